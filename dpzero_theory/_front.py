@@ -198,12 +198,12 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         step_size, noise_std = plan.step_size, plan.noise_std
         check.precondition(plan.noise_ratio == 1, f"noise_ratio must be 1; got {plan.noise_ratio!r}")
     else:
-        if len(set(plan.step_sizes)) != 1 or not plan.plain or plan.noise != "gaussian":
+        if len(set(plan.step_sizes)) != 1 or not plan.plain or plan.law is None or plan.law.noise != "gaussian":
             raise ValueError("plan must have one step size, plain updates and Gaussian noise to be certified")
-        if plan.sampling not in ("full", "poisson"):
-            raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling}")
+        if plan.sampling.word not in ("full", "poisson"):
+            raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]
-        drawn = plan.scale * plan.unit if plan.levels else 0.0  # on a lattice noise is drawn slightly larger
+        drawn = plan.scale * plan.unit if plan.rule.replayable else 0.0  # on a lattice noise is drawn slightly larger
         noise_std = max(drawn, plan.noise_multiplier * plan.clip / plan.expected_batch)
     return certificate(
         problem,
@@ -212,7 +212,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         clip=plan.clip,
         smoothing=plan.smoothing,
         noise_std=noise_std,
-        sample_rate=plan.sample_rate,
+        sample_rate=plan.sample_rate if isinstance(plan, Prescription) else plan.sampling.sample_rate,
         direction=plan.direction,
         directions_per_step=plan.directions_per_step,
         algorithm=plan.algorithm,

@@ -15,11 +15,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm
-from dpzero_theory.optim.step.contributions import Array, Sums
+from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.laws.pairs import Pair
@@ -44,8 +44,8 @@ class Signs(Algorithm):
     levels = 2**30
     dtype = np.int64
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        total: Sums = (levels * np.sign(np.nan_to_num(differences)).astype(np.int64)).sum(axis=0)
+    def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
+        total: Sums = (self.levels * np.sign(np.nan_to_num(differences)).astype(np.int64)).sum(axis=0)
         return total
 
 

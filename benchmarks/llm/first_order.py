@@ -6,6 +6,7 @@ other methods.
 """
 
 import os
+import random
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -16,8 +17,8 @@ from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
 from benchmarks.problems.encoder import SentenceClassifier, layers
-from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.privacy.sampling import drawn
+from dpzero_theory.privacy.schedule import SECRET_BYTES
 
 
 def add_lora(module: nn.Module, configuration: Configuration) -> int:
@@ -64,10 +65,11 @@ def train_first_order(
     c = configuration
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=c.step_size)
-    batches = BatchesFromSeedNotPrivate(drawn(c.sampling, c.batch / len(train)), len(train), c.seed)
+    seed = c.seed.to_bytes(SECRET_BYTES, "little")
+    batches = drawn(c.sampling, c.batch / len(train)).drawer(random.Random(c.seed), seed, len(train))
     for step in range(c.steps):
         _set_step_size(optimizer, c, step)
-        batch = [train[i] for i in batches.draw().tolist()]
+        batch = [train[i] for i in batches(step).tolist()]
         optimizer.zero_grad()
         for chunk in _chunks(batch, scorer.rows):
             (scorer.losses(module, chunk).sum() / c.batch).backward()  # type: ignore[no-untyped-call]
@@ -90,11 +92,12 @@ def train_private_first_order(
     generator = torch.Generator(parameters[0].device)
     generator.manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
     optimizer = torch.optim.AdamW(parameters, lr=c.step_size)
-    batches = Batches(drawn(c.sampling, c.batch / len(train)), len(train))
+    sampling, secret = drawn(c.sampling, c.batch / len(train)), os.urandom(SECRET_BYTES)
+    batches = sampling.drawer(random.SystemRandom(), secret, len(train))
     for step in range(c.steps):
         _set_step_size(optimizer, c, step)
         totals = [torch.zeros_like(p) for p in parameters]
-        for index in batches.draw().tolist():
+        for index in batches(step).tolist():
             gradients = torch.autograd.grad(scorer.losses(module, [train[index]])[0], parameters)
             norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
             for total, gradient in zip(totals, gradients, strict=True):

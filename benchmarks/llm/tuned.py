@@ -8,6 +8,7 @@ nothing. `studied` makes the experiment of a `Study`.
 
 import math
 import os
+import random
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +36,10 @@ from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import drawn
+from dpzero_theory.privacy.schedule import SECRET_BYTES
 from dpzero_theory.privacy.step import Release
 
 DELTA = 1e-5
@@ -134,14 +135,14 @@ def _by_gradients(r: Recipe, top: Top, losses: Losses, data: States, after: Call
         noise = calibrate_noise_multiplier(target_epsilon=r.epsilon, target_delta=DELTA, steps=r.steps, **law).upper
         generator = torch.Generator(weights[0].device)
         generator.manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
-        batches = Batches(drawn("poisson", rate), n)
+        batches = drawn("poisson", rate).drawer(random.SystemRandom(), os.urandom(SECRET_BYTES), n)
     for step in range(r.steps):
         optimizer.zero_grad()
         if r.epsilon is None:
             batch = data[torch.from_numpy(chosen.choice(n, int(r.batch), replace=False))]
             torch.as_tensor(losses(top, batch)).mean().backward()  # type: ignore[no-untyped-call]
         else:
-            sums = clipped(top, losses, data[torch.from_numpy(batches.draw())], r.clip, r.at_once)
+            sums = clipped(top, losses, data[torch.from_numpy(batches(step))], r.clip, r.at_once)
             for weight, total in zip(weights, sums, strict=True):
                 added = torch.randn(weight.shape, generator=generator, device=weight.device)
                 weight.grad = (total + noise * r.clip * added) / r.batch

@@ -100,7 +100,7 @@ def privacy_of(run: Run, delta: float) -> Privacy:
         run.get_epsilon(delta),
         delta,
         plan.relation,
-        plan.sampling,
+        plan.sampling.word,
         plan.n,
         round(plan.expected_batch),
         sum(unit.steps for unit in run.history),

@@ -40,16 +40,17 @@ their kernels. The transcript says which of the two it was.
 """
 
 import os
+import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, Unpack
+from typing import Any, NamedTuple, NotRequired, Required, Unpack
 
 from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
-from dpzero_theory.optim.files.folder import Budget, Folder
+from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.files.new_folder import require_new, resolved
 from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
@@ -57,22 +58,28 @@ from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
+from dpzero_theory.optim.losses.masked import Masked, masks
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
+from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.users import ByUser
-from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.public import evaluated, plan_for
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
-from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
+from dpzero_theory.optim.step.step_sizes import StepSize
+from dpzero_theory.optim.weights.groups import Given
+from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+from dpzero_theory.privacy.schedule import SECRET_BYTES
+from dpzero_theory.privacy.step import Drawing
 
 Place = str | os.PathLike[str]
 _KEY = 16
 """The length, in bytes, of the public key from which a run's directions are computed."""
+_PUBLIC = "public"
+"""The value of `clip` for which it is computed from public records."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
 """A step of fewer floating-point operations than the first number, at 2 a weight for each evaluation of a record, may
-be quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one entry of the ledger
-pays for as many steps as the second number, but a run has at least as many entries as the third."""
+be quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one payment covers as many
+steps as the second number, but a run has at least as many payments as the third."""
 
 
 class Execution(NamedTuple):
@@ -89,7 +96,11 @@ class Execution(NamedTuple):
     def checked(self, points: int) -> "Execution":
         """Return the same settings, with integers of other libraries turned into Python's.
 
-        points: how many points a step evaluates. Raises ValueError for a setting out of its range.
+        Args:
+            points: how many points a step evaluates.
+
+        Raises:
+            ValueError: a setting outside its range.
         """
         micro_batch = integer("micro_batch", self.micro_batch)
         points_at_once = integer("points_at_once", self.points_at_once, at_most=points)
@@ -102,17 +113,26 @@ class Execution(NamedTuple):
         return self._replace(micro_batch=micro_batch, points_at_once=points_at_once, paid_at_once=paid_at_once)
 
 
-class _Sources(NamedTuple):
-    """The random parts of a run: the source of its noise, the sampler of its batches, and the key of its directions."""
+class Options(Drawing, total=False):
+    """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `Execution`."""
 
-    noise: NoiseSource
-    batches: Batches
-    key: bytes
-
-
-class Options(Target, total=False):
-    """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `make_private`."""
-
+    target_epsilon: Required[float]
+    target_delta: Required[float]
+    steps: Required[int]
+    expected_batch: Required[float]
+    clip: Required[Any]
+    step_size: Required[StepSize]
+    smoothing: Required[float]
+    algorithm: NotRequired[str]
+    noise: NotRequired[str]
+    direction: NotRequired[str]
+    directions_per_step: NotRequired[int]
+    schedule: NotRequired[str]
+    update: NotRequired[str]
+    weight_decay: NotRequired[float]
+    groups: NotRequired[Given]
+    difference: NotRequired[str]
+    stopping: NotRequired[str]
     precision: NotRequired[str]
     micro_batch: NotRequired[int]
     points_at_once: NotRequired[int]
@@ -143,8 +163,8 @@ def make_private_with_epsilon(
         data: the private records, a map-style data set; n is their number.
         folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
             released; see `files.folder`.
-        public_data: records from which every setting that is "public" is computed. That they are public is taken on
-            trust; records that `data` holds too are refused.
+        public_data: records from which the clip is computed if it is "public". That they are public is taken on trust;
+            records that `data` holds too are refused.
         options: the settings of the plan, as `Plan.for_target` describes them: target_epsilon, target_delta, steps,
             expected_batch, clip, step_size, smoothing, relation and sampling must be given; algorithm, noise,
             direction, directions_per_step, schedule, update, weight_decay, groups, difference and stopping may be. And
@@ -152,9 +172,8 @@ def make_private_with_epsilon(
             paid_at_once and isolation.
 
             clip="public" takes sqrt(K) times the median gradient norm of the records of public_data, at the module's
-            weights. step_size="public" and smoothing="public" are chosen with it
-            (`losses.starting.starting_values`); algorithm, noise, update, weight_decay and groups are then left at
-            their defaults. A resumed run has the values that it was begun with.
+            weights (`losses.starting`, which suggests step size and smoothing too). A resumed run has the clip that it
+            was begun with.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what may
@@ -169,10 +188,21 @@ def make_private_with_epsilon(
     _require_folder(folder)
     require_module(module)
     require_data(data)
-    Ranks().require_as_first("data must hold as many records", str(len(data)))
-    target: Any = {name: value for name, value in options.items() if name in Target.__annotations__}
-    execution: Any = {name: value for name, value in options.items() if name not in target}
-    plan = plan_for(module, losses, data, target, public_data, execution, Path(folder))
+    ranks = Ranks()
+    ranks.require_as_first("data must hold as many records", str(len(data)))
+    execution: Any = {name: options[name] for name in Execution._fields if name in options}  # type: ignore[literal-required]
+    target: Any = {name: value for name, value in options.items() if name not in execution}
+    public = isinstance(target["clip"], str) and target["clip"] == _PUBLIC
+    if public is (public_data is None):
+        raise ValueError(f"public_data must be given where clip is 'public', and only there; got {target['clip']!r}")
+    plan = Plan.for_target(n=len(data), **{**target, **({"clip": 1.0} if public else {})})
+    if public_data is not None:
+        if execution.get("resume", False):
+            clip = ranks.lead(lambda: begun_with(Path(folder))).plan.clip
+        else:
+            ranks.share_(module)
+            clip = _public_clip(module, losses, public_data, data, plan, execution.get("collate"))
+        plan = replace(plan, clip=ranks.lead(lambda: clip))
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
     return make_private(module, losses, data, plan, folder=folder, **budget, **execution)
 
@@ -245,7 +275,7 @@ def make_private(
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
     execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
     budget = Budget(epsilon, target_delta, paid_at_once)
-    return _make(module, losses, data, plan, _from_the_system(plan, key), budget, folder, execution)
+    return _make(module, losses, data, plan, key or os.urandom(_KEY), budget, None, folder, execution)
 
 
 @named
@@ -298,14 +328,9 @@ def make_from_seed_not_private(
         LedgerError: the run's file is damaged or in use.
     """
     require_plan(plan)
-    batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
-    return _make(module, losses, data, plan, _Sources(SeededNoise(seed), batches, key), None, folder, execution)
-
-
-def _from_the_system(plan: Plan, key: bytes | None = None) -> _Sources:
-    return _Sources(SystemNoise(), Batches(plan.batches, plan.n), key or os.urandom(_KEY))
+    return _make(module, losses, data, plan, key, None, int(seed), folder, execution)
 
 
 def _make(
@@ -313,16 +338,21 @@ def _make(
     losses: Losses,
     data: Data,
     plan: Plan,
-    sources: _Sources,
+    key: bytes,
     budget: Budget | None,
+    seed: int | None,
     folder: Place | None,
     execution: Execution,
 ) -> Run:
-    """Test the losses, create or open the folder's files, and return the run.
+    """Test the losses, create or open the folder's file, and return the run.
 
-    sources: where noise, batches and directions come from. budget: what the run may cost; None where no ledger is kept.
-    folder: where the files are; None where none are kept. execution: settings that do not change the plan. module,
-    losses, data, plan: as in `make_private`. Raises what that raises.
+    Args:
+        module, losses, data, plan: as in `make_private`, which says what is raised.
+        key: the 16 public bytes of the directions.
+        budget: what the run may cost; None for a run that is not private.
+        seed: of noise and batches in a run that is not private; None takes both from the operating system.
+        folder: where the run's file is; None where none is kept.
+        execution: settings that do not change the plan.
     """
     execution = execution.checked(len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing)))
     collate = execution.collate
@@ -340,13 +370,12 @@ def _make(
         )
     plan = _same_on_every_rank(ranks, data, plan, execution, folder)
     unit = data.unit if isinstance(data, ByUser) else ""
-    given, (data, losses, collate, micro_batch) = data, evaluated(data, losses, collate, execution.micro_batch)
+    given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, execution.micro_batch)
     ranks.share_(module)
     isolation = execution.isolation if budget is not None or execution.isolation == "exact" else ""
+    private = budget is not None
     header = ranks.lead(
-        lambda: Header(
-            plan, sources.key.hex(), "", execution.precision, private=budget is not None, isolation=isolation, unit=unit
-        )
+        lambda: Header(plan, key.hex(), "", execution.precision, private=private, isolation=isolation, unit=unit)
     )
     weights = weights_of(header, module)
     if unit and weights.collective:
@@ -357,8 +386,8 @@ def _make(
     if ranks.count > 1:
         ranks.require_as_first("losses must be the same function", found.losses)
         ranks.require_as_first("data must have the same records", unit)
-        key = ranks.lead(new_key)  # a key for this comparison between ranks alone
-        ranks.require_as_first("data must hold the same records in the same order", of_records(given, key))
+        secret = ranks.lead(new_key)  # for this comparison between ranks alone
+        ranks.require_as_first("data must hold the same records in the same order", of_records(given, secret))
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, execution.points_at_once)
     found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
     if budget is not None and budget.paid_at_once is None and not execution.resume:
@@ -368,13 +397,11 @@ def _make(
     def open_folder() -> Header:
         nonlocal files
         if folder is None:
-            files = Folder.nowhere(found, sources.key)
+            files = Folder.nowhere(found, key)
         elif execution.resume:
             files = Folder.open(Path(folder), found, given, budget, moved=execution.resume == "moved")
         else:
             files = Folder.create(Path(folder), found, given, budget)
-        if folder is not None:
-            sources.batches.keep(files.secret)
         return files.header
 
     try:
@@ -383,19 +410,58 @@ def _make(
         sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, execution.points_at_once)
         if isinstance(data, DrawnData):
             sums.keep(ranks.lead(lambda: files.secret if files is not None else b""))
-        return Run(
-            header,
-            weights,
-            sums,
-            noise=sources.noise,
-            batches=sources.batches,
-            files=files,
-            ranks=ranks,
-        )
+        # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
+        # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
+        if seed is None:
+            secret = files.secret if files else bytes(SECRET_BYTES)  # rank 0 alone has the file, and draws
+            batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
+        else:
+            batches = plan.sampling.drawer(random.Random(seed), seed.to_bytes(SECRET_BYTES, "little"), plan.n)
+        noise = SystemNoise() if seed is None else SeededNoise(seed)
+        return Run(header, weights, sums, noise=noise, batches=batches, files=files, ranks=ranks)
     except BaseException:
         if files is not None:
             files.close()
         raise
+
+
+def _public_clip(
+    module: nn.Module, losses: Losses, public_data: Data, data: Data, plan: Plan, collate: Collate
+) -> float:
+    """Return the clip of a run for records of which those in `public_data` are typical. The plan has the other settings
+    of the run."""
+    if isinstance(data, ByUser) != isinstance(public_data, ByUser):
+        raise ValueError("public_data must be made by by_user where data is, and only there: the clip is for a record")
+    public_data, _, _, _ = _evaluated(public_data, losses, collate, 64)
+    data, losses, collate, _ = _evaluated(data, losses, collate, 64)
+    return public_clip(
+        module,
+        losses,
+        public_data,
+        data,
+        smoothing=plan.smoothing,
+        directions_per_step=plan.directions_per_step,
+        direction=plan.direction,
+        difference=plan.difference,
+        collate=collate,
+    )
+
+
+def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
+    """Return the data set, losses, collate and micro-batch with which a run evaluates its records.
+
+    These are those given, with two exceptions. Where the collator masks tokens at random, masks are drawn by record and
+    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts;
+    the micro-batch that is returned is then 1, a user.
+    """
+    users = data if isinstance(data, ByUser) else None
+    if masks(collate):
+        masked = Masked(data if users is None else users.texts, collate)
+        data, collate = masked, masked.collate
+        users = None if users is None else users.over(masked)
+    if users is None:
+        return data, losses, collate, micro_batch
+    return users, users.losses(losses), users.collate(collate, micro_batch), 1
 
 
 def _paid_at_once(plan: Plan, d: int) -> int:

@@ -21,6 +21,7 @@ batch's size is secret too, so nobody should publish how long steps took.
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -31,9 +32,8 @@ from dpzero_theory.optim.files.replay import Moves
 from dpzero_theory.optim.files.transcript import Header, Record, TranscriptError
 from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
@@ -47,10 +47,13 @@ class Run:
         header: what the run was begun with: plan, key, fingerprint of the initial weights.
         weights: the trainable weights, with their initial values unless a checkpoint is loaded before the first step.
         sums: evaluates batches of the records, and sums their clipped differences.
-        noise, batches: where the noise and the batches come from.
-        files: the run's open file; None on other ranks than 0. The run's attribute `private` is True if releases are
-            paid for, and if noise and batches come from the operating system and not from a seed.
+        noise: where the noise comes from.
+        batches: a function from a release's number to the numbers of the records of its batch.
+        files: the run's open file; None on other ranks than 0.
         ranks: the processes of the run.
+
+    Attributes:
+        private: whether releases are paid for, with noise and batches from the operating system and not from a seed.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Run:
         sums: BatchSum,
         *,
         noise: NoiseSource,
-        batches: Batches,
+        batches: Callable[[int], Indices],
         files: Folder | None,
         ranks: Ranks,
     ) -> None:
@@ -69,8 +72,9 @@ class Run:
         self.weights.untrained.begin()
         self.sums = sums
         self._moves = Moves(self.plan, weights)
-        self.private = header.private and noise.private and batches.private
-        self._header, self._open, self._ranks = header, files, ranks
+        self.private = header.private and noise.private
+        self._header, self._ranks = header, ranks
+        self._files: Any = files  # rank 0 alone has it
         self._noise, self._batches = noise, batches
         self._position: int | None = None  # how many releases the weights have; None if unknown
         self._current = False  # whether the weights have all that the transcript holds
@@ -83,7 +87,8 @@ class Run:
         Raises BudgetSpentError when all T releases are made, LedgerError where the release cannot be paid for, and
         TranscriptError where `catch_up` raises it or the release cannot be recorded.
         """
-        self.catch_up()
+        if not self._current:
+            self.catch_up()
         self._current = False  # True again once the weights have this release too
         release, batch = self._ranks.lead(self._begin)
         total = self.sums.total(release, batch)
@@ -144,7 +149,8 @@ class Run:
     def releases_left(self) -> int:
         """How many steps may still be made: those of the plan that are not made and, in a run with a ledger, not paid
         for by an earlier process that crashed."""
-        return self._ranks.lead(lambda: self._files.left(self._position or 0))
+        left: int = self._ranks.lead(lambda: self._files.left(self._position or 0))
+        return left
 
     @property
     def history(self) -> list[Release]:
@@ -218,17 +224,12 @@ class Run:
     def close(self) -> None:
         """Close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
-        if self._open is not None:
-            self._open.close()
-
-    @property
-    def _files(self) -> Folder:
-        assert self._open is not None  # rank 0 alone has it
-        return self._open
+        if self._files is not None:
+            self._files.close()
 
     def _begin(self) -> tuple[int, Indices]:
         release = self._files.begin(self._position or 0)
-        return release, self._batches.draw(release)
+        return release, self._batches(release)
 
     def _require_equal_weights(self) -> None:
         if self._ranks.count > 1:

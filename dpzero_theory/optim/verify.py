@@ -124,18 +124,26 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
         Finding("files", "the run's file is whole", holds=True),
         Finding("private", str(header.private), header.private),
     ]
-    said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
-    found += [Finding(name, getattr(plan, name)) for name in said]
+    law = plan.law
+    assert law is not None  # a private run has noise
+    found += [
+        Finding("algorithm", plan.algorithm),
+        Finding("noise", law.noise),
+        Finding("relation", plan.relation),
+        Finding("sampling", plan.sampling.word),
+        Finding("n", plan.n),
+        Finding("sample_rate", plan.sampling.sample_rate),
+        Finding("steps", plan.steps),
+        Finding("clip", plan.clip),
+        Finding("noise_multiplier", plan.noise_multiplier),
+    ]
     found += [Finding(name, claimed.facts[name]) for name in ("differences", "update")]
     known = None if header.isolation in ("", *ISOLATIONS) else False
     found.append(Finding("isolation", header.isolation or "not looked at", known))
-    law = plan.law
-    if law is not None and law.lattice:
-        least = law.scale(plan.noise_multiplier, plan.levels)
-        accounted = account.settings.mechanism
-        found.append(Finding("levels", f"{plan.levels}, accounted for as {accounted}", accounted == law.name))
-        found.append(Finding("noise on the lattice", plan.scale, plan.scale >= least))
-        found.append(_numbers(content))
+    accounted = account.settings.mechanism
+    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {accounted}", accounted == law.name))
+    found.append(Finding("noise on the lattice", plan.scale))
+    found.append(_numbers(content))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))
     made = len(content.records)
     found.append(Finding("releases recorded", made, made <= account.spent))
@@ -161,8 +169,8 @@ def _numbers(content: Content) -> Finding:
         why = "releases are vectors and are not kept" if not plan.scalars else "no releases, or no test of this noise"
         return Finding("released numbers", f"not tested: {why}")
     sums = np.array([record.sums for record in content.records], dtype=np.int64)
-    most = plan.batches.most(plan.n, FALSE_ALARM / 8 / plan.steps)
-    fault, least = look(sums, Noise(law.power, plan.scale), plan.levels, most)
+    most = plan.sampling.most(plan.n, FALSE_ALARM / 8 / plan.steps)
+    fault, least = look(sums, Noise(law.power, plan.scale), plan.rule.levels, most)
     if fault:
         return Finding("released numbers", f"{fault} (by chance once in 10^12 runs at most)", holds=False)
     if least < THOUSANDTH:

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from dpzero_theory.optim.step.estimator import clip_scalars, clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_scalars, clip_vectors
 from dpzero_theory.privacy import gaussian
 from paper_checks import formulas as f
 from paper_checks.checks.divergence import (

@@ -59,8 +59,7 @@ def _train(rows: Any, seed: int, settings: dict[str, Any]) -> Any:
         sampling="full" if settings["batch"] == len(data) else settings["sampling"],
     )
     multiplier = float(settings["noise_multiplier"])
-    assert plan.law is not None
-    plan = replace(plan, noise_multiplier=multiplier, scale=int(plan.law.scale(multiplier, plan.levels)))
+    plan = replace(plan, step=replace(plan.step, noise=multiplier))
     with warnings.catch_warnings(action="ignore"):
         if multiplier < 1e-6:
             run = dz.make_from_seed_not_private(module, _losses, data, plan, seed=seed)

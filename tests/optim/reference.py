@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import require_smoothing
-from dpzero_theory.optim.step.estimator import clip_jointly, clip_scalars, clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_jointly, clip_scalars, clip_vectors
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 

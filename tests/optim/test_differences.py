@@ -208,11 +208,11 @@ def test_a_record_that_is_not_finite_or_raises_stays_alone(
     every, others = np.arange(N), np.delete(np.arange(N), 7)
     alone = [run.sums.total(0, np.array([record])) for record in others]
     total, without = run.sums.total(0, every), run.sums.total(0, others)
-    room = 2**-20 * run.plan.levels  # The rounding of kernels may depend on the number of rows
+    room = 2**-20 * run.plan.rule.levels  # The rounding of kernels may depend on the number of rows
     assert np.abs(without - np.sum(alone, axis=0)).max() <= room
     if counts == 0:
         assert np.abs(total - without).max() <= room
-    assert np.linalg.norm((total - without).astype(float)) <= run.plan.levels + 2 * room
+    assert np.linalg.norm((total - without).astype(float)) <= run.plan.rule.levels + 2 * room
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,8 @@ import pytest
 from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
-from dpzero_theory.privacy.sampling import CyclicPoisson
 from dpzero_theory.privacy.step import Release
 from tests.optim.small import Logistic, N, data, losses, plan
 
@@ -135,5 +133,3 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         plan(**asked, sampling="cyclic-poisson:4")
     with pytest.raises(ValueError, match="sampling must be one of full, poisson, fixed-size, random-allocation; got"):
         plan(sampling="fixed-order")
-    with pytest.raises(ValueError, match="release must be"):
-        Batches(CyclicPoisson(0.1, 3), 10).draw(-1)

@@ -108,7 +108,7 @@ def test_a_record_that_raises_is_worth_nothing_and_the_others_what_they_are(
     sound = make_from_seed_not_private(Logistic(), losses, data(), plan(**settings), seed=3, **options)
     every = np.arange(N)
     found, expected = run.sums.total(0, every), sound.sums.total(0, every[every != BAD])
-    levels = run.plan.levels if way != "vectors" else abs(expected).max()
+    levels = run.plan.rule.levels if way != "vectors" else abs(expected).max()
     assert np.abs(found - expected).max() <= 1e-9 * levels * N
     assert np.abs(expected).max() > 1e-3 * levels
 

@@ -95,7 +95,7 @@ def test_fault_f_the_denominator_is_the_expected_batch(tmp_path: Path) -> None:
         before = module.weight.detach().clone()
         released = run.step().sums[0]
         expected = before.clone()
-        run.weights.directions.add_(expected, number, 0, -0.05 * (1.0 / run.plan.levels / 20) * released)
+        run.weights.directions.add_(expected, number, 0, -0.05 * (1.0 / run.plan.rule.levels / 20) * released)
         assert torch.equal(module.weight.detach(), expected)
     assert len(set(sizes)) > 2
 
@@ -118,7 +118,7 @@ def test_fault_g_noise_is_added_once_however_many_micro_batches(micro_batch: int
     """Fault (g), noise of each micro-batch: here it is drawn once a step, and the sum is that of one micro-batch."""
     run, noise = seeded(Logistic(), micro_batch=micro_batch), CountedNoise()
     whole = seeded(Logistic()).sums.total(0, np.arange(N))
-    assert np.abs(run.sums.total(0, np.arange(N)) - whole).max() <= 1e-9 * run.plan.levels * N
+    assert np.abs(run.sums.total(0, np.arange(N)) - whole).max() <= 1e-9 * run.plan.rule.levels * N
     run._noise = noise  # type: ignore[assignment]
     run.run()
     assert noise.draws == STEP["steps"]

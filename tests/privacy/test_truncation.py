@@ -11,7 +11,6 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
-from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
@@ -190,7 +189,7 @@ def test_batches_have_the_law_of_the_enumeration():
     assert set(counts) == set(law)
     for batch, chance in law.items():
         assert abs(counts[batch] - draws * chance) < 6 * math.sqrt(draws * chance * (1 - chance))
-    assert len(Batches(TruncatedPoisson(0.9, 2, 4), 4).draw()) <= 2
+    assert len(TruncatedPoisson(0.9, 2, 4).draw(random.Random(1), 4)) <= 2
 
 
 @pytest.mark.parametrize(
@@ -207,4 +206,4 @@ def test_what_is_none_is_refused(sampling, rate, said):
     with pytest.raises(ValueError, match=f"^{said}"):
         Release(1.0, 1, sampling=sampling, relation="add-remove", sample_rate=rate)
     with pytest.raises(ValueError, match=r"^n must be 10 with sampling truncated-poisson:2/10; got 11$"):
-        Batches(TruncatedPoisson(0.5, 2, 10), 11)
+        TruncatedPoisson(0.5, 2, 10).batch_size(11)

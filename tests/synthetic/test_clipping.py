@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.step.estimator import clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_vectors
 from dpzero_theory.synthetic import clipping
 
 

@@ -24,7 +24,7 @@ from dpzero_theory.optim.files.new_folder import made_whole, require_secret, res
 from dpzero_theory.optim.files.transcript import RUN, Content, Header, Record, contents, layout, parsed, unpacked
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError, write
 from dpzero_theory.privacy.step import Release
@@ -233,7 +233,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
     counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != FIXED else 0 for run in plans}
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
-        sampling = plans[run].batches
+        sampling = plans[run].sampling
         if made > 1 and sampling.lasting:
             raise LedgerError(
                 f"release {release} was made by {made} copies of one run, with one batch of sampling"

@@ -72,7 +72,7 @@ class Moves:
         """
         plan = self._plan
         if plan.plain:
-            self._weights.move_(plan.moves(release, sums))
+            self._weights.move_(plan.along(release, sums, -plan.step_size(release)))
             return
         alpha, decay = plan.step_size(release), plan.weight_decay
 
@@ -84,7 +84,7 @@ class Moves:
                 found.add_(weight.mul(decay))
             return found.mul_(-alpha * step_size)
 
-        self._weights.move_(plan.estimates(release, sums), amount)
+        self._weights.move_(plan.along(release, sums), amount)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the numbers that the update rule keeps, in host memory; of sharded parameters on rank 0 alone.

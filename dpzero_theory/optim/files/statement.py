@@ -156,21 +156,21 @@ def statement(content: Content, account: Account) -> Statement:
     header, plan, settings = content.header, content.header.plan, account.settings
     law = plan.law
     assert law is not None
-    sampling, unit = plan.batches.meaning(plan.n), _word(header.unit or _ENTRY)
+    sampling, unit = plan.sampling.meaning(plan.n), _word(header.unit or _ENTRY)
     vectors = "a vector, one number a weight" if not plan.scalars else "one number"
     if plan.scalars > 1:
         vectors = f"{plan.scalars} numbers, clipped together"
-    on_lattice = f", drawn with parameter {plan.scale}" if plan.levels else ""
+    on_lattice = f", drawn with parameter {plan.scale}" if plan.rule.levels else ""
     facts = {
         "relation": f"{plan.relation} ({_of(unit, settings.release(1).relation.meaning)})",
-        "sampling": f"{plan.sampling} ({_of(unit, sampling)})" if sampling else plan.sampling,
+        "sampling": f"{plan.sampling.word} ({_of(unit, sampling)})" if sampling else plan.sampling.word,
         "n": f"{plan.n} {unit}s",
         "record": header.unit or _ENTRY,
         "algorithm": f"{plan.algorithm}: a step releases {vectors}",
         "mechanism": f"{law.name}: {law.exactness}",
         "isolation": header.isolation or "not looked at",
         "clip": f"{plan.clip:g} on what a {unit} adds, in L2 norm",
-        "lattice": f"{plan.levels} steps between 0 and the clip" if plan.levels else "none",
+        "lattice": f"{plan.rule.levels} steps between 0 and the clip" if plan.rule.levels else "none",
         "noise": f"{settings.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",

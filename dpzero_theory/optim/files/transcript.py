@@ -7,7 +7,7 @@ All of it is public. Of the data set the header has its number n of records and 
 import json
 import re
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -52,7 +52,7 @@ class Header:
     unit: str = ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), allow_nan=False)
+        return json.dumps({**vars(self), "plan": json.loads(self.plan.to_json())}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -85,7 +85,7 @@ class Content(NamedTuple):
 
 def layout(plan: Plan) -> struct.Struct:
     """Return how the K sums of a release are kept: little-endian, int64, or float64 for MeZO."""
-    return struct.Struct(f"<{plan.scalars}{'q' if plan.rule.lattice else 'd'}")
+    return struct.Struct(f"<{plan.scalars}{'q' if plan.rule.levels else 'd'}")
 
 
 def unpacked(found: list[tuple[int, bytes]], plan: Plan) -> list[Record]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.optim.losses.evaluation import Evaluation, in_step, on_host
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
@@ -50,7 +50,7 @@ class BatchSum:
             if index < len(parts):
                 slots[index] = plan.contributions(differences, self._weights.d, norm)
         slots = self._ranks.add(slots)
-        if rule.lattice:
+        if rule.levels:
             total: Sums = slots.sum(axis=0)
             return total
         return np.array([math.fsum(column) for column in slots.T])

@@ -17,7 +17,6 @@ from torch.utils import _pytree
 
 from dpzero_theory.check import Array
 from dpzero_theory.optim.losses.records import Fetch
-from dpzero_theory.optim.step.contributions import per_record
 from dpzero_theory.privacy.schedule import Indices
 
 Losses = Callable[[nn.Module, Any], object]
@@ -114,6 +113,26 @@ class Evaluation:
         with torch.enable_grad():
             losses = self._losses(module, batch.content)
         return isinstance(losses, Tensor) and losses.requires_grad
+
+
+def per_record(losses: object, batch: int) -> torch.Tensor:
+    """Return a copy of the losses of a batch in float64, of shape (batch,), on their device.
+
+    Args:
+        losses: a float32 or float64 tensor of shape (batch,).
+        batch: how many records the batch has.
+
+    Raises:
+        ValueError: anything else. A loss that is reduced over records could only be clipped for the batch, which bounds
+            no record, and half precision cannot show a difference.
+    """
+    if not isinstance(losses, torch.Tensor) or losses.shape != (batch,):
+        found = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+        raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
+    if losses.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
+    with torch.no_grad():  # `detach` would also drop the losses' forward derivatives
+        return losses.to(torch.float64, copy=True)
 
 
 def on_host(losses: Sequence[Tensor]) -> Array:

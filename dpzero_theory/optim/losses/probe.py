@@ -201,7 +201,7 @@ def probe(
     Returns what was measured. Raises ValueError in one line that says what was seen, or what the losses raise
     (`evaluable`). The module's buffers are then as they were.
     """
-    largest = plan.batches.batch_size(plan.n)
+    largest = plan.sampling.batch_size(plan.n)
     if largest is None:
         largest = math.ceil(plan.expected_batch + _DEVIATIONS * math.sqrt(plan.expected_batch))
     rows = min(rows, plan.n, rows if mode == "exact" else max(2, largest))

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from dpzero_theory import check
-from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.evaluation import Losses, per_record
 from dpzero_theory.optim.losses.records import Collate, Data, drawn_records, require_data, seed_of
-from dpzero_theory.optim.step.contributions import per_record
 
 Key = str | int | Callable[[Any], object] | Sequence[object]
 """What says whose a text is: the name of a column, a position in a tuple, a function, or the owners of all texts."""

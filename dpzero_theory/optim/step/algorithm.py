@@ -1,44 +1,133 @@
-"""The algorithms a run can follow: what a record contributes to a sum, and what is released of the sum.
+"""The algorithms a run can follow: what a record contributes to a sum, and what 1 in the released sum stands for.
 
-A step evaluates every record of a batch at the points x + lambda u_k and x - lambda u_k, k = 1..K, and forms the
-differences of its losses. An algorithm maps the differences to what is summed, and releases the sum with noise. A
-further algorithm is a subclass and one call of `ALGORITHMS.register`.
+A step evaluates every record of a batch at the points of its difference rule, and finds how fast the record's loss
+changes along each of the K directions. An algorithm maps these K differences to what is summed; noise is added to the
+whole sum. A further algorithm is a subclass and one call of `ALGORITHMS.register`.
 
 **Sensitivity.** A record enters only through its own K differences, since the losses must not mix records. The
 differences are clipped jointly to L2 norm C and rounded to a vector of integers whose norm is at most `levels`,
-whatever the losses are (`contributions.to_lattice`; with Algorithm 1 the vector has d coordinates, along u). So adding
-or removing a record moves the sum by at most `levels`, and replacing one by at most 2 levels. Sums of integers over
-micro-batches and processes are exact. Noise is added once to the whole sum, never to a part.
+whatever the losses are (`to_lattice`; with Algorithm 1 the vector has d coordinates, along u). So adding or removing a
+record moves the sum by at most `levels`, and replacing one by at most 2 levels. Sums of integers over micro-batches and
+processes are exact. Noise is added once to the whole sum, never to a part.
+
+**Losses that overflow.** The clipped difference of such a record must lie in [-C, C] too: one NaN or infinity in the
+average would reveal the record, and destroy the iterate. A NaN becomes 0, and an infinity +C or -C, the limit of the
+clip; of K differences of which some are infinite only the signs of these are kept.
 """
 
 import math
 from abc import ABC, abstractmethod
-from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.optim.step.contributions import Sums, to_lattice
-from dpzero_theory.privacy.lattice import Lattice
 from dpzero_theory.privacy.mechanism import Mechanism, noise_law
-from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
+
+Sums = NDArray[Any]
+"""Sums of contributions, int64 where they are integers, float64 elsewhere."""
 
 _FEWEST = 128
 """The least number of integers between 0 and the clip along a direction where a release is a vector. With so few, the
 rounding of the clip to an integer makes the noise larger, relative to the clip, by up to 1/128."""
+_SHRINK = 1e-12
+"""The share of itself by which the clip is shrunk before K > 1 differences are rounded to integers. It is more than the
+relative rounding error of a norm in float64 for K <= 1000, and less than one of the integers."""
+
+
+def clip_scalars(values: Array, clip: float) -> Array:
+    """Return s min(1, C/|s|) for each entry s; NaN becomes 0, and infinities +C and -C.
+
+    Args:
+        values: numbers, of any shape.
+        clip: C > 0.
+
+    Raises:
+        ValueError: a clip that is not positive and finite.
+    """
+    bound = check.real("clip", clip, above=0)
+    return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
+
+
+def clip_vectors(rows: Array, clip: float) -> Array:
+    """Return g min(1, C/||g||) for each row g; a row with an entry that is not finite becomes zero.
+
+    Each row is divided by its largest entry before its norm is taken, so that squares neither overflow nor underflow.
+    The norm of a clipped row is at most C up to the rounding of one product and one norm.
+
+    Args:
+        rows: numbers, of shape (n, d).
+        clip: C > 0.
+
+    Raises:
+        ValueError: a clip that is not positive and finite, or rows of another shape.
+    """
+    bound = check.real("clip", clip, above=0)
+    matrix = np.asarray(rows, np.float64)
+    if matrix.ndim != 2:
+        raise ValueError(f"rows must have shape (n, d); got {matrix.shape}")
+    size = np.abs(matrix).max(axis=1, initial=0.0)
+    good = np.isfinite(size)
+    unit = np.where(good & (size > 0), size, 1.0)[:, None]
+    scaled = np.where(good[:, None], matrix, 0.0) / unit
+    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        inside = norms <= bound / unit  # the row's norm is unit * norms, a product that might overflow
+    factor = np.where(inside, unit, bound / np.where(norms > 0, norms, 1.0))  # a zero row stays zero
+    clipped: Array = scaled * factor
+    return clipped
+
+
+def clip_jointly(rows: Array, clip: float) -> Array:
+    """Return s min(1, C/||s||) for the K differences s of each record.
+
+    Args:
+        rows: the differences, of shape (n, K). A NaN counts as 0; of a row with infinite entries only their signs are
+            kept.
+        clip: C > 0.
+
+    Raises:
+        ValueError: a clip that is not positive and finite, or rows of another shape.
+    """
+    if np.shape(rows)[-1] == 1:
+        return clip_scalars(rows, clip)
+    infinite = np.isinf(rows)
+    known = np.where(np.isnan(rows), 0.0, rows)
+    signs = np.where(infinite, np.sign(known), 0.0) * clip
+    return clip_vectors(np.where(infinite.any(axis=1, keepdims=True), signs, known), clip)
+
+
+def to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
+    """Clip each row to L2 norm C and return it rounded to integers in units of C/levels, of norm at most `levels`.
+
+    A single number is rounded to the nearest integer. Several numbers are rounded toward zero.
+
+    Args:
+        rows: the differences of records, of shape (n, K); any numbers, as in `clip_jointly`.
+        clip: C > 0.
+        levels: the integer that stands for C, from 1 to 2^52.
+    """
+    if rows.shape[1] == 1:
+        clipped = np.clip(np.where(np.isnan(rows), 0.0, rows), -clip, clip)
+        return np.rint(clipped / clip * levels).astype(np.int64)
+    # the clip is shrunk, so that the norm's bound holds in exact arithmetic
+    return np.trunc(clip_jointly(rows, clip) / clip * (levels * (1 - _SHRINK))).astype(np.int64)
 
 
 class Algorithm(ABC):
-    """An algorithm: how differences become what is summed, and what is released of the sum.
+    """How differences become what is summed, and what 1 in a released sum stands for.
 
-    name: by which a `Plan` names the algorithm. private: whether it clips and adds noise. levels: the integer that
-    stands for the clip, where contributions are rounded to integers and sums are exact; 0 where they are not rounded.
-    replayable: whether a release is K numbers, which the transcript holds; otherwise it is a vector, and is not kept.
-    dtype: numpy's type of the sums.
+    Attributes:
+        name: by which a `Plan` names the algorithm.
+        private: whether it clips and adds noise.
+        levels: the integer that stands for the clip, where contributions are rounded to integers and sums are exact; 0
+            where they are not rounded.
+        replayable: whether a release is K numbers, which the run's file holds; otherwise it is a vector, and not kept.
+        dtype: numpy's type of the sums.
     """
 
     name: ClassVar[str]
@@ -47,18 +136,16 @@ class Algorithm(ABC):
     replayable: ClassVar[bool] = True
     dtype: ClassVar[type] = np.float64
 
-    @property
-    def lattice(self) -> bool:
-        """Whether the sums over records, to which the noise is added, are integers, in units of the clip over `levels`;
-        else they are floating-point numbers."""
-        return self.levels > 0
+    def law(self, noise: object) -> Mechanism:
+        """Return the law of the noise on sums of this algorithm.
 
-    def law(self, noise: object) -> Mechanism | None:
-        """Return the law of the noise of a family such as "gaussian"; None where the algorithm adds no noise.
+        Args:
+            noise: the family of the noise, such as "gaussian".
 
-        Raises ValueError for a family that the algorithm cannot use.
+        Raises:
+            ValueError: a family that the algorithm cannot use.
         """
-        return noise_law(noise, lattice=self.lattice)
+        return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
         """Raise ValueError for a direction law, or a number of directions a step, that the algorithm cannot use."""
@@ -69,49 +156,39 @@ class Algorithm(ABC):
         """Raise PreconditionError if the algorithm releases vectors, and cannot do so with d coordinates and n records.
 
         A release is then an integer times v plus noise, where v is the vector of integers along the direction u, and it
-        must fit into 64 bits. squared_norm: ||v||^2 for the first direction. largest: the largest |v_j| that any
-        direction can have.
+        must fit into 64 bits.
+
+        Args:
+            d: the number of trained weights.
+            squared_norm: ||v||^2 for the first direction.
+            largest: the largest |v_j| that any direction can have.
+            n: the number of records.
         """
         del d, squared_norm, largest, n
 
     def coordinates(self, directions_per_step: int) -> int:
-        """Return how many numbers a release has at most: K, or for a vector the largest d that a run can have.
-
-        directions_per_step: K.
-        """
+        """Return how many numbers a release has at most: K, or for a vector the largest d that a run can have."""
         return directions_per_step
 
-    def unit(self, clip: float, levels: int, squared_norm: int) -> float:
-        """Return the number in loss/length that 1 in a released sum stands for; C/levels where K integers are released.
+    def unit(self, clip: float, squared_norm: int) -> float:
+        """Return the number, in units of loss over length, that 1 in a released sum stands for.
 
-        clip: C. levels: the integer that stands for C. squared_norm: ||v||^2 of the vector v of integers along the
-        direction; it is used only where a release is a vector.
+        Args:
+            clip: C.
+            squared_norm: ||v||^2 of the vector v of integers along the direction; used where a release is a vector.
         """
-        return clip / levels if self.lattice else 1.0
+        return clip / self.levels if self.levels else 1.0
 
     @abstractmethod
-    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        """Return the sum of what the records of a micro-batch contribute, shape (K,).
+    def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
+        """Return the sum of what the records of a micro-batch contribute, of shape (K,).
 
-        differences: of each record along the K directions, shape (batch, K). clip: C, to which they are clipped.
-        levels: the integer that stands for C. d: the number of trained weights. squared_norm: ||v||^2 of the vector v
-        of integers along the direction. The last two are used only where a release is a vector.
+        Args:
+            differences: of each record along the K directions, of shape (batch, K).
+            clip: C, to which they are clipped.
+            d: the number of trained weights; used where a release is a vector.
+            squared_norm: ||v||^2 of the vector v of integers along the direction; used where a release is a vector.
         """
-
-    def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
-        """Add noise to `total`, the sum over the whole batch or some of its coordinates, and return what is released.
-
-        law: of the noise; None where there is none. scale: the parameter of the noise on these sums. source: where the
-        noise is drawn. This method must be called exactly once for each coordinate of a step, and never for a part of
-        the batch.
-        """
-        if law is None or not self.lattice:
-            return total
-        noisy: Sums = total + law.draw(source, scale, total.shape)
-        return noisy
-
-
-_lattice = lru_cache(maxsize=4)(Lattice)
 
 
 class _DPZero(Algorithm):
@@ -121,8 +198,8 @@ class _DPZero(Algorithm):
     levels = 2**30
     dtype = np.int64
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        total: Sums = to_lattice(_lattice(clip, levels), differences).sum(axis=0)
+    def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
+        total: Sums = to_lattice(differences, clip, self.levels).sum(axis=0)
         return total
 
 
@@ -142,7 +219,7 @@ class _DPGD0th(Algorithm):
     dtype = np.int64
 
     def law(self, noise: object) -> Mechanism:
-        return noise_law(check.choice("noise", noise, ("gaussian",)), lattice=True)
+        return super().law(check.choice("noise", noise, ("gaussian",)))
 
     def require(self, direction: object, directions_per_step: object) -> None:
         check.choice("direction", direction, [name for name, law in DIRECTIONS.items() if law.fixed_norm])
@@ -158,16 +235,16 @@ class _DPGD0th(Algorithm):
     def coordinates(self, directions_per_step: int) -> int:
         return 2**32
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        total: Sums = to_lattice(_lattice(clip / math.sqrt(d), along(levels, squared_norm)), differences).sum(axis=0)
+    def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
+        total: Sums = to_lattice(differences, clip / math.sqrt(d), along(self.levels, squared_norm)).sum(axis=0)
         return total
 
-    def unit(self, clip: float, levels: int, squared_norm: int) -> float:
-        return clip / (along(levels, squared_norm) * math.sqrt(squared_norm))
+    def unit(self, clip: float, squared_norm: int) -> float:
+        return clip / (along(self.levels, squared_norm) * math.sqrt(squared_norm))
 
 
 def along(levels: int, squared_norm: int) -> int:
-    """Return the largest integer t with t ||v|| <= levels, computed exactly; squared_norm: ||v||^2."""
+    """Return the largest integer t with t ||v|| <= levels, computed exactly from ||v||^2 = `squared_norm`."""
     return math.isqrt(levels**2 // squared_norm)
 
 
@@ -177,10 +254,7 @@ class _MeZO(Algorithm):
     name = "mezo"
     private = False
 
-    def law(self, noise: object) -> None:
-        check.choice("noise", noise, ("none",))
-
-    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+    def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
         total: Sums = np.where(np.isfinite(differences), differences, 0.0).sum(axis=0)
         return total
 

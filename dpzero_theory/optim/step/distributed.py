@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.algorithm import Sums
 
 T = TypeVar("T")
 

@@ -346,7 +346,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
         handler, state, total = self.callback_handler, self.state, self.run.plan.steps
-        epoch = max(round(1 / self.run.plan.sample_rate), 1)
+        epoch = max(round(1 / self.run.plan.sampling.sample_rate), 1)
         first = total - self.run.releases_left
         state.max_steps, state.num_train_epochs = total, math.ceil(total / epoch)
         state.global_step, state.epoch = first, first / epoch

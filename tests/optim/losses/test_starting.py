@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.optim.losses.starting import Start, starting_values
+from dpzero_theory.optim.losses.starting import Start, public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
-from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, data, losses, private
+from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, private
 
 GENERATOR = torch.Generator().manual_seed(3)
 PUBLIC = TensorDataset(
@@ -124,18 +124,14 @@ def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
         start(least_loss=1.0)
 
 
-def test_all_starting_values_are_chosen_in_one_call_and_kept_on_resumption(tmp_path: Path) -> None:
-    public = {"clip": "public", "step_size": "public", "smoothing": "public", "public_data": PUBLIC}
-    changes = {**public, "directions_per_step": 4, "schedule": "linear"}
+def test_a_public_clip_is_computed_at_the_start_and_kept_on_resumption(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"clip": "public", "public_data": PUBLIC, "directions_per_step": 4}
     with closing(private(tmp_path / "run", **changes)) as run:
         plan = run.plan
-    steps = STEP["steps"]
-    budget = {"n": N, "evaluations": 4 * steps, "directions_per_step": 4, "private_data": data()}
-    found = starting_values(Logistic(), losses, PUBLIC, declared="public", **BUDGET, **FULL, **budget).target
-    assert (plan.clip, plan.smoothing) == (found["clip"], found["smoothing"])
-    assert plan.step_sizes == pytest.approx([found["step_size"] * (steps - t) / steps for t in range(steps)], rel=1e-12)
+    given = {"smoothing": STEP["smoothing"], "directions_per_step": 4}
+    assert plan.clip == public_clip(Logistic(), losses, PUBLIC, data(), **given)
     moved = Logistic()
-    moved.weight.data += 1.0  # where other values would be measured
+    moved.weight.data += 1.0  # where another clip would be measured
     with closing(private(tmp_path / "run", module=moved, resume=True, **changes)) as again:
         assert again.plan == plan
 
@@ -143,14 +139,11 @@ def test_all_starting_values_are_chosen_in_one_call_and_kept_on_resumption(tmp_p
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"step_size": "public"}, "clip must be 'public' where step_size is; got 1.0"),
-        ({"clip": "public", "step_size": "public", "update": "momentum:0.9"}, "update must be left at 'plain' where"),
-        ({"clip": "public", "step_size": "public", "groups": {"*": 2}}, "groups must be left at None where step_size"),
-        ({"clip": "public", "smoothing": "Public"}, "smoothing must be"),
+        ({"clip": "public", "smoothing": "public"}, "smoothing must be"),
         ({"clip": "Public", "public_data": None}, "clip must be"),
-        ({"clip": "public", "public_data": None}, "public_data must be given with clip='public'"),
+        ({"clip": "public", "public_data": None}, "public_data must be given where clip is 'public', and only there"),
         ({"clip": "public", "public_data": data()}, "public_data must hold no private records; got 40"),
-        ({"clip": 1.0}, "public_data must be left out unless clip is 'public'; got clip 1.0"),
+        ({"clip": 1.0}, "public_data must be given where clip is 'public', and only there; got 1.0"),
     ],
 )
 def test_public_values_that_do_not_fit_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ The losses are arbitrary; `benchmarks/results/optimizer_privacy` has more of the
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dpzero_theory.optim.step.algorithm import to_lattice
 from dpzero_theory.privacy.relation import Relation
 from tests.optim.small import plan
 
@@ -50,14 +51,34 @@ def test_changing_one_record_moves_the_integer_sum_by_at_most_the_sensitivity(
     case: tuple[Array, Array, str], levels: int, clip: float
 ) -> None:
     first, second, relation = case
-    chosen = replace(PLAN, clip=clip, levels=levels, directions_per_step=first.shape[1])
-    sums = [chosen.contributions(rows, 6) for rows in (first, second)]
+    rule = type("Coarse", (type(PLAN.rule),), {"levels": levels})()
+    sums = [rule.contributions(rows, clip, 6, 0) for rows in (first, second)]
     assert all(total.dtype == np.int64 for total in sums)
     moved = sum((int(a) - int(b)) ** 2 for a, b in zip(*sums, strict=True))
     assert moved <= (levels * Relation.of(relation).sensitivity) ** 2
 
 
 def test_the_sensitivity_is_reached() -> None:
-    assert PLAN.contributions(np.array([[math.inf]]), 6)[0] == PLAN.levels
+    assert PLAN.contributions(np.array([[math.inf]]), 6)[0] == PLAN.rule.levels
     assert PLAN.contributions(np.array([[math.nan]]), 6)[0] == 0
-    assert PLAN.contributions(np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.levels
+    assert PLAN.contributions(np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.rule.levels
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ((0.3, -0.4), (0.3, -0.4)),
+        ((3.0, -4.0), (0.6, -0.8)),
+        ((math.nan, 0.5), (0.0, 0.5)),
+        ((math.inf, 5.0), (1.0, 0.0)),
+        ((math.inf, -math.inf), (math.sqrt(0.5), -math.sqrt(0.5))),
+        ((1e300, 1e300), (math.sqrt(0.5), math.sqrt(0.5))),
+    ],
+)
+def test_vectors_are_clipped_jointly_and_rounded_toward_zero(
+    row: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    found = to_lattice(np.array([row]), 1.0, 10_000)[0]
+    exact = np.array(expected) * 10_000
+    assert (np.abs(found) <= np.abs(exact)).all()
+    assert np.abs(found - exact).max() <= 1.0001

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dpzero_theory.optim.step.estimator import clip_scalars, clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_scalars, clip_vectors
 from tests.optim.reference import two_point_difference
 from tests.quadrature import ball_rule, sphere_rule
 

@@ -233,10 +233,10 @@ def test_public_records_are_prepared_as_the_private_ones(evaluated: str, owner: 
     others = Dataset.from_list([{**pair, "chosen": " good name ."} for pair in PAIRS])
     given = {"one": others, "several": {"a": others}}[evaluated]
     public = Dataset.from_list([{**pair, "rejected": " bad place ."} for pair in PAIRS])
-    asked = dict.fromkeys(("clip", "step_size", "smoothing"), "public")
     trainer = preferred(
         tmp_path / "run", eval_dataset=given, owner=owner,
-        private={**PRIVATE, "expected_batch": 8 if owner is None else 4, **asked, "public_data": public},
+        private={**PRIVATE, "expected_batch": 8 if owner is None else 4, "clip": "public",
+            "public_data": public},
     )  # fmt: skip
     assert trainer.train().global_step == PRIVATE["steps"]
     assert 0 < trainer.run.plan.clip != PRIVATE["clip"]
