@@ -22,7 +22,7 @@ from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Evaluation
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.weights import directions, parameters
+from dpzero_theory.optim.weights import directions, module
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
@@ -86,9 +86,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     found = SimpleNamespace(shift=shift, shift_all=shift_all, places=places, words=words)
     monkeypatch.setattr(directions, "_kernels", lambda device: found if device.type == "cuda" else None)
-    monkeypatch.setattr(parameters, "_require_supported", lambda name, parameter: None)
-    # This function compares memory addresses, which fake tensors do not have.
-    monkeypatch.setattr(parameters, "_same_memory", lambda parameter, held: True)
+    monkeypatch.setattr(module, "_require_supported", lambda name, parameter: None)
+    # This method compares memory addresses, which fake tensors do not have.
+    monkeypatch.setattr(FakeTensor, "is_set_to", lambda tensor, other: True, raising=False)
     monkeypatch.setattr(FakeTensor, "numpy", lambda tensor: np.zeros(tensor.shape), raising=False)
     monkeypatch.setattr(FakeTensor, "__getitem__", taken, raising=False)
     monkeypatch.setattr(FakeTensor, "copy_", lambda to, values: torch.ops.aten.copy_(to, values), raising=False)

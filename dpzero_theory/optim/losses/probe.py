@@ -148,7 +148,7 @@ class Look:
             differentiable.append(self._evaluation.differentiable(module, batch))
             return self._evaluation.where_they_are(module, batch)
 
-        return bool(on_host([self.weights.at((0, 0.0), ask)])[0, 0] == value) and differentiable[0]
+        return bool(on_host(self.weights.evaluated([(0, 0.0)], ask))[0, 0] == value) and differentiable[0]
 
     def evaluates(self, record: int) -> bool:
         """Whether the record with this number, by itself, has a loss at both points without an exception."""
@@ -165,7 +165,7 @@ class Look:
             with trace:
                 return self._evaluation.where_they_are(module, batch)
 
-        values: Array = on_host([self.weights.at(point, ask)])[0]
+        values: Array = on_host(self.weights.evaluated([point], ask))[0]
         return values
 
 

@@ -27,9 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dpzero_theory.optim.weights.copies import Shift
-from dpzero_theory.optim.weights.places import Place
-from dpzero_theory.optim.weights.shifted import few_rows, looked_up
+from dpzero_theory.optim.weights.shifted import Place, Shift, few_rows, looked_up
 from dpzero_theory.optim.weights.stacked import Stacked, in_one_pass
 
 NONE = "difference must be 'forward' or 'central' for these losses"
@@ -113,7 +111,7 @@ class Duals(TorchFunctionMode):
 
     def _dual(self, place: Place) -> Tensor:
         with _disable_current_modes():
-            pair = values_of(place), self._shift.tangent(place)
+            pair = place.tensor.clone(memory_format=torch.contiguous_format), self._shift.tangent(place)
         return self._joined(place, *pair)
 
     def _looked_up(self, place: Place, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,18 +174,6 @@ def derivatives(
 
     with _differentiable():
         return in_one_pass(along, stacks)
-
-
-def values_of(place: Place) -> Tensor:
-    """Return a copy of the parameter at a place. Losses get the copy, so whatever reads the parameter's own memory
-    can be recognised and refused."""
-    return place.tensor.clone(memory_format=torch.contiguous_format)
-
-
-def tangents_of(shifts: Sequence[Shift], place: Place) -> Tensor:
-    """Return the tangents of the parameter at a place (its parts of the shifts' directions), stacked along a first axis
-    with one entry for each shift."""
-    return torch.stack([shift.tangent(place) for shift in shifts])
 
 
 def _where_finite(value: Tensor, tangent: Tensor) -> Tensor:

@@ -331,14 +331,14 @@ class Directions:
         if not (source.is_contiguous() and result.is_contiguous()):
             return result.copy_(self.shift(source.contiguous(), number, parameter, scale, start))
         inputs, outputs = source.detach().view(-1), result.detach().view(-1)
-        summed = wide(source.dtype)
         kernels = _kernels(source.device)
+        if kernels is None and source.device.type == "cpu" and source.dtype in _NUMPY:
+            self.shift_array(inputs.numpy(), number, parameter, scale, start, outputs.numpy())
+            return result
+        summed = wide(source.dtype)
         if kernels is not None:
             table = self._table(scale, summed, source.device)
             kernels.shift(outputs, self.key, number, parameter, table, start, source=inputs)
-            return result
-        if source.device.type == "cpu" and source.dtype == summed:
-            self.shift_array(inputs.numpy(), number, parameter, scale, start, outputs.numpy())
             return result
         for here, values in self.blocks(number, parameter, start, source.numel(), scale, summed, source.device):
             torch.add(inputs[here], values, out=outputs[here])
@@ -371,10 +371,10 @@ class Directions:
         """
         together: dict[tuple[torch.device, torch.dtype], list[Source]] = {}
         for target, parameter, start in targets:
-            if target.is_contiguous() and self.launched(target.device):
+            if target.is_contiguous() and _kernels(target.device) is not None:
                 together.setdefault((target.device, target.dtype), []).append((target, parameter, start))
             else:
-                self.add_(target, number, parameter, scale, start)
+                self.shift(target, number, parameter, scale, start, out=target)
         for (device, dtype), mine in together.items():
             table = self._table(scale, wide(dtype), device)
             for group in _in_groups(mine):

@@ -35,26 +35,27 @@ neighbouring half-precision numbers."""
 
 
 class Rounding:
-    """Adds to weights and rounds the sums in one of three ways, named by the precision: "nearest", "stochastic" or
-    "master", which keeps 16 further bits beside each half-precision weight.
+    """Adds to weights and rounds the sums in one of three ways.
 
-    low: the 16 further bits of what this process holds of a parameter, flat, by the parameter's index; empty unless
-    the precision is `master` and the parameter is in half precision. Raises ValueError for an unknown precision.
+    Args:
+        precision: "nearest", "stochastic" or "master", which keeps 16 further bits beside each half-precision weight.
+        held: what this process holds of each parameter.
+
+    Attributes:
+        low: the 16 further bits, zero at first, of what this process holds of a parameter, flat, by the parameter's
+            index; empty unless the precision is "master" and the parameter is in half precision.
+
+    Raises:
+        ValueError: an unknown precision.
     """
 
-    def __init__(self, precision: str) -> None:
+    def __init__(self, precision: str, held: Sequence[Tensor]) -> None:
         self.precision = check.choice("precision", precision, PRECISIONS)
-        self.low: dict[int, Tensor] = {}
-
-    def begin(self, held: Sequence[Tensor]) -> None:
-        """Set up `low`, the 16 further bits of each half-precision weight, at zero; only precision `master` keeps them.
-
-        held: what this process holds of each parameter.
-        """
-        if self.precision == "master":
-            for index, part in enumerate(held):
-                if part.dtype in HALF:
-                    self.low[index] = torch.zeros(part.numel(), dtype=torch.int16, device=part.device)
+        self.low: dict[int, Tensor] = {
+            index: torch.zeros(part.numel(), dtype=torch.int16, device=part.device)
+            for index, part in enumerate(held)
+            if precision == "master" and part.dtype in HALF
+        }
 
     def is_plain(self, dtype: torch.dtype) -> bool:
         """Whether sums are rounded to nearest in weights of this type, with no further bits kept: with "nearest"

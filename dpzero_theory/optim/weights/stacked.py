@@ -17,9 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from dpzero_theory.optim.weights.copies import Shift
-from dpzero_theory.optim.weights.places import Place
-from dpzero_theory.optim.weights.shifted import Shifted
+from dpzero_theory.optim.weights.shifted import Place, Shifted
 
 _RULE = "points_at_once must be 1 for these losses"
 
@@ -50,11 +48,6 @@ class Stacked(TorchFunctionMode):
 
     def _replaced(self, value: Any) -> Any:
         return self._of.get(id(value), value)
-
-
-def stack_of(shifts: Sequence[Shift], place: Place) -> Tensor:
-    """Return the values x + scale u of the parameter at a place for each of the shifts, stacked along a first axis."""
-    return torch.stack([shift.whole(place) for shift in shifts])
 
 
 def at_all(

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.weights.places import storage_of
+from dpzero_theory.optim.weights.shifted import storage_of
 
 MOST_COPIED = 1 << 22
 """The largest number of elements of a buffer that is copied and put back; a larger one must not be written."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpzero_theory.optim.weights import parameters
+from dpzero_theory.optim.weights import module as weights_module
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.sphere import DIRECTIONS
@@ -190,7 +190,7 @@ def test_bad_numbers_move_nothing(bad):
 
 def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
     """Blocks are hashed in threads where there are several, and stay in their order."""
-    monkeypatch.setattr(parameters, "_HASHED", 16)
+    monkeypatch.setattr(weights_module, "_HASHED", 16)
     torch.manual_seed(0)
     module = dense_net()
 

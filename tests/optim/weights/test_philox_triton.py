@@ -18,10 +18,10 @@ from torch import nn
 pytest.importorskip("triton")
 
 from dpzero_theory.optim.weights import directions as module
-from dpzero_theory.optim.weights.copies import Ahead
 from dpzero_theory.optim.weights.directions import ROUNDING, Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.precision import PRECISIONS
+from dpzero_theory.optim.weights.shifted import Ahead
 from dpzero_theory.sphere import DIRECTIONS
 
 CUDA = torch.cuda.is_available()
