@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -37,7 +37,8 @@ class Plan:
     Attributes:
         step: one release as the accountant counts it, a `Step`; for mezo, which is not private, only how batches are
             drawn, a `Sampling`. The mechanism of the step is the law of the algorithm's noise on integers, such as
-            `discrete-gaussian` or `laplace`.
+            `discrete-gaussian` or `laplace`. Its coordinates follow from algorithm and directions_per_step, and may be
+            left out.
         n: the number of records.
         steps: T >= 1, the number of releases in all.
         clip: C > 0, the largest L2 norm of a record's K differences (of its difference times u for dpgd-0th); 0 for
@@ -91,7 +92,10 @@ class Plan:
             check.choice("mechanism of step", self.step.mechanism, (law.name,))
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
             numbers = rule.coordinates(self.directions_per_step)
-            check.integer("coordinates of step", self.step.coordinates, at_least=numbers, at_most=numbers)
+            if self.step.coordinates not in (1, numbers):
+                given = self.step.coordinates
+                raise ValueError(f"coordinates of step must be {numbers}, as a release has, or left out; got {given}")
+            object.__setattr__(self, "step", replace(self.step, coordinates=numbers))
             check.real("noise_multiplier", self.step.noise, above=0, at_most=MOST_SCALE / rule.levels)
             self.settings.release(self.steps)
         if len(self.step_sizes) not in (1, self.steps):
@@ -470,8 +474,7 @@ class Plan:
             raise ValueError(f"groups must begin with patterns; got {check.shown(groups)}")
         words = values.pop("step")
         batches = drawn(words.pop("sampling"), words.pop("sample_rate"))
-        numbers = ALGORITHMS[values["algorithm"]].coordinates(values["directions_per_step"])
-        step = Step(sampling=batches, coordinates=numbers, **words) if words else batches
+        step = Step(sampling=batches, **words) if words else batches
         return cls(step, **{**values, "step_sizes": tuple(values["step_sizes"]), "groups": groups})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:

@@ -26,6 +26,7 @@ from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.privacy.sampling import Poisson
 from tests.optim.small import BUDGET, plan
 
 RECORDS, HALF_WAY = 10, 1
@@ -36,8 +37,8 @@ PLAN = plan(n=RECORDS, **STEP)
 RUNS: dict[str, dict[str, Any]] = {
     "rademacher": {},
     "sphere": {"direction": "sphere", "directions_per_step": 2},
-    "poisson": {"sampling": "poisson", "sample_rate": 0.1, "steps": 6},
-    "dpgd-0th": {"algorithm": "dpgd-0th", "levels": 2**38, "scale": 2**42},
+    "poisson": {"sampling": Poisson(0.1), "steps": 6},
+    "dpgd-0th": {"algorithm": "dpgd-0th", "coordinates": 2**32},
     "momentum": {"update": "momentum:0.9", "groups": (("embed*", 0.5, 1.0), ("down*", 2.0, 0.5))},
     "adam": {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 2},
     "stochastic": {"dtype": torch.bfloat16},
@@ -84,11 +85,12 @@ def losses(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch
 def seeded(module: nn.Module, name: str, folder: Path | None = None) -> Run:
     changes = dict(RUNS[name])
     dtype = changes.pop("dtype", torch.float32)
+    of_step = {part: changes.pop(part) for part in ("sampling", "coordinates") if part in changes}
     return make_from_seed_not_private(
         module.to(dtype),
         losses,
         DATA,
-        changed(PLAN, **changes),
+        changed(PLAN, step=changed(PLAN.step, **of_step), **changes),
         seed=3,
         micro_batch=4,
         precision=name if dtype == torch.bfloat16 else "nearest",

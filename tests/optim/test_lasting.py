@@ -17,6 +17,7 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
+from dpzero_theory.privacy.sampling import sampling_of
 from dpzero_theory.privacy.step import Release
 from tests.optim.small import Logistic, N, data, losses, plan
 
@@ -30,12 +31,14 @@ def private(folder: Path, resume: bool | str = False, **changes: Any) -> Run:
 
     `resume` says whether a run in `folder` is continued, and `changes` are changes of the plan.
     """
-    settings = replace(plan(relation="add-remove"), **changes)
+    full = plan(relation="add-remove")
+    step = replace(full.step, sampling=sampling_of(changes.pop("sampling"), changes.pop("sample_rate")))
+    settings = replace(full, step=step, **changes)
     return make_private(Logistic(), losses, data(), settings, target_delta=1e-5, folder=folder, resume=resume)
 
 
 def batches(run: Run, releases: range) -> list[list[int]]:
-    return [run._batches.draw(release).tolist() for release in releases]
+    return [run._batches(release).tolist() for release in releases]
 
 
 def test_a_record_is_in_so_many_batches_of_an_epoch_and_a_resumption_goes_on_with_them(tmp_path: Path) -> None:

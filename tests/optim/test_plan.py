@@ -199,7 +199,7 @@ def test_a_step_that_the_algorithm_does_not_release_is_no_plan() -> None:
     for step, said in (
         (replace(chosen.step, mechanism="gaussian"), "mechanism of step must be one of discrete-gaussian"),
         (replace(chosen.step, mechanism="discrete-gaussian:7"), "mechanism of step must be one of discrete-gaussian"),
-        (replace(chosen.step, coordinates=2), "coordinates of step must be"),
+        (replace(chosen.step, coordinates=2), "coordinates of step must be 1, as a release has, or left out; got 2"),
         (replace(chosen.step, noise=2.0**30), "noise_multiplier must be"),
         (chosen.sampling, "step must be a Step for dpzero"),
     ):

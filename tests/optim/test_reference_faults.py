@@ -73,7 +73,7 @@ def test_fault_a_noise_is_not_a_function_of_any_seed(tmp_path: Path) -> None:
 def test_fault_d_empty_batches_release_noise_and_are_paid_for(tmp_path: Path) -> None:
     module = Logistic()
     run = private(tmp_path, module)
-    run._batches.draw = lambda release: np.arange(0)  # type: ignore[method-assign]
+    run._batches = lambda release: np.arange(0)
     record = run.step()
     assert abs(record.sums[0]) > 0
     assert torch.isfinite(module.weight).all()
@@ -89,8 +89,8 @@ def test_fault_f_the_denominator_is_the_expected_batch(tmp_path: Path) -> None:
     module = Logistic()
     run = seeded(module, **POISSON)
     sizes: list[int] = []
-    draw = run._batches.draw
-    run._batches.draw = lambda release: (sizes.append(len(batch := draw(release))), batch)[1]  # type: ignore[method-assign]
+    draw = run._batches
+    run._batches = lambda release: (sizes.append(len(batch := draw(release))), batch)[1]
     for number in range(6):
         before = module.weight.detach().clone()
         released = run.step().sums[0]

@@ -122,7 +122,7 @@ def test_a_step_waits_for_nothing_but_the_losses(
     kernels: Counter[str], kind: str, dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The factor that scales a direction to the sphere has a test of its own below.
-    monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)
+    monkeypatch.setattr(Directions, "factor", lambda self, number, sizes, device: 1.0)
     with FakeTensorMode():
         weights, words = on_a_fake_device(dtype, kind, precision)
         plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2, difference_rule=DIFFERENCES["central"])
