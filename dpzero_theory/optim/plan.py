@@ -488,15 +488,31 @@ class Plan:
             other: the other plan.
             of: a word for the message that says whose plan `other` is.
         """
-        for name in ("algorithm", "relation", "sampling", "law", "noise_multiplier", *(f.name for f in fields(self))):
-            mine, begun = getattr(self, name), getattr(other, name)
+        ours, others = self.words, other.words
+        for name, mine in ours.items():
+            begun = others[name]
             if mine != begun and not (
-                name == "step"
-                or (name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6))
+                (name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6))
                 or (name == "step_sizes" and _rounded(mine, begun))
             ):
                 shown = (f"{v!r:.60}" for v in (begun, mine))
                 raise ValueError("{} must be that of {}, {}; got {}".format(name, of, *shown))
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """All settings by the names that users give them."""
+        of_step = {
+            "algorithm": self.algorithm,
+            "noise": self.law.noise if self.law else "none",
+            "relation": self.relation,
+            "sampling": self.sampling.word,
+            "n": self.n,
+            "sample_rate": self.sampling.sample_rate,
+            "steps": self.steps,
+            "clip": self.clip,
+            "noise_multiplier": self.noise_multiplier,
+        }
+        return of_step | {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step"}
 
 
 def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:

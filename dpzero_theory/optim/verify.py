@@ -124,24 +124,12 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
         Finding("files", "the run's file is whole", holds=True),
         Finding("private", str(header.private), header.private),
     ]
-    law = plan.law
-    assert law is not None  # a private run has noise
-    found += [
-        Finding("algorithm", plan.algorithm),
-        Finding("noise", law.noise),
-        Finding("relation", plan.relation),
-        Finding("sampling", plan.sampling.word),
-        Finding("n", plan.n),
-        Finding("sample_rate", plan.sampling.sample_rate),
-        Finding("steps", plan.steps),
-        Finding("clip", plan.clip),
-        Finding("noise_multiplier", plan.noise_multiplier),
-    ]
+    said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
+    found += [Finding(name, plan.words[name]) for name in said]
     found += [Finding(name, claimed.facts[name]) for name in ("differences", "update")]
     known = None if header.isolation in ("", *ISOLATIONS) else False
     found.append(Finding("isolation", header.isolation or "not looked at", known))
-    accounted = account.settings.mechanism
-    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {accounted}", accounted == law.name))
+    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {account.settings.mechanism}"))
     found.append(Finding("noise on the lattice", plan.scale))
     found.append(_numbers(content))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))

@@ -47,8 +47,8 @@ def test_a_record_is_in_so_many_batches_of_an_epoch_and_a_resumption_goes_on_wit
     known: list[list[int]] = []
     for stop in (2, 7, 8):
         run = private(tmp_path, **{**ALLOCATED, "sample_rate": 1 / 2}, resume=bool(used))
-        drawn = run._batches.draw
-        run._batches.draw = lambda release, drawn=drawn: (used.append(b := drawn(release)), b)[1]  # type: ignore
+        drawn = run._batches
+        run._batches = lambda release, drawn=drawn: (used.append(b := drawn(release)), b)[1]  # type: ignore
         while run.releases_left > 8 - stop:
             run.step()
         run.close()

@@ -168,7 +168,7 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
         "noise_multiplier": replace(begun, step=replace(begun.step, noise=noise * 0.999)),
         "relation": replace(begun, step=replace(begun.step, relation="add-remove")),
         "sampling": replace(begun, step=replace(begun.step, sampling=Poisson(0.5))),
-        "law": plan(noise="laplace"),
+        "noise": plan(noise="laplace"),
     }
     for name, other in others.items():
         with pytest.raises(ValueError, match=f"^{name} must be that of the run that is resumed, "):

@@ -1,5 +1,4 @@
 import json
-import math
 import re
 import sqlite3
 from collections.abc import Callable
@@ -194,11 +193,13 @@ def of_sums(change: Callable[[Sums], Sums]) -> tuple[Any, ...]:
     return {}, {}, change
 
 
-def other_levels(levels: int, mechanism: str) -> tuple[Any, ...]:
-    multiplier = plan(steps=MADE).noise_multiplier
-    scale = math.ceil(multiplier * levels) + 3
-    settings = {"mechanism": mechanism, "noise_multiplier": scale / levels}
-    return {"plan": {"levels": levels, "scale": scale}}, settings, lambda z: z
+def of_step(settings: dict[str, Any], **step: Any) -> tuple[Any, ...]:
+    """Returns a forgery: other settings that are paid for, and a plan whose step says something else."""
+    made = json.loads(plan(steps=MADE).to_json())["step"]
+    return {"plan": {"step": {**made, **step}}}, settings, lambda z: z
+
+
+COARSE = {"mechanism": "discrete-gaussian:1000"}
 
 
 FORGED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -207,10 +208,13 @@ FORGED: dict[str, tuple[tuple[Any, ...], str]] = {
     "a thousandth": (of_sums(lambda z: z // 1000), "released numbers: they are 0.00"),
     "too large": (of_sums(lambda z: z + 2**41), "released numbers: one is 2[.]"),
     "multiples": (of_sums(lambda z: z // 1000 * 1000), "released numbers: .* multiples of 1000"),
-    "fewer levels": (other_levels(1000, "discrete-gaussian"), "is not what the plan releases .*gaussian:1000"),
-    "other levels": (other_levels(1000, "discrete-gaussian:2000"), "is not what the plan releases .*gaussian:1000"),
+    "fewer levels": (of_step({}, **COARSE), "mechanism of step must be one of discrete-gaussian; got"),
+    "other levels": (
+        of_step(COARSE),
+        "releases of discrete-gaussian:1000. is not what the plan",
+    ),
     "another isolation": (({"isolation": "exact\nnoise  7  holds"}, {}, lambda z: z), r"isolation: exact\\nnoise"),
-    "less noise": (({"plan": {"scale": 2**30}}, {}, lambda z: z), "scale must be an integer with"),
+    "less noise": (of_step({}, noise=1.0), "is not what the plan releases"),
     "more steps": (({"plan": {"steps": 10 * MADE}}, {}, lambda z: z), "is not what the plan releases"),
 }
 
