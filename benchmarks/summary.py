@@ -3,8 +3,7 @@
     python -m benchmarks summary            prints them
     python -m benchmarks summary --write    puts each between its two marks, in every page that has them
 
-A test compares the pages with what this command prints. What finished experiments found stands in the NOTES.md beside
-their rows, and no code makes it again.
+A test compares the pages with what this command prints. What finished experiments found stands in results/NOTES.md, and no code makes it again.
 """
 
 import contextlib
@@ -44,9 +43,9 @@ ROOT = RESULTS.parents[1]
 PAGES = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts),
-    *sorted(RESULTS.glob("*/NOTES.md")),
+    RESULTS / "NOTES.md",
 ]
-"""The README, all pages of docs/ that are written by hand, without those made from docstrings, and the notes beside
+"""The README, all pages of docs/ that are written by hand, without those made from docstrings, and the notes on
 the rows."""
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
