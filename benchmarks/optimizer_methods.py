@@ -1,6 +1,7 @@
 """The methods whose steps `benchmarks.optimizer_step` measures, each as a function that makes one step."""
 
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,8 +14,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import AutoModelForSequenceClassification, RobertaConfig
 
-from benchmarks.llm.configuration import Configuration
-from benchmarks.llm.first_order import add_lora
 from benchmarks.llm.models import DTYPES, configuration
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
@@ -220,8 +219,14 @@ class Bench:
     def _adapted(self) -> nn.Module:
         """Return a model of its own whose weights are frozen, with adapters of rank 8 beside its query and value
         matrices; of 8-bit integers where the case says so."""
+        from peft import LoraConfig, get_peft_model
+
         own: nn.Module = classification_model(self._case, self._device)
-        add_lora(own, Configuration(lora_rank=8))
+        torch.manual_seed(42)
+        adapters = LoraConfig(r=8, lora_alpha=16, target_modules=r".*\b(query|value|q_proj|v_proj)")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
+            get_peft_model(own, adapters)  # it puts them into the layers of `own`
         if self._case.quantised:
             quantise(own)
         return own

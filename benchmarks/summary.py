@@ -3,7 +3,8 @@
     python -m benchmarks summary            prints them
     python -m benchmarks summary --write    puts each between its two marks, in every page that has them
 
-A test compares the pages with what this command prints. What finished experiments found stands in results/NOTES.md, and no code makes it again.
+A test compares the pages with what this command prints. What finished experiments found stands in results/NOTES.md, and
+no code makes it again.
 """
 
 import contextlib

@@ -65,7 +65,6 @@ _GPU_TESTS = (
     " tests/curvature/test_spectrum.py"
 )
 _STEP = "benchmarks optimizer_step --preset gpu --budget 60 --device cuda --sizes"
-_TABLE = "benchmarks llm.table tab:dpzero-mezo --data {data} --device cuda --preset"
 JOBS = (
     Job(
         "tests",
@@ -125,23 +124,17 @@ JOBS = (
         )
         for size, of in {"6.7b": (120, 15.0), "13b": (150, 27.0), "30b": (230, 61.0), "66b": (390, 130.0)}.items()
     ),
-    Job(
-        "tables-encoder",
-        "the paper's accuracy table on a small encoder, 3 seeds (852 runs)",
-        f"{_TABLE} few-steps --batch-rows 512",
-        "llm_dpzero_mezo",
-        10_000,
-        6,
-        parts=852,
-    ),
-    Job(
-        "tables-roberta",
-        "SST-2 at the paper's hyper-parameters: RoBERTa-large, 10,000 steps",
-        f"{_TABLE} full --tasks sst2 --rows zero-shot dpzero:2 dpzero:6 mezo --batch-rows 64 --model {{model}}",
-        "llm_dpzero_mezo_full",
-        34_000,
-        12,
-        parts=480,
+    *(
+        Job(
+            f"roberta-{method}",
+            f"SST-2 at the paper's hyper-parameters: RoBERTa-large, 10,000 steps of {method}",
+            f"benchmarks llm --data {{data}} --device cuda --rows 64 --model {{model}} --clip 200 --method {method}",
+            f"llm_roberta_{method}",
+            4_000,
+            12,
+            parts=80,
+        )
+        for method in ("dpzero", "mezo")
     ),
 )
 """The jobs, the most valuable first."""

@@ -37,8 +37,8 @@ _positive, _count = number(at_least=1e-30, at_most=1e30), integer()
 _TYPES: dict[str, Callable[[str], Any]] = {
     "model": model_name, "epsilon": number(above=0, at_most=1e4), "delta": number(above=0, below=1),
     "clip": _positive, "step_size": _positive, "smoothing": _positive,
-    "steps": _count, "batch": _count, "directions_per_step": integer(1, 10**6), "lora_rank": integer(1, 10**4),
-    "lora_alpha": integer(1, 10**6), "per_class": _count, "total": _count, "min_words": integer(0, 10**6),
+    "steps": _count, "batch": _count, "directions_per_step": integer(1, 10**6),
+    "per_class": _count, "total": _count, "min_words": integer(0, 10**6),
     "dev": integer(0), "test": _count, "max_length": integer(1, 10**6), "seed": integer(0, 2**32 - 1),
 }  # fmt: skip
 _HELP = {
@@ -137,7 +137,7 @@ def _run(settings: Configuration, model: LanguageModel, found: Splits, options: 
         results.add([row for row in (before, *outcome.rows) if not results.done(**{k: row[k] for k in KEY})])
     say(f"n = {after['n']:,} training records, d = {after['d']:,} trained weights, {after['seconds']:.0f} s")
     change = 100 * (after["test_metric"] - before["test_metric"])
-    say(f"test {outcome.metric} {100 * before['test_metric']:.1f} -> {100 * after['test_metric']:.1f} ({change:+.1f})")
+    say(f"test accuracy {100 * before['test_metric']:.1f} -> {100 * after['test_metric']:.1f} ({change:+.1f})")
     if outcome.privacy is None:
         print("not private")
         return

@@ -13,9 +13,9 @@ from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
 
 ZEROTH_ORDER = ("mezo", "dpzero", "dpgd-0th")
-FIRST_ORDER = ("adamw", "lora", "dp-adamw", "dp-lora")
+FIRST_ORDER = ("adamw", "dp-adamw")
 METHODS = ("zero-shot", *ZEROTH_ORDER, *FIRST_ORDER)
-PRIVATE = ("dpzero", "dpgd-0th", "dp-adamw", "dp-lora")
+PRIVATE = ("dpzero", "dpgd-0th", "dp-adamw")
 SCHEDULES = ("constant", "linear")
 """The step sizes along a run: constant, or falling linearly to zero after the last step."""
 
@@ -30,8 +30,8 @@ class Configuration:
     model: `minilm`, a folder or an id. kind: one of `tasks.KINDS`, or empty for the kind that the model was trained as.
     epsilon, delta, relation, clip: for private methods. sampling: for all methods but zero-shot. batch: the expected
     batch size. direction, directions_per_step, smoothing: for zeroth-order methods; direction None is the paper's
-    gaussian, and sphere for dpgd-0th, whose clip needs a direction of known length. lora_rank, lora_alpha: of LoRA.
-    weights: which weights are trained, one of `encoder.SUBSETS` (LoRA trains its own). seed: picks the records, and for
+    gaussian, and sphere for dpgd-0th, whose clip needs a direction of known length.
+    weights: which weights are trained, one of `encoder.SUBSETS`. seed: picks the records, and for
     methods that are not private also everything else. per_class, total, min_words, dev, test: see `records.Selection`;
     with both per_class and total None, all records train. max_length: of prompts, at most the task's; None for the
     task's. Raises ValueError for values that do not go together.
@@ -54,8 +54,6 @@ class Configuration:
     direction: str | None = None
     directions_per_step: int = 1
     weights: str = "all"
-    lora_rank: int = 8
-    lora_alpha: int = 16
     per_class: int | None = 512
     total: int | None = None
     min_words: int = 0
@@ -79,7 +77,7 @@ class Configuration:
         check.real("clip", self.clip, above=0)
         check.real("step_size", self.step_size, above=0)
         check.real("smoothing", self.smoothing, above=0)
-        for name in ("steps", "batch", "directions_per_step", "lora_rank", "lora_alpha"):
+        for name in ("steps", "batch", "directions_per_step"):
             check.integer(name, getattr(self, name))
         for name in ("dev", "test", "min_words", "seed"):
             check.integer(name, getattr(self, name), at_least=0)
@@ -109,8 +107,6 @@ class Configuration:
             unused |= {"epsilon", "delta", "relation", "clip"}
         if self.method not in ZEROTH_ORDER:
             unused |= {"smoothing", "direction", "directions_per_step"}
-        if "lora" not in self.method:
-            unused |= {"lora_rank", "lora_alpha"}
         if self.method == "zero-shot":
             unused |= {"sampling", "steps", "batch", "step_size", "schedule", "weights"}
         return {

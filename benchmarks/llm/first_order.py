@@ -1,4 +1,4 @@
-"""AdamW and LoRA, and their private versions.
+"""AdamW, and its private version.
 
 In a private step the library's secret sampler draws the batch and its calibration gives the noise multiplier; one
 backward pass for each record gives its gradient, which is clipped and added to the others'. Dropout is off, as in all
@@ -7,7 +7,6 @@ other methods.
 
 import os
 import random
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -16,37 +15,8 @@ from torch import nn
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
-from benchmarks.problems.encoder import SentenceClassifier, layers
 from dpzero_theory.privacy.sampling import drawn
 from dpzero_theory.privacy.schedule import SECRET_BYTES
-
-
-def add_lora(module: nn.Module, configuration: Configuration) -> int:
-    """Freeze the module and put adapters beside its query and value matrices; returns the number of trained weights.
-
-    The adapters are in every layer, or in the last one where the configuration trains only that. The label vectors of a
-    sentence classifier are trained too. Raises ValueError for a model without such matrices.
-    """
-    from peft import LoraConfig, get_peft_model
-
-    names = {name.rpartition(".")[2] for name, part in module.named_modules() if isinstance(part, nn.Linear)}
-    targets = sorted(names & {"query", "value", "q_proj", "v_proj"})
-    if not targets:
-        raise ValueError(f"model must have query and value matrices for LoRA; got layers {sorted(names)}")
-    torch.manual_seed(configuration.seed)
-    adapters = LoraConfig(
-        r=configuration.lora_rank,
-        lora_alpha=configuration.lora_alpha,
-        target_modules=targets,
-        lora_dropout=0.0,
-        layers_to_transform=[len(layers(module)) - 1] if "top" in configuration.weights else None,
-    )
-    whole = module.encoder if isinstance(module, SentenceClassifier) else module
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
-        get_peft_model(whole, adapters)
-    # get_peft_model has put the adapters into the layers of `module`; what it returns is not needed
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def train_first_order(
@@ -117,5 +87,5 @@ def _set_step_size(optimizer: torch.optim.Optimizer, c: Configuration, step: int
 def _chunks(batch: Sequence[Example], rows: int) -> list[Sequence[Example]]:
     """Return the batch in parts of `rows` records, the last one perhaps shorter, sorted by length so that the records
     of a part have similar lengths."""
-    ordered = sorted(batch, key=lambda example: len(example.ids) + len(example.target))
+    ordered = sorted(batch, key=lambda example: len(example.ids))
     return [ordered[start : start + rows] for start in range(0, len(ordered), rows)]

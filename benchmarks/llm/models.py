@@ -3,7 +3,7 @@
 import argparse
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,11 @@ _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "en
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A module in evaluation mode, its tokenizer and its kind, one of `tasks.KINDS`. memory: what `frozen.memoise`
-    keeps, shared by all runs."""
+    """A module in evaluation mode, its tokenizer and its kind, one of `tasks.KINDS`."""
 
     module: nn.Module
     tokenizer: Any
     kind: str
-    memory: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def pad(self) -> int:

@@ -1,6 +1,7 @@
 """The tables of the pages on language models, made from the committed rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -15,12 +16,11 @@ from benchmarks.llm import (
     only_d,
     owners,
     rewards,
-    table,
     tuned,
 )
 from benchmarks.llm.tasks import task
 from benchmarks.llm.top import ADAPTERS, NORM, WHOLE
-from benchmarks.llm.tuned import CHOSEN, NONE
+from benchmarks.llm.tuned import CHOSEN, LABELS, NONE
 
 METHODS = (
     ("zero-shot", NONE), ("dpzero", "2"), ("dp-adamw", "2"), ("dpzero", "6"), ("dp-adamw", "6"), ("adamw", NONE),
@@ -75,7 +75,7 @@ def one_task() -> str:
     lines: list[tuple[int, float, list[str]]] = []
     for (n, method, epsilon), part in ends.groupby(["n", "method", "epsilon"]):
         mean = 100 * float(part["test_accuracy"].mean())
-        name = table.LABELS[str(method)] + ("" if str(epsilon) == NONE else f" ({epsilon})")
+        name = LABELS[str(method)] + ("" if str(epsilon) == NONE else f" ({epsilon})")
         tuned_at = [f"{n:,}", f"{part['step_size'].iloc[0]:g}"] if method != "zero-shot" else ["-", "-"]
         shown = [percent(part["test_accuracy"]), f"{mean - start:+.1f}", f"{len(part)}"]
         seconds = f"{part['seconds'].median():.0f} s"
@@ -86,7 +86,20 @@ def one_task() -> str:
 
 def language_models() -> str:
     """Return a table of every method's accuracy on the small encoder, beside the paper's on RoBERTa-large."""
-    return table.report(table.table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
+    rows = read_rows(RESULTS / "llm_dpzero_mezo_summary")
+    names = list(dict.fromkeys(rows["task"]))
+    lines = [
+        [str(label), *(f"{_number(row, 'mean', 'error')} / {_number(row, 'paper', 'paper_error')}" for row in cells)]
+        for label, part in rows.groupby("row", sort=False)
+        for cells in [part.set_index("task").loc[names].to_dict("records")]
+    ]
+    return markdown(["method", *(task(name).title for name in names)], lines)
+
+
+def _number(row: Mapping[Hashable, Any], mean: str, error: str) -> str:
+    if pd.isna(row[mean]):
+        return "-"
+    return f"{row[mean]:.1f}" + ("" if pd.isna(row[error]) else f" +- {row[error]:.1f}")
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -28,14 +28,12 @@ CHANGES = {
 class Example:
     """A record as token ids.
 
-    position: where the next token (causal) or the mask (masked) is predicted; -1 for an encoder. label: the class; -1
-    where the answer is free text. target: the tokens of the first gold answer, where the answer is free text.
+    position: where the next token (causal) or the mask (masked) is predicted; -1 for an encoder. label: the class.
     """
 
     ids: tuple[int, ...]
     position: int = -1
     label: int = -1
-    target: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Prompter:
     at most the task's own largest number.
 
     Raises ValueError where the task has no prompt for this kind of model, or where the template and the longest answer
-    leave no room for a record's text; and `classes` does where a masked model's word is not one token.
+    leave no room for a record's text; and `classes` does where a word or continuation is not one token.
     """
 
     def __init__(self, task: Task, kind: str, tokenizer: Any, max_length: int | None = None) -> None:
@@ -78,21 +76,20 @@ class Prompter:
             self._end = ()
         self._pieces = tuple(self._parse())
         fixed = len(self._start) + len(self._end) + sum(len(piece.ids or ()) for piece in self._pieces)
-        if kind == "causal" and self.prompt.options:
-            fixed += max(map(len, self.classes()))
+        fixed += kind == "causal"  # the answer
         self.max_length = self.prompt.max_length if max_length is None else min(max_length, self.prompt.max_length)
         self._room = self.max_length - fixed
         if self._room < 1:
             raise ValueError(f"max_length must leave room beside {fixed} tokens of template; got {self.max_length}")
 
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the token ids of each class: one word (masked), one continuation (causal), or one whole sentence
-        (encoder)."""
+        """Return the token ids of each class: one word (masked) or continuation (causal), of one token, or one whole
+        sentence (encoder)."""
         if self.kind == "encoder":
             return tuple((*self._start, *self._tokens(text), *self._end) for text in self.prompt.options)
         found = tuple(self._tokens(" " * (self.kind == "masked") + text) for text in self.prompt.options)
         for word, ids in zip(self.prompt.options, found, strict=True):
-            if self.kind == "masked" and len(ids) != 1:
+            if len(ids) != 1:
                 raise ValueError(f"tokenizer must have each label word as one token; got {len(ids)} for {word!r}")
         return found
 
@@ -100,21 +97,18 @@ class Prompter:
         return tuple(self._example(record) for record in records)
 
     def _example(self, record: Record) -> Example:
-        target = self._tokens(self.prompt.answer.format(answer=record.answers[0])) if record.answers else ()
         parts = [piece.ids if piece.ids is not None else self._text(piece, record.texts) for piece in self._pieces]
         texts = [index for index, piece in enumerate(self._pieces) if piece.ids is None]
-        excess = sum(len(parts[index]) for index in texts) + len(target) - self._room
+        excess = sum(len(parts[index]) for index in texts) - self._room
         while excess > 0:
             sizes = sorted(((len(parts[index]), index) for index in texts), reverse=True)
             second = sizes[1][0] if len(sizes) > 1 else 0
             size, longest = sizes[0]
-            if size == 0:
-                raise ValueError(f"max_length must leave room for the answer; got {self.max_length}")
             cut = min(excess, max(size - second, 1))
             parts[longest] = parts[longest][: size - cut]
             excess -= cut
         ids = (*self._start, *(token for part in parts for token in part), *self._end)
-        return Example(ids, self._position(parts, len(ids)), record.label, target)
+        return Example(ids, self._position(parts, len(ids)), record.label)
 
     def _position(self, parts: Sequence[tuple[int, ...]], length: int) -> int:
         if self.kind == "causal":

@@ -23,12 +23,10 @@ TEST_SEED = 42
 
 @dataclass(frozen=True)
 class Record:
-    """A record: its texts by the name of their column, and its class `label` (-1 if answers are free text) or its gold
-    `answers` (none if there are classes)."""
+    """A record: its texts by the name of their column, and its class `label`."""
 
     texts: Mapping[str, str]
     label: int = -1
-    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,11 +127,6 @@ def _words(record: Record) -> int:
 
 def _record(task: Task, row: Mapping[str, Any]) -> Record:
     texts = {name: _text(row[column]) for name, column in task.fields.items()}
-    if task.generation:
-        found: Any = row
-        for step in task.answers.split("."):
-            found = found[step]
-        return Record(texts, answers=tuple(str(answer) for answer in found))
     value = str(row[task.label])
     for index, values in enumerate(task.values):
         if value in values:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from torch import nn
 
 from benchmarks.llm import first_order, zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, ZEROTH_ORDER, Configuration
-from benchmarks.llm.evaluation import evaluate
-from benchmarks.llm.frozen import memoise
 from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.privacy import Privacy, first_order_noise, first_order_privacy
 from benchmarks.llm.prompts import Example, Prompter
 from benchmarks.llm.records import Splits, splits
-from benchmarks.llm.scoring import Scorer, classifier, scorer
+from benchmarks.llm.scoring import Scorer, classifier, evaluated, scorer
 from benchmarks.llm.tasks import task
 from benchmarks.problems.encoder import train
 
@@ -35,12 +32,10 @@ the wall time of training until then."""
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run gives. rows: its rows of results in the order of their steps, with the columns KEY and FIELDS. metric:
-    the name of the metric on the dev and test records, which is the task's."""
+    """What a run gives. rows: its rows of results in the order of their steps, with the columns KEY and FIELDS."""
 
     rows: tuple[dict[str, Any], ...]
     privacy: Privacy | None
-    metric: str
 
 
 def run_folder(parent: Path, configuration: Configuration) -> Path:
@@ -80,13 +75,9 @@ def execute(
     entry = task(c.task)
     records = found or splits(entry, c.selection, c.seed, data)
     prompter = Prompter(entry, language_model.kind, language_model.tokenizer, c.max_length)
-    train_examples, *others = (prompter.examples(part) for part in (records.train, records.dev, records.test))
+    examples, dev, test = (prompter.examples(part) for part in (records.train, records.dev, records.test))
     module, d = _prepared(language_model, prompter, c)
     scores = scorer(prompter, language_model.pad, rows)
-    dev, test = (
-        partial(evaluate, module, language_model.tokenizer, scores, given, examples)
-        for given, examples in zip((records.dev, records.test), others, strict=True)
-    )
     wanted = evaluation_steps(c.steps, evaluations) if c.method != "zero-shot" else frozenset({0})
     shared = {**c.key(), "n": len(records.train), "d": d}
     made: list[dict[str, Any]] = []
@@ -97,25 +88,23 @@ def execute(
         if step not in wanted:
             return
         spent = time.perf_counter() - started
-        score = dev()
-        found = {"step": step, "dev_metric": score.metric, "dev_loss": score.loss, "seconds": round(spent, 2)}
-        made.append({**shared, **found})
-        if score.metric is not None:
-            told = f"{entry.metric} {100 * score.metric:.1f}, loss {score.loss:.4f}, {spent:.0f} s"
-            announce(f"step {step:,}: dev {told}")
+        accuracy, loss = evaluated(module, scores, dev)
+        made.append({**shared, "step": step, "dev_metric": accuracy, "dev_loss": loss, "seconds": round(spent, 2)})
+        if accuracy is not None:
+            announce(f"step {step:,}: dev accuracy {100 * accuracy:.1f}, loss {loss:.4f}, {spent:.0f} s")
         started = time.perf_counter() - spent
 
-    privacy = trained(module, scores, train_examples, c, folder, after_step)
-    final = test()
+    privacy = trained(module, scores, examples, c, folder, after_step)
+    accuracy, loss = evaluated(module, scores, test)
     how = "one backward pass a record" if c.private and c.method in FIRST_ORDER else ""
-    made[-1] |= {"test_metric": final.metric, "test_loss": final.loss, "how": how}
+    made[-1] |= {"test_metric": accuracy, "test_loss": loss, "how": how}
     if privacy is not None:
         made[-1] |= {
             "epsilon_lower": privacy.lower,
             "epsilon_upper": privacy.epsilon,
             "noise_multiplier": privacy.noise_multiplier,
         }
-    return RunResult(tuple(made), privacy, entry.metric)
+    return RunResult(tuple(made), privacy)
 
 
 def trained(
@@ -171,12 +160,9 @@ def _zeroth_order(
 
 
 def _prepared(language_model: LanguageModel, prompter: Prompter, c: Configuration) -> tuple[nn.Module, int]:
-    """Return a copy of the model for the configuration c, in which only the weights to train require gradients and
-    frozen layers at the bottom run once for each record, and the number of the weights to train. prompter: makes the
-    prompts, whose label sentences give an encoder its label vectors."""
+    """Return a copy of the model for the configuration c, in which only the weights to train require gradients, and the
+    number of these weights. prompter: makes the prompts, whose label sentences give an encoder its label vectors."""
     module = deepcopy(language_model.module)
     if language_model.kind == "encoder":
         module = classifier(module, prompter, language_model.pad)
-    d = first_order.add_lora(module, c) if "lora" in c.method else train(module, c.weights)
-    memoise(module, language_model.pad, language_model.memory)
-    return module, d
+    return module, train(module, c.weights)

@@ -14,17 +14,15 @@ KINDS = ("masked", "causal", "encoder")
 
 @dataclass(frozen=True)
 class Prompt:
-    """How one kind of model is asked for a record's class or answer, as in tasks.toml.
+    """How one kind of model is asked for a record's class, as in tasks.toml.
 
     `template` is the text around the record's texts, `max_length` the most tokens that a prompt has, and `options` are
-    the words, continuations or sentences among which the model chooses (masked, causal, encoder). `answer` is the text
-    that a gold answer is put into, for tasks without classes.
+    the words, continuations or sentences among which the model chooses (masked, causal, encoder).
     """
 
     template: str
     max_length: int
     options: tuple[str, ...] = ()
-    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,6 @@ class Task:
     label: str = ""
     values: tuple[tuple[str, ...], ...] = ()
     dropped: tuple[str, ...] = ()
-    answers: str = ""
-
-    @property
-    def generation(self) -> bool:
-        """Whether the answer is free text instead of a class."""
-        return bool(self.answers)
-
-    @property
-    def metric(self) -> str:
-        return "f1" if self.generation else "accuracy"
 
     def prompt(self, kind: str) -> Prompt:
         """Return the prompt for a kind of model. Raises ValueError where the task has none."""

@@ -13,8 +13,7 @@ def write(task: Task, folder: Path, count: int = 24) -> Path:
     """Writes a task's local files into `folder`, in the layout that tasks.toml names, and returns the folder.
 
     Each file has `count` records, and those that are held out for tests besides; classes take turns. The first word of
-    a text is one of `WORDS[class % 2]`, so it tells the class where there are two. Where an answer is free text, it is
-    that word.
+    a text is one of `WORDS[class % 2]`, so it tells the class where there are two.
     """
     for split in ("train", "dev", "test"):
         name = getattr(task.local, split)
@@ -28,9 +27,6 @@ def _row(task: Task, index: int) -> dict[str, Any]:
     label = index % len(task.values) if task.values else 0
     word = WORDS[label % 2][index // 2 % 3]
     row: dict[str, Any] = dict.fromkeys(task.fields.values(), f"{word} film" + " film" * (index % 3))
-    if task.generation:
-        outer, inner = task.answers.split(".")
-        return {**row, outer: {inner: [word, "film"]}}
     return {**row, task.label: task.values[label][-1]}
 
 

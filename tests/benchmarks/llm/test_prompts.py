@@ -1,10 +1,8 @@
 """Golden encodings of every template, and truncation that keeps template and mask whole."""
 
-from typing import Any
-
 import pytest
 
-from benchmarks.llm.prompts import Prompter, special_tokens
+from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record
 from benchmarks.llm.tasks import KINDS, names, task
 from tests.benchmarks.llm.tiny import tokenizer
@@ -17,8 +15,6 @@ RECORDS = {
     "rte": Record({"premise": "A man plays!", "hypothesis": "The film moves."}, 1),
     "trec": Record({"text": "Who is it ?"}, 3),
     "boolq": Record({"passage": "It is so.", "question": "is it so"}, 0),
-    "squad": Record({"title": "T", "context": "C c.", "question": "Q q?"}, answers=("An answer", "other")),
-    "drop": Record({"passage": "P p.", "question": "Q q?"}, answers=("7",)),
 }
 GOLDEN = {
     ("sst2", "masked"): "<s>a fine film . It was<mask>.</s>",
@@ -29,8 +25,6 @@ GOLDEN = {
     ("trec", "masked"): "<s><mask>: Who is it ?</s>",
     ("sst2", "causal"): "</s>a fine film . It was",
     ("boolq", "causal"): "</s>It is so. Is it so?\n",
-    ("squad", "causal"): "</s>Title: T\nContext: C c.\nQuestion: Q q?\nAnswer:",
-    ("drop", "causal"): "</s>Passage: P p.\nQuestion: Q q?\nAnswer:",
     ("sst2", "encoder"): "[CLS] a fine film . [SEP]",
     ("sst5", "encoder"): "[CLS] a fine film . [SEP]",
     ("snli", "encoder"): "[CLS] A man plays ? The film moves . [SEP]",
@@ -43,13 +37,6 @@ PAIRS = [(name, kind) for kind in KINDS for name in names(kind)]
 
 def decoded(kind: str, ids: tuple[int, ...]) -> str:
     return str(tokenizer(kind).decode(list(ids), clean_up_tokenization_spaces=False))
-
-
-def test_the_tasks_of_the_paper_are_there() -> None:
-    assert names("masked") == ("sst2", "sst5", "snli", "mnli", "rte", "trec")
-    assert names("causal") == ("sst2", "boolq", "squad", "drop")
-    assert names("encoder") == names("masked")
-    assert set(PAIRS) == set(GOLDEN)
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
@@ -67,18 +54,10 @@ def test_golden_encoding(name: str, kind: str) -> None:
         assert example.ids.count(tokenizer(kind).mask_token_id) == 1
     if kind == "causal":
         assert example.position == len(example.ids) - 1
-    answer = {"squad": " An answer\n", "drop": " 7\n"}.get(name, "")
-    assert decoded(kind, example.target) == answer
-
-
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_truncation_never_touches_the_template(name: str, kind: str) -> None:
-    long = Record({key: f"{key} " * 400 for key in RECORDS[name].texts}, 0, RECORDS[name].answers)
-    short = Record({key: key for key in RECORDS[name].texts}, 0, RECORDS[name].answers)
-    prompter = Prompter(task(name), kind, tokenizer(kind), max_length=60)
-    example, bare = prompter.examples([long, short])
-    room = len(example.target) + (max(map(len, prompter.classes())) if kind == "causal" and not example.target else 0)
-    assert len(example.ids) + room == 60
+    # truncation never touches the template
+    long, short = (Record({key: " ".join([key] * count) for key in RECORDS[name].texts}, 0) for count in (400, 1))
+    example, bare = Prompter(task(name), kind, tokenizer(kind), max_length=60).examples([long, short])
+    assert len(example.ids) + (kind == "causal") == 60
     fixed = iter(example.ids)
     assert all(token in fixed for token in bare.ids), "the template is a subsequence of the shortened prompt"
     if kind == "masked":
@@ -110,11 +89,3 @@ def test_a_template_without_room_is_refused() -> None:
         Prompter(task("trec"), "causal", tokenizer("causal"))
     with pytest.raises(ValueError, match="task must be one of"):
         task("imdb")
-
-
-def test_special_tokens_of_each_family() -> None:
-    def ids(kind: str, *tokens: str) -> tuple[Any, ...]:
-        return tuple(tokenizer(kind).convert_tokens_to_ids(list(tokens)))
-
-    assert special_tokens(tokenizer("masked")) == (ids("masked", "<s>"), ids("masked", "</s>"))
-    assert special_tokens(tokenizer("causal")) == (ids("causal", "</s>"), ())

@@ -1,6 +1,5 @@
-"""Per-record losses equal a one-by-one loop with whole logits, whatever the batch and its padding."""
+"""Losses, steps of DP-AdamW and the choice of weights, each against a loop over records by plain autograd."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +8,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from benchmarks.llm import scoring
-from benchmarks.llm.evaluation import generate, token_f1
+from benchmarks.llm import first_order, scoring
+from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.prompts import Example, Prompter
-from benchmarks.llm.tasks import names, task
+from benchmarks.llm.tasks import task
+from benchmarks.problems.encoder import SUBSETS, SentenceClassifier, train
 from tests.benchmarks.llm.test_prompts import PAIRS, RECORDS
 from tests.benchmarks.llm.tiny import tiny, tokenizer
 
@@ -26,10 +26,7 @@ def batch(name: str, kind: str) -> tuple[Prompter, tuple[Example, ...]]:
         "".join(f" {['fine', 'moving', 'film', 'man'][(i * k) % 4]}" for k in range(n)) for i, n in enumerate(LENGTHS)
     ]
     given = RECORDS[name]
-    made = [
-        type(given)(dict.fromkeys(given.texts, text), i % max(len(task(name).values), 1), given.answers)
-        for i, text in enumerate(texts)
-    ]
+    made = [type(given)(dict.fromkeys(given.texts, text), i % len(task(name).values)) for i, text in enumerate(texts)]
     return prompter, prompter.examples(made)
 
 
@@ -40,16 +37,11 @@ def ready(prompter: Prompter, seed: int = 0) -> Any:
 
 
 def by_hand(model: Any, prompter: Prompter, example: Example) -> float:
-    """One record, no padding, whole logits, each option by its own forward."""
+    """One record, no padding, whole logits."""
 
     def logits(ids: Sequence[int]) -> torch.Tensor:
         found: torch.Tensor = model(input_ids=torch.tensor([list(ids)])).logits[0]
         return found
-
-    def mean_log_probability(continuation: Sequence[int]) -> torch.Tensor:
-        ids = [*example.ids, *continuation]
-        rows = logits(ids).log_softmax(-1)
-        return torch.stack([rows[len(example.ids) + k - 1, token] for k, token in enumerate(continuation)]).mean()
 
     def embedding(ids: Sequence[int]) -> torch.Tensor:
         found: torch.Tensor = model(input_ids=torch.tensor([list(ids)])).last_hidden_state[0].mean(0)
@@ -59,12 +51,8 @@ def by_hand(model: Any, prompter: Prompter, example: Example) -> float:
     if prompter.kind == "encoder":
         own = embedding(example.ids)
         scores = 20 * torch.stack([cosine_similarity(own, embedding(ids), dim=0) for ids in classes])
-    elif prompter.kind == "masked":
-        scores = logits(example.ids)[example.position][[ids[0] for ids in classes]]
-    elif not classes:
-        return -mean_log_probability(example.target).item()
     else:
-        scores = torch.stack([mean_log_probability(ids) for ids in classes])
+        scores = logits(example.ids)[example.position][[ids[0] for ids in classes]]
     return cross_entropy(scores[None], torch.tensor([example.label])).item()
 
 
@@ -89,23 +77,7 @@ def test_the_padding_token_has_no_effect() -> None:
     assert torch.equal(one, other)
 
 
-def test_options_of_several_tokens_share_the_scorer_of_their_mean() -> None:
-    prompter, examples = batch("sst2", "causal")
-    model = tiny("causal").module
-    options = [
-        tuple(tokenizer("causal")(text)["input_ids"][1:]) for text in (" not so great", " terrible film , it was")
-    ]
-    assert len(options[0]) != len(options[1])
-    prompter.classes = lambda: tuple(options)  # type: ignore[method-assign]
-    scorer = scoring.scorer(prompter, 0, rows=5)
-    assert isinstance(scorer, scoring.OptionScorer)
-    with torch.no_grad():
-        assert scorer.losses(model, examples).tolist() == pytest.approx(
-            [by_hand(model, prompter, example) for example in examples], abs=2e-6
-        )
-
-
-def test_single_token_options_take_one_forward_and_one_position() -> None:
+def test_logits_are_computed_at_one_position() -> None:
     prompter, examples = batch("boolq", "causal")
     language_model = tiny("causal")
     seen: list[torch.Size] = []
@@ -113,67 +85,61 @@ def test_single_token_options_take_one_forward_and_one_position() -> None:
     head.register_forward_hook(lambda _, args, output: seen.append(output.shape))
     with torch.no_grad():
         scoring.scorer(prompter, 0, rows=16).scores(language_model.module, examples)
-    assert seen == [torch.Size([len(examples), 1, len(tokenizer("causal"))])]
+    assert seen == [torch.Size([len(examples), len(tokenizer("causal"))])]
+    assert scoring.scorer(prompter, 0).losses(language_model.module, []).shape == (0,)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("sst2", "masked"), ("squad", "causal"), ("sst2", "encoder")])
-def test_an_empty_batch_has_no_losses(name: str, kind: str) -> None:
-    prompter, _ = batch(name, kind)
-    model = tiny(kind).module
-    assert scoring.scorer(prompter, 0).losses(model, []).shape == (0,)
+@pytest.mark.parametrize(
+    ("name", "kind", "weights"),
+    [
+        ("sst2", "masked", "biases"),
+        ("boolq", "causal", "body"),
+        ("sst2", "encoder", "all"),
+    ],
+)
+def test_a_private_step_is_the_mean_of_clipped_gradients(name: str, kind: str, weights: str) -> None:
+    """Without noise worth the name AdamW sees the sum of clipped gradients over the expected batch, here in one step of
+    all records, and in a step of none it sees zeros."""
+    prompter, examples = batch(name, kind)
+    scores, n = scoring.scorer(prompter, tiny(kind).pad), len(examples)
+    ends = []
+    for by_hand in (False, True):
+        module = ready(prompter)
+        train(module, weights)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        c = Configuration(method="dp-adamw", sampling="full", batch=n, steps=1, clip=0.01, step_size=1e-2)
+        if not by_hand:
+            first_order.train_private_first_order(module, scores, examples, c, 1e-12, lambda step: None)
+        else:
+            optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+            rows = [torch.autograd.grad(scores.losses(module, [example])[0], parameters) for example in examples]
+            flat = torch.stack([torch.cat([g.reshape(-1) for g in row]) for row in rows])
+            flat *= (0.01 / flat.norm(dim=1, keepdim=True)).clamp(max=1.0)
+            for p, g in zip(parameters, flat.mean(0).split([p.numel() for p in parameters]), strict=True):
+                p.grad = g.view_as(p)
+            optimizer.step()
+        ends.append([p.grad for p in parameters])
+    for found, expected in zip(*ends, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-4)
 
 
-def test_free_text_has_no_classes() -> None:
-    prompter, examples = batch("drop", "causal")
-    model = tiny("causal").module
-    with pytest.raises(NotImplementedError, match="free text"):
-        scoring.scorer(prompter, 0).scores(model, examples)
+@pytest.mark.parametrize("subset", SUBSETS[:-1])
+def test_subsets(subset: str) -> None:
+    model = tiny("masked")
+    count = train(model.module, subset)
+    trained = {name for name, p in model.module.named_parameters() if p.requires_grad}
+    assert count == sum(p.numel() for p in model.module.parameters() if p.requires_grad)
+    assert ("roberta.embeddings.word_embeddings.weight" in trained) == (subset == "all")
+    assert ("roberta.encoder.layer.0.output.dense.weight" in trained) == (subset in ("all", "body"))
+    assert ("roberta.encoder.layer.0.output.dense.bias" in trained) == (not subset.startswith("top"))
+    assert ("roberta.encoder.layer.1.output.LayerNorm.weight" in trained) == (subset != "head")
 
 
-def test_token_f1() -> None:
-    assert token_f1("The cat sat.", ["a cat sat"]) == 1
-    assert token_f1("cat", ["the cat sat", "dog"]) == pytest.approx(2 / 3)
-    assert token_f1("cat cat", ["cat"]) == pytest.approx(2 / 3)
-    assert token_f1("bird", ["cat"]) == 0
-    assert token_f1("the", ["a", "cat"]) == 1
-    with pytest.raises(ValueError, match="gold must hold"):
-        token_f1("x", [])
-
-
-def test_generation_is_the_greedy_loop_and_stops_at_a_newline() -> None:
-    _, examples = batch("squad", "causal")
-    language_model = tiny("causal", seed=3)
-    model, words = language_model.module, tokenizer("causal")
-    newline = words("\n", add_special_tokens=False)["input_ids"][0]
-    prompts = examples[:3]
-    answers = generate(model, words, prompts, rows=2)
-    expected = []
-    with torch.no_grad():
-        for example in prompts:
-            ids = list(example.ids)
-            for _ in range(50):
-                token = int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
-                ids.append(token)
-                if token in (newline, words.eos_token_id) or "\n" in words.decode([token]):
-                    break
-            text = words.decode(ids[len(example.ids) :], skip_special_tokens=True)
-            expected.append(text.partition("\n")[0].strip())
-    assert answers == expected
-    bias = torch.zeros(len(words))
-    bias[newline] = 100.0
-    head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-    head.register_forward_hook(lambda _, args, output: output + bias)
-    assert generate(model, words, prompts) == ["", "", ""]
-
-
-def test_a_tokenizer_without_newlines_generates_to_its_limit() -> None:
-    answers = generate(tiny("causal").module, tokenizer("encoder"), [Example((2, 5, 6)), Example((2, 7))])
-    assert len(answers) == 2
-
-
-def test_chance_level_of_a_random_model_is_log_of_the_classes() -> None:
-    for name in names("masked"):
-        prompter, examples = batch(name, "masked")
-        model = tiny("masked").module
-        losses = scoring.scorer(prompter, 1).losses(model, examples)
-        assert losses.mean().item() == pytest.approx(math.log(len(task(name).values)), abs=0.3)
+def test_a_sentence_classifier_always_trains_its_label_vectors() -> None:
+    module = ready(batch("sst5", "encoder")[0])
+    assert isinstance(module, SentenceClassifier)
+    assert train(module, "head") == 5 * 16
+    assert train(module, "top-norm") == 5 * 16 + 2 * 16
+    assert module.head.weight.requires_grad
+    with pytest.raises(ValueError, match="weights must leave something"):
+        train(tiny("masked").module, "head")
