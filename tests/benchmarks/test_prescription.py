@@ -1,20 +1,43 @@
-"""Tests of the benchmark that trains with prescribed parameters.
-
-The prescription run beside the grid is what the theory says for the constants of the problem file; rows resume; bad
-input is refused in one line.
-"""
+"""Tests of effective ranks, of training with what the theory prescribes for them, and of the hunt for violations."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import prescription
+from benchmarks import curvature, prescription, violations
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory import problem_file
+from dpzero_theory.curvature.spectrum import Effort
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.certificate import prescribe
+from paper_checks.outcome import draw
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+"""Ignores a warning of torch's own, from its rules for forward differentiation."""
+
+
+def test_rows_of_a_small_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = curvature.Study(60, 1e-2, {"before": 0, "after": 40}, Effort(search=20, probes=8, steps=6), 2, "digits")
+    monkeypatch.setitem(curvature.STUDIES, "mlp-digits", quick)
+    words = ["--preset", "smoke", "--models", "mlp-digits:2", "--seeds", "1", "--out", str(tmp_path)]
+    curvature.EXPERIMENT.main(words)
+    rows = read_rows(tmp_path)
+    assert list(rows["moment"]) == ["before", "after"]
+    assert (rows["rank_low"] <= rows["exact_rank"]).all()
+    assert (rows["exact_rank"] <= rows["rank_high"]).all()
+    assert rows["loss"].is_monotonic_decreasing
+    assert (rows["sample_trace_high"] >= rows["sample_trace_low"]).all()
+    assert (rows["sample_trace_high"] <= 160 * rows["sample_norm"]).all()
+    capsys.readouterr()
+    curvature.EXPERIMENT.main(words)
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"{len(rows)} rows: ")
+
 
 FILE = RESULTS / "curvature_problems" / "mlp-digits-16.json"
 QUICK = prescription.Setting(3, None, (0.01, 0.1), (1.0,))
@@ -93,9 +116,54 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("words", "flag"), [([], "--problem"), (["--task", "minilm", "--problem", str(FILE)], "--data")]
+    ("law", "d", "k"),
+    [("gaussian", 3, 4), ("sphere", 7, 1), ("frame", 9, 4), ("frame", 4, 4)],
 )
-def test_what_is_missing_is_named(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        prescription.EXPERIMENT.main(words)
-    assert f"{flag} must be given" in capsys.readouterr().err
+def test_the_integrals_by_sampling(law: str, d: int, k: int) -> None:
+    """The integrals agree with 200,000 random draws within 4.5 standard errors, a threshold fixed beforehand."""
+    rng = np.random.default_rng(0)
+    gradients, weights, clip = np.array([1.0, -0.8]), np.array([0.7, 0.3]), 1.1
+    u = draw(law, rng, 200_000, k, d)
+    s = u[:, :, :1] * gradients
+    limit = clip * np.sqrt(k)
+    m = (s * np.minimum(1, limit / np.linalg.norm(s, axis=1, keepdims=True))) @ weights
+    moved = np.einsum("sk,skd->sd", m, u) / k
+    inner, (along, across) = violations.quadrature(gradients, weights, clip, law, d, k)
+    for sample, stated in (
+        (moved[:, 0], float(inner)),
+        (moved[:, 0] ** 2, along),
+        (np.sum(moved[:, 1:] ** 2, axis=1), (d - 1) * across),
+    ):
+        assert abs(sample.mean() - stated) <= 4.5 * sample.std() / np.sqrt(len(sample)) + 1e-12
+
+
+def test_the_sums_of_one_sign() -> None:
+    """For K = d = 1 the direction is u = +-1, so the clipped mean is the mean of the clipped gradients."""
+    inner, second = violations.enumerated(np.array([[1.0], [-0.4]]), np.array([0.6, 0.4]), 0.5, 1, np.ones(1))
+    mean = 0.6 * 0.5 - 0.4 * 0.4
+    assert inner == pytest.approx(mean * (0.6 - 0.16))
+    assert second == pytest.approx(mean**2)
+
+
+def test_no_violation_and_a_wrong_constant_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest() -> float:
+        return max(violations.one_step("quadrature", case)["ratio"] for case in range(12))
+
+    assert 0.99 < largest() <= 1 + 1e-9
+    original = sharp.certificate
+
+    def mutated(*args: Any, **kwargs: Any) -> sharp.Certificate:
+        found = original(*args, **kwargs)
+        return sharp.Certificate(
+            progress=found.progress, drift=0.9 * found.drift, floor=found.floor, bound=found.bound, vacuous=False
+        )
+
+    monkeypatch.setattr(violations, "certificate", mutated)
+    assert largest() > 1 + 1e-6
+
+
+def test_whole_runs_and_the_committed_rows() -> None:
+    assert 0 < violations.whole_run(4)["ratio"] < 1
+    table = read_rows(RESULTS / "violations")
+    assert table.groupby("hunt").size().to_dict() == {"one step": 3000, "run": 504}
+    assert table["ratio"].max() <= 1 + 1e-9

@@ -1,12 +1,15 @@
-"""Tests of the benchmark of rank: its problems, what the page says of it, and that it resumes."""
+"""Tests of the sweep in which only the dimension or the rank varies, and of its problems of huge dimension."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.stats import ks_2samp
 
 from benchmarks import rank
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.problems import padded
 
 SMALL = rank.Grid(samples=20, steps=(4, 8), step_sizes=(0.3,), clips=(0.3, 10.0))
 
@@ -57,3 +60,48 @@ def test_rows_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     capsys.readouterr()
     rank.EXPERIMENT.main(words)
     assert capsys.readouterr().out.splitlines()[0].startswith("32 rows: ")
+
+
+Array = NDArray[np.float64]
+HEAD, TAIL, N, STEPS = np.array([1.0, 0.5]), 0.05, 4, 3
+D = 30
+
+
+def _rng(seed: int, stream: int) -> np.random.Generator:
+    return np.random.default_rng([seed, stream])
+
+
+def _inner_products(drawn: padded.Drawn, ones: Array) -> list[float]:
+    """Returns inner products of all kinds of pairs of directions, noise, samples and the start.
+
+    They are in the metric of the problem. `drawn` has the problem and its random streams, and `ones` is a vector of
+    ones.
+    """
+    u, z = drawn.directions(STEPS), drawn.noise(STEPS)
+    a, x = drawn.problem.spectrum, drawn.problem.points / np.sqrt(drawn.problem.spectrum) + drawn.problem.center
+    c = drawn.problem.center
+    pairs = [(u[0], u[0]), (u[1], u[2]), (u[2], z[0]), (z[1], z[2]), (z[2], z[2]), (u[1], x[0]), (z[2], x[3])]
+    return [float(v @ (a * w)) for v, w in [*pairs, (u[0], c), (z[1], c), (c, c), (u[2], ones), (z[0], ones)]]
+
+
+def test_inner_products_have_the_same_law() -> None:
+    """Computed in few or in all coordinates, inner products have the same law.
+
+    12 inner products are compared on 4,000 draws each way by Kolmogorov-Smirnov tests; they fail by chance once in
+    4,000.
+    """
+    found: list[list[list[float]]] = []
+    for few in (True, False):
+        rows = []
+        for seed in range(4_000):
+            where = 2 * seed + few
+            # with many steps to make, all coordinates are needed
+            steps = STEPS if few else D
+            drawn = padded.draw(lambda stream, w=where: _rng(w, stream), HEAD, TAIL, D, N, steps)  # type: ignore[misc]
+            width = drawn.problem.d
+            assert (width < D) == few
+            ones = np.append([1.0, 1.0, np.sqrt(D - 2)], np.zeros(width - 3)) if few else np.ones(D)
+            rows.append(_inner_products(drawn, ones))
+        found.append(rows)
+    for one, other in zip(np.array(found[0]).T, np.array(found[1]).T, strict=True):
+        assert ks_2samp(one, other).pvalue > 1e-5

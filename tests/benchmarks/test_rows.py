@@ -1,6 +1,5 @@
 """Tests of files of results: they survive interruption, damaged rows are refused, and rows are found by their keys."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kit.rows import Results, read_manifest, read_rows, read_text, write_atomically
+from benchmarks.kit.rows import Results, read_manifest, read_rows, read_text
 
 
 def make(folder: Path, **changes: Any) -> Results:
@@ -49,14 +48,6 @@ def test_rows_come_back_exactly_and_missing_values_are_empty(tmp_path: Path) -> 
     assert "numpy" in manifest["versions"]
 
 
-def test_every_digit_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Numbers of 17 digits are read as they were written; earlier versions of pandas read some of them one bit off."""
-    values = [1.5315451175661312, 2.3377974614774067, 0.01052247363955746, *(1 / k for k in range(3, 40))]
-    with make(tmp_path) as results:
-        results.add(row(seed, value) for seed, value in enumerate(values))
-    assert read_rows(tmp_path)["value"].tolist() == values
-
-
 def test_the_manifest_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "--data", str(tmp_path / "records"), "--seeds", "3"])
     with make(tmp_path / "rows") as results:
@@ -83,15 +74,6 @@ def test_resume_skips_complete_keys_and_retries_failed_ones(tmp_path: Path, comp
     assert manifest["seeds"] == [0, 1, 2]
     assert manifest["failed"] == 0
     assert len(manifest["earlier"]) == 1
-
-
-def test_a_run_with_nothing_left_to_do_changes_nothing(tmp_path: Path) -> None:
-    with make(tmp_path) as results:
-        results.add([row(0)])
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with make(tmp_path) as results:
-        assert results.done(mode="a", d=20, seed=0)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_bad_rows_are_refused_and_none_of_their_batch_is_saved(tmp_path: Path) -> None:
@@ -154,20 +136,6 @@ def test_damaged_rows_are_refused_and_kept(tmp_path: Path, old: str, new: str) -
         with pytest.raises(ValueError, match=r"rows.csv is damaged, .*: restore it, or remove it$"):
             use(tmp_path)
     assert path.read_text() == changed
-
-
-def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 WRITER = """

@@ -1,17 +1,19 @@
-"""Tests of the sweep on the paper's synthetic problem.
-
-They test the grid, that rows agree with the line-by-line algorithms, and that the sweep resumes.
-"""
+"""Tests of the sweep on the paper's synthetic problem and of the demo: the grid, rows against definitions, pictures."""
 
 import dataclasses
+import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import synthetic
+from benchmarks import demo, synthetic
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from tests import forks
 
 TINY = synthetic.Preset(60, (5,), steps=(3, 8), step_sizes=(0.05,), clips=(0.5, 5.0))
 
@@ -77,3 +79,42 @@ def test_committed_rows_come_back(mode: str, d: int, seed: int) -> None:
         expected = committed.loc[tuple(row[name] for name in synthetic.KEY)]
         for name in synthetic.FIELDS:
             assert row[name] == pytest.approx(expected[name], rel=synthetic.FOUR_DIGITS), row
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_extra_of_the_demo_is_all_that_it_imports() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    def needed(extra: str) -> set[str]:
+        found: set[str] = set()
+        for line in extras[extra]:
+            inner = re.fullmatch(r"dpzero-theory\[(.*)\]", line)
+            found |= set().union(*map(needed, inner[1].split(","))) if inner else {re.split(r"[><;= ]", line)[0]}
+        return found
+
+    missing = [name.replace("-", "_") for name in needed("dev") - needed("demo")]
+    assert "transformers" in missing
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import benchmarks.demo, figures.demo"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rows_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DIMENSIONS", (2, 3))
+    monkeypatch.setattr(demo, "GRID_STEPS", (3,))
+    for _ in range(2):  # A second demo starts anew, without the rows of the first
+        demo.sweep(tmp_path)
+    rows = read_rows(tmp_path)
+    assert list(zip(rows["mode"], rows["d"], rows["method"], strict=True)) == [
+        (mode, d, method) for mode in "ac" for d in (2, 3) for method in ("DPZero", "DPGD-0th")
+    ]
+    assert (rows["gradient_norm"] > 0).all()
+    monkeypatch.setattr(demo.subprocess, "run", lambda command, check: forks.run(*command[1:]))
+    picture = demo.draw(tmp_path)
+    assert picture.name == "rate_vs_dimension.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")

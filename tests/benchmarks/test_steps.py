@@ -1,22 +1,19 @@
-"""Tests of the benchmark of one optimizer step.
+"""Tests of the costs of a step: the rows of a case, ratios of times taken in one turn, the committed rows."""
 
-They test the rows of a case, the ratios of times taken in one turn, and the committed rows.
-"""
-
-from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
-from benchmarks import optimizer_methods, optimizer_step
+from benchmarks import optimizer_methods, optimizer_step, tuning_step
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.optimizer_methods import StepCase
-from benchmarks.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, measure
+from benchmarks.optimizer_step import BASE, FIELDS, KEY, measure
+
+pytest.importorskip("transformers")
 
 TINY = StepCase("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
 
@@ -59,65 +56,6 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     largest = by[BASE]["largest_mb"]
     assert largest == pytest.approx(2000 * 128 * 4 / 2**20, abs=0.05)
     assert by["four-pass"]["peak_less_largest_to_inference"] == pytest.approx((110 - largest) / 100, rel=1e-3)
-
-
-def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the peak memory of inference was not seen, ratios to it are empty and not an error.
-
-    Inference whose memory was allocated before has a peak of 0 MB.
-    """
-    monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda *case: 0.0)
-    rows = measure(StepCase("tiny", 2, 8, methods=(BASE, "rademacher")), "cpu", 2, 1e9)
-    assert [row["peak_to_inference"] for row in rows] == [None, None]
-
-
-def test_every_method_of_every_preset_is_known() -> None:
-    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == set(METHODS)
-    assert all(case.methods[0] == BASE for cases in PRESETS.values() for case in cases)
-
-
-def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer_step, "_available_megabytes", lambda: 1.0)
-    assert optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher") == "out of memory"
-
-
-def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A method that cannot run gives a row that says why, and the other methods are measured.
-
-    One method's package is missing. Another method fits into memory alone, but not together with the two forward
-    passes.
-    """
-    timed = optimizer_step._turns
-
-    def peak(case: StepCase, device: str, method: str) -> float:
-        if method == "four-pass":
-            raise ModuleNotFoundError("No module named 'opacus'")
-        return 100.0
-
-    def turns(case: StepCase, device: str, methods: Sequence[str], count: int, budget: float) -> Any:
-        if "adamw" in methods:
-            raise torch.OutOfMemoryError
-        return timed(case, device, methods, count, budget)
-
-    monkeypatch.setattr(optimizer_step, "_peak_megabytes", peak)
-    monkeypatch.setattr(optimizer_step, "_turns", turns)
-    by = {row["method"]: row for row in measure(TINY, "cpu", 2, 1e9)}
-    assert by["four-pass"]["status"] == "ModuleNotFoundError: No module named 'opacus'"
-    assert by["adamw"]["status"] == "out of memory"
-    assert all("ratio" in by[method] for method in (BASE, "rademacher", "private-rademacher"))
-
-
-def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        optimizer_step.EXPERIMENT.main(["--sizes", "enormous"])
-    assert capsys.readouterr().err.endswith("--sizes must be in preset smoke; got 'enormous'\n")
-    with pytest.raises(SystemExit, match="2"):
-        optimizer_step.EXPERIMENT.main(["--turns", "1"])
-    assert capsys.readouterr().err.endswith("must be an integer with 2 <= value <= 1000; got 1\n")
-    if not torch.cuda.is_available():
-        with pytest.raises(SystemExit, match="2"):
-            optimizer_step.EXPERIMENT.main(["--device", "cuda"])
-        assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.skipif(not (RESULTS / "optimizer_step" / "rows.csv").exists(), reason="no rows are recorded")
@@ -185,3 +123,47 @@ def test_private_steps_move_by_the_mean_of_clipped_gradients(method: str, monkey
     for index, (before, after) in enumerate(zip(old, moved.parameters(), strict=True)):
         mean = sum(row[index] * scale for row, scale in zip(rows, scales, strict=True)) / 3
         torch.testing.assert_close(before - after, mean, rtol=1e-3, atol=1e-6)
+
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+pytest.importorskip("opacus")
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_every_method_has_a_row_for_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a tiny model. A step that needs too much is not tried."""
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                         num_key_value_heads=1, intermediate_size=24, pad_token_id=2)  # fmt: skip
+    weights = 50 * 16 + 2 * (16 * 16 * 2 + 16 * 8 * 2 + 16 * 24 * 3 + 2 * 16) + 16 + 2 * 16
+    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: (config, "causal"))
+    monkeypatch.setattr(tuning_step, "pretrained_folder", lambda name: tmp_path)
+    monkeypatch.setattr(tuning_step, "in_new_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(tuning_step, "LIMIT", 4 * weights * (6 + 8))
+    out = tmp_path / "rows"
+    assert tuning_step.EXPERIMENT.main([f"--out={out}", "--dtypes", "float32", "int8"]) == 0
+    rows = read_rows(out, failed=True)
+    assert len(rows) == 3 * (8 + 3)
+    failed = rows[rows["status"] != "ok"]
+    assert failed[["dtype", "batch", "method"]].to_numpy().tolist() == [["float32", 64, "dp-adamw"]]
+    assert (rows["ratio"].dropna() > 1).all()
+    assert tuning_step.table(out).count("needs more than 0 GiB") == 1
+
+
+def test_layers_of_integers_compute_and_differentiate_as_their_rounded_weights() -> None:
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.nn.Linear(6, 4, bias=False)
+    integers = optimizer_methods.Integers(plain)
+    kept: Any = integers.integers
+    step = plain.weight.detach().abs().amax(1, keepdim=True) / 127
+    assert kept.dtype == torch.int8
+    torch.testing.assert_close(kept * step, plain.weight.detach(), rtol=0, atol=float(step.max()) / 2 + 1e-7)
+    ends = []
+    for weight in (None, kept * step):
+        x = torch.randn(3, 5, 6, generator=generator.manual_seed(1), requires_grad=True)
+        out = integers(x) if weight is None else x @ weight.T
+        (out**2).sum().backward()
+        ends.append((out.detach(), x.grad))
+    torch.testing.assert_close(ends[0], ends[1])

@@ -1,6 +1,6 @@
 """A small job for the tests of the job runner: it writes rows, and continues after an interruption.
 
-python -m tests.benchmarks.gpu.small KIND --out DIR
+python -m tests.benchmarks.small_job KIND --out DIR
 
 KIND is `fails` (it ends with status 3 and writes nothing), `hangs` (it waits a minute, with a child process that
 waits, too), `slow` (it writes four rows a second), or any other word (it writes a row every 30 milliseconds).
