@@ -24,10 +24,10 @@ private, collate = records(100, seed=0), DataCollatorWithPadding(tokenizer)
 known = set(map(tuple, private["input_ids"]))
 public = records(200, seed=1).filter(lambda row: tuple(row["input_ids"]) not in known)
 start = starting_values(
-    model, losses_for(model), public, declared="synthetic", private_data=private, collate=collate, n=len(private),
+    model, losses_for(model), public, private_data=private, collate=collate, n=len(private),
     evaluations=64, target_epsilon=2, target_delta=1e-5, expected_batch=25, relation="add-remove", sampling="poisson",
 )  # fmt: skip
-print({name: start.target[name] for name in ("clip", "step_size", "smoothing", "directions_per_step")}, *start.assumed)
+print({name: start.target[name] for name in ("clip", "step_size", "smoothing", "directions_per_step")})
 run = make_private_with_epsilon(model, losses_for(model), private, collate=collate, folder="out/start", **start.target)
 run.run()
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")

@@ -1,7 +1,7 @@
 """Starting values for a private run, from public or synthetic records alone and by forward passes alone.
 
-    start = starting_values(model, losses, public, declared="public", n=len(data), evaluations=4096, target_epsilon=2,
-                            target_delta=1e-5, expected_batch=256, relation="add-remove", sampling="poisson")
+    start = starting_values(model, losses, public, n=len(data), evaluations=4096, target_epsilon=2, target_delta=1e-5,
+                            expected_batch=256, relation="add-remove", sampling="poisson")
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
 The differences s_ik of public records i along random directions u_k, at the module's weights, estimate gradient norms:
@@ -15,24 +15,21 @@ tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K direct
              sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
 The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds, so
-nothing is certified by these values.
+nothing is certified by these values. They cost no privacy if the records are public, and fit if the private records
+have gradients and curvature like theirs.
 """
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from dpzero_theory import check
-from dpzero_theory.difference import DIFFERENCES, Difference, Point
+from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES, Point
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
-from dpzero_theory.optim.losses.isolation import ISOLATIONS, visible
 from dpzero_theory.optim.losses.overlap import Inputs
 from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
 from dpzero_theory.optim.plan import Plan
@@ -40,22 +37,20 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.step import Drawing
 
-DECLARED = ("public", "synthetic")
 WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
 """How many records are looked at most; along how many directions at the chosen lambda; and at each that is tried."""
 _LITTLE = 0.01
 
-Array = NDArray[np.float64]
 
-
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Settings of a run and what they come from.
 
-    target: keyword arguments of `make_private_with_epsilon`, including those that were given. norm: the median of the
-    gradient norms. trace, frobenius: of the Hessian of the mean loss. noise: sigma, of a released average. assumed:
-    sentences that say what the values rest on.
+    Attributes:
+        target: keyword arguments of `make_private_with_epsilon`, including those that were given.
+        norm: the median of the gradient norms.
+        trace, frobenius: the trace and the Frobenius norm of the Hessian of the mean loss.
+        noise: sigma, the standard deviation of the noise on a released average.
     """
 
     target: dict[str, Any]
@@ -63,20 +58,6 @@ class Start:
     trace: float
     frobenius: float
     noise: float
-    assumed: tuple[str, ...]
-
-
-class _Measured(NamedTuple):
-    """Differences of each record, shape (records, directions); second differences of the mean loss; the mean loss."""
-
-    differences: Array
-    second: Array
-    loss: float
-
-    @property
-    def norms(self) -> Array:
-        found: Array = np.sqrt(np.mean(self.differences**2, axis=1))
-        return found
 
 
 def starting_values(
@@ -84,7 +65,6 @@ def starting_values(
     losses: Losses,
     public_data: Data,
     *,
-    declared: str,
     n: int,
     evaluations: int,
     target_epsilon: float,
@@ -94,7 +74,6 @@ def starting_values(
     direction: str = "rademacher",
     least_loss: float = 0.0,
     difference: str = "central",
-    isolation: str = "probed",
     collate: Collate = None,
     private_data: Data | None = None,
     **drawing: Unpack[Drawing],
@@ -103,10 +82,10 @@ def starting_values(
 
     Args:
         module, losses, collate: as in `make_private`, with the weights that the run begins with.
-        public_data: the records that are looked at, 256 of them at most.
-        declared: `public` or `synthetic`. Only if this is true do the values cost no privacy.
+        public_data: the records that are looked at, 256 of them at most. The values cost no privacy only if these are
+            public or synthetic.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
-        n, target_epsilon, target_delta, expected_batch, relation, sampling, difference, isolation: those of the run.
+        n, target_epsilon, target_delta, expected_batch, relation, sampling, difference: those of the run.
         directions_per_step: K, if it is not to be chosen.
         direction: the law of the random directions, a name in `dpzero_theory.DIRECTIONS`.
         least_loss: a lower bound on the loss.
@@ -116,24 +95,16 @@ def starting_values(
         ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
         PreconditionError: the losses of half of the public records do not change along the directions.
     """
-    check.choice("declared", declared, DECLARED)
-    check.choice("isolation", isolation, ISOLATIONS)
     k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
-    check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
-    batch, shifts = check.real("expected_batch", expected_batch, above=0), DIFFERENCES[difference].smoothing
+    steps = check.integer("evaluations", evaluations) // check.integer("directions_per_step", k, at_most=evaluations)
     look = _Look(module, losses, public_data, private_data, collate, direction)
-    rule = DIFFERENCES[difference if shifts else "central"]
-    rounding = look.rounding() if shifts and isolation == "probed" else 0.0
-
-    def shows(width: float, norm: float) -> bool:
-        return visible(rounding * rule.rounded(width), batch, math.sqrt(k) * norm / 2)
-
+    shifts = DIFFERENCES[difference].smoothing
+    rule = difference if shifts else "central"
     tried = {width: [look.measure(rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
-    free = [width for width, pair in tried.items() if not shows(width, float(np.median(pair[0].norms)))] or WIDTHS
-    width = _steadiest({width: [one.differences for one in tried[width]] for width in free})
-    found = look.measure(rule, width, DIRECTIONS)
-    second = look.measure(rule, _steadiest({w: [one.second for one in pair] for w, pair in tried.items()}), DIRECTIONS)
-    steps, norm = evaluations // k, _slope(found.norms)
+    width = _steadiest({w: [one.differences for one in pair] for w, pair in tried.items()})
+    curved = _steadiest({w: [one.second for one in pair] for w, pair in tried.items()})
+    found, second = look.measure(rule, width, DIRECTIONS), look.measure(rule, curved, DIRECTIONS).second
+    norm = _slope(found.differences)
     target: dict[str, Any] = {
         "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
         "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0, **drawing,
@@ -141,21 +112,12 @@ def starting_values(
     }  # fmt: skip
     plan = Plan.for_target(n=n, step_size=0.0, **target)
     noise = plan.noise_multiplier * plan.clip / plan.expected_batch
-    variance = noise**2 + float(np.mean(found.norms**2)) / plan.expected_batch
-    frobenius = math.sqrt(max(float(np.var(second.second, ddof=1)) / 2, np.finfo(float).tiny))
-    trace = max(float(np.mean(second.second)), frobenius)
+    variance = noise**2 + float(np.mean(found.differences**2)) / plan.expected_batch
+    frobenius = math.sqrt(max(float(np.var(second, ddof=1)) / 2, np.finfo(float).tiny))
+    trace = max(float(np.mean(second)), frobenius)
     gap = check.real("the loss on public_data", found.loss, above=least_loss) - least_loss
     step_size = min(k / (trace + (k + 1) * frobenius), math.sqrt(2 * gap * k / (steps * trace * variance)))
-    looked = "none of them is a private record, as far as records can be compared"
-    rounded = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
-    assumed = (
-        f"the {len(found.norms)} records that were looked at are {declared}, as was declared",
-        looked if private_data is not None else "that none of them is a private record was not looked at",
-        "private records have gradients and curvature like theirs, at the start and along the run",
-        "averages, not bounds: no theorem certifies these values, and they cost no privacy",
-        *([rounded] if shows(width, norm) else []),
-    )
-    return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise, assumed)
+    return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise)
 
 
 def public_clip(
@@ -176,8 +138,9 @@ def public_clip(
     the plan. Raises what `starting_values` raises.
     """
     look = _Look(module, losses, public_data, data, collate, direction)
-    columns = look.differences(DIFFERENCES[difference], smoothing, DIRECTIONS)
-    return math.sqrt(directions_per_step) * _slope(np.sqrt(np.mean(columns**2, axis=1)))
+    rule = DIFFERENCES[difference]
+    found = look.at(rule.at(range(DIRECTIONS), smoothing), smoothing)
+    return math.sqrt(directions_per_step) * _slope(rule.combine(found, smoothing))
 
 
 def nearest_directions(evaluations: int) -> int:
@@ -185,6 +148,14 @@ def nearest_directions(evaluations: int) -> int:
     power = round(math.log(max(math.sqrt(check.integer("evaluations", evaluations)) / 8, 1), 4))
     found: int = 4 ** min(power, 4)
     return found
+
+
+class _Measured(NamedTuple):
+    """Differences of each record, shape (records, directions); second differences of the mean loss; the mean loss."""
+
+    differences: Array
+    second: Array
+    loss: float
 
 
 class _Look:
@@ -204,22 +175,17 @@ class _Look:
         self._evaluation, count = Evaluation(losses, fetcher(data, collate)), min(len(data), MOST_RECORDS)
         self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
 
-    def at(self, points: Sequence[Point], width: float, parts: Sequence[NDArray[np.int_]] | None = None) -> Array:
+    def at(self, points: list[Point], width: float) -> Array:
         """Return the losses (or derivatives) at these points, shape (points, records)."""
-        chosen, ask = self._parts if parts is None else parts, self._evaluation
-
-        def losses(module: nn.Module) -> Tensor:
-            return torch.cat([ask.where_they_are(module, ask.batch(part)) for part in chosen])
-
-        found = on_host(self._weights.evaluated(points, losses))
+        batches, ask = [self._evaluation.batch(part) for part in self._parts], self._evaluation.where_they_are
+        parts = [self._weights.evaluated(points, lambda module, b=batch: ask(module, b)) for batch in batches]  # type: ignore[misc]
+        found = np.concatenate([on_host(part) for part in parts], axis=1)
         if not np.isfinite(found).all():
             raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
         return found
 
-    def differences(self, rule: Difference, width: float, count: int) -> Array:
-        return rule.combine(self.at(rule.at(range(count), width), width), width)
-
-    def measure(self, rule: Difference, width: float, count: int) -> _Measured:
+    def measure(self, difference: str, width: float, count: int) -> _Measured:
+        rule = DIFFERENCES[difference]
         points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
         found = dict(zip(points, self.at(points, width), strict=True))
         loss = float(found[0, 0.0].mean())
@@ -227,21 +193,9 @@ class _Look:
         sides = [found[number, width].mean() + found[number, -width].mean() for number in range(count)]
         return _Measured(differences, (np.array(sides) - 2 * loss) / width**2, loss)
 
-    def rounding(self) -> float:
-        """Return how much rounding changes a loss: the largest change of one of up to 64 records when half as many, or
-        none, are beside it, or the spacing of floating-point numbers at the largest loss if that is more."""
-        every = self._parts[0]
-        together, half, alone = (
-            self.at([(0, 0.0)], 0.0, [every[:count]])[0] for count in (len(every), math.ceil(len(every) / 2), 1)
-        )
-        size = np.abs(together).max()
-        single = bool((together.astype(np.float32) == together).all())
-        spacing = np.spacing(np.float32(size) if single else size)
-        return float(max(spacing, *(np.abs(few - together[: len(few)]).max() for few in (half, alone))))
 
-
-def _slope(norms: Array) -> float:
-    norm = float(np.median(norms))
+def _slope(differences: Array) -> float:
+    norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     return norm
 

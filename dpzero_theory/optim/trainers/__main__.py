@@ -98,7 +98,8 @@ def _trainer(parser: Parser, kind: type[Any], options: Any, words: Sequence[str]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of TRL's own defaults
         script, arguments, model, mixture, own, rest = Fields(kinds, allow_abbrev=False).parse_args_and_config(
-            [*config, *words, "--bf16", "false"], return_remaining_strings=True  # a run has no mixed precision
+            [*config, *words, "--bf16", "false"],
+            return_remaining_strings=True,  # a run has no mixed precision
         )
     if rest:
         raise ValueError(f"{' '.join(rest)} must not be given: no field of `trl {options.kind}` or of this command")

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def start(**changes: Any) -> Start:
-    return starting_values(Logistic(), losses, PUBLIC, **{"declared": "public", **SETTINGS, **changes})
+    return starting_values(Logistic(), losses, PUBLIC, **{**SETTINGS, **changes})
 
 
 def test_what_is_measured_is_what_derivatives_give() -> None:
@@ -67,46 +67,11 @@ def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
     assert target["step_size"] < 1 / (found.trace + 2 * found.frobenius)
 
 
-class Single(nn.Module):
-    """Logistic regression in single precision, with one parameter that is zero at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(D))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return features.float() @ self.weight
-
-
-def bent(module: nn.Module, batch: Any) -> torch.Tensor:
-    """A loss of size 3 that wants a smoothing of 1e-4 to show its slope, at which single precision is coarse."""
-    return torch.sin(300 * module(batch[0])) / 300 + 3
-
-
-def test_where_rounding_shows_at_every_smoothing_the_start_says_so() -> None:
-    said = "rounding may be visible at every smoothing that was tried: run with isolation='exact'"
-    assert start().target["smoothing"] == 0.1
-    for isolation, smoothing in (("probed", 1e-3), ("exact", 1e-4)):
-        found = starting_values(Single(), bent, PUBLIC, declared="public", isolation=isolation, **SETTINGS)
-        assert found.target["smoothing"] == smoothing
-    big = {**SETTINGS, "n": 10**9, "expected_batch": 1e9}
-    for changes, expected in [({}, True), ({"isolation": "exact"}, False)]:
-        found = starting_values(Single(), bent, PUBLIC, declared="public", **{**big, **changes})
-        assert (said in found.assumed) is expected
-    assert said not in start().assumed
-    with pytest.raises(ValueError, match="isolation must be one of probed, exact; got 'off'"):
-        start(isolation="off")
-
-
 def test_private_records_are_refused() -> None:
     own = data()
-    with pytest.raises(ValueError, match="declared must be one of public, synthetic; got 'private'"):
-        start(declared="private")
     mixed = TensorDataset(*(torch.cat([a, b[:3]]) for a, b in zip(PUBLIC.tensors, own.tensors, strict=True)))
     with pytest.raises(ValueError, match="public_data must hold no private records; got 3 that"):
-        starting_values(Logistic(), losses, mixed, declared="public", private_data=own, **SETTINGS)
-    assert "was not looked at" in " ".join(start().assumed)
-    assert "was not looked at" not in " ".join(start(private_data=own).assumed)
+        starting_values(Logistic(), losses, mixed, private_data=own, **SETTINGS)
 
 
 def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
@@ -117,9 +82,9 @@ def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
         return losses(module, batch) / 0
 
     with pytest.raises(PreconditionError, match="public_data must show a slope"):
-        starting_values(Logistic(), flat, PUBLIC, declared="public", **SETTINGS)
+        starting_values(Logistic(), flat, PUBLIC, **SETTINGS)
     with pytest.raises(ValueError, match="losses of public_data must be finite"):
-        starting_values(Logistic(), infinite, PUBLIC, declared="public", **SETTINGS)
+        starting_values(Logistic(), infinite, PUBLIC, **SETTINGS)
     with pytest.raises(ValueError, match="the loss on public_data must be"):
         start(least_loss=1.0)
 
