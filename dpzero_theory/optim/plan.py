@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Unpack
 
 from dpzero_theory import check
-from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES, Difference, require_smoothing
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.optim.step.step_sizes import MOST_STEPS, StepSize, step_sizes
@@ -368,19 +367,6 @@ class Plan:
     def step_size(self, release: int) -> float:
         """Return the step size alpha of the release with this number, 0 to T - 1."""
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
-
-    def contributions(self, differences: Array, d: int, squared_norm: int = 0) -> Sums:
-        """Return the sum of what the records of a micro-batch contribute to a release, of shape (K,).
-
-        Each record's differences are clipped and rounded to integers; for mezo they are neither.
-
-        Args:
-            differences: of the records along the K directions, of shape (batch, K).
-            d: the number of trained weights.
-            squared_norm: ||v||^2 of v, the vector of integers along the direction u (`Weights.squared_norm`); it is
-                used only where a release is a vector.
-        """
-        return self.rule.contributions(differences, self.clip, d, squared_norm)
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
         """Add noise to the sum over the whole batch, or to some of its coordinates, and return what is released.

@@ -54,8 +54,7 @@ from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.files.new_folder import require_new, resolved
 from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
-from dpzero_theory.optim.losses.batch_sum import BatchSum
-from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked, masks

@@ -30,7 +30,7 @@ from dpzero_theory.optim.files.checkpoint import Checkpoint
 from dpzero_theory.optim.files.folder import Folder
 from dpzero_theory.optim.files.replay import Moves
 from dpzero_theory.optim.files.transcript import Header, Record, TranscriptError
-from dpzero_theory.optim.losses.batch_sum import BatchSum
+from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
@@ -82,7 +82,7 @@ class Run:
     def step(self) -> Record:
         """Make one release and move the weights by it. Returns what was released.
 
-        A record whose loss raises counts as 0 (`losses.batch_sum`).
+        A record whose loss raises counts as 0 (`losses.evaluation`).
 
         Raises BudgetSpentError when all T releases are made, LedgerError where the release cannot be paid for, and
         TranscriptError where `catch_up` raises it or the release cannot be recorded.

@@ -58,6 +58,11 @@ def plan(**changes: Any) -> Plan:
     return Plan.for_target(**{"n": N, **BUDGET, **STEP, **FULL, **changes})
 
 
+def contributions(of: Plan, differences: NDArray[np.float64], d: int, squared_norm: int = 0) -> NDArray[Any]:
+    """Returns the sum of what records with these differences contribute to a release of a plan."""
+    return of.rule.contributions(differences, of.clip, d, squared_norm)
+
+
 def private(folder: Path, module: nn.Module | None = None, **changes: Any) -> Run:
     arguments = {**BUDGET, **STEP, **FULL, "folder": folder, **changes}
     return make_private_with_epsilon(Logistic() if module is None else module, losses, data(), **arguments)

@@ -19,8 +19,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.losses.batch_sum import BatchSum
-from dpzero_theory.optim.losses.evaluation import Evaluation
+from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights import directions, module
 from dpzero_theory.optim.weights.directions import Directions

@@ -1,13 +1,17 @@
-"""The losses of some records: they are collated to a batch, and each gets one number.
+"""The losses of some records, and the sum over a batch of what its records contribute.
+
+Records are collated to a batch, and each gets one number.
 
 In floating point the bits of a record's loss can depend on the shapes of the batch that it is computed in, since
 kernels round by shape. Where a shape is prescribed, every batch has it: it is filled up with copies of its first
 record, whose losses are left out, and a batch of another shape is refused.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +21,10 @@ from torch.utils import _pytree
 
 from dpzero_theory.check import Array
 from dpzero_theory.optim.losses.records import Fetch
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.step.algorithm import Sums
+from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.schedule import Indices
 
 Losses = Callable[[nn.Module, Any], object]
@@ -91,20 +99,12 @@ class Evaluation:
             )
         return Batch(content, count, rows)
 
-    def losses(self, module: nn.Module, batch: Batch) -> Array:
-        """Return the losses of the records of a batch, computed with `module`, in host memory: float64 of shape
-        (meant,), without those of the records that fill the batch up.
+    def losses(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the losses of the records of a batch, computed with `module`: a float64 tensor of shape (meant,).
 
-        Raises ValueError where the loss function does not return one number for each record.
-        """
-        values: Array = on_host([self.where_they_are(module, batch)])[0]
-        return values
-
-    def where_they_are(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the losses of the records of a batch, computed with `module`, as a tensor of shape (meant,) where the
-        loss function left them, such as on a GPU.
-
-        The host then need not wait for the device. Raises ValueError as `losses` does.
+        It is where the loss function left it, such as on a GPU, so that the host need not wait for the device. The
+        losses of records that fill the batch up are left out. Raises ValueError where the loss function does not return
+        one number for each record.
         """
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
 
@@ -148,3 +148,91 @@ def shape_of(content: Any) -> str:
     leaves, structure = _pytree.tree_flatten(content)
     tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, torch.Tensor) else repr(x) for x in leaves]
     return f"{', '.join(tensors)} in {structure}"
+
+
+class BatchSum:
+    """Evaluates the records of a batch at the points of the plan's difference rule, and sums their clipped differences.
+
+    Args:
+        plan: says which points, and how differences are clipped.
+        weights: those of the module that is evaluated.
+        evaluation: reads records and gives their losses.
+        ranks: the processes, among which micro-batches are dealt out.
+        micro_batch: how many records are evaluated at a time.
+        points_at_once: how many of the points in one pass.
+    """
+
+    def __init__(
+        self, plan: Plan, weights: Weights, evaluation: Evaluation, ranks: Ranks, micro_batch: int, points_at_once: int
+    ) -> None:
+        self._plan, self._weights, self._evaluation, self._ranks = plan, weights, evaluation, ranks
+        self._micro_batch, self._points_at_once = micro_batch, points_at_once
+        self._secret = b""
+
+    def keep(self, secret: bytes) -> None:
+        """Set the run's secret bytes, from which the records of a data set that draws them anew in each step are drawn
+        (`records.DrawnData`). Other data sets do not need it."""
+        self._secret = secret
+
+    def total(self, release: int, batch: Indices) -> Sums:
+        """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
+
+        Noise is not added here. Each rank evaluates some of the micro-batches. A record whose loss or reading raises
+        counts as 0: where something raises, the records are evaluated one by one, so that nobody sees the error and no
+        other record is left out.
+
+        Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave out its result,
+        and an error is raised: a rank that ends a forward early would leave the others waiting.
+
+        Args:
+            release: the release's number, which determines its K directions.
+            batch: the numbers of the records.
+        """
+        parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
+        plan, rule, weights = self._plan, self._plan.rule, self._weights
+        norm = 0 if plan.scalars else weights.squared_norm(release)
+        slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
+        idle = -len(parts) % self._ranks.count if weights.collective else 0
+        for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
+            records = parts[index % len(parts)]
+            try:
+                differences = self.differences(release, records, self._points_at_once)
+            except Exception:
+                if weights.collective:
+                    raise
+                differences = self._one_by_one(release, records)
+            if index < len(parts):
+                slots[index] = rule.contributions(differences, plan.clip, weights.d, norm)
+        slots = self._ranks.add(slots)
+        if rule.levels:
+            total: Sums = slots.sum(axis=0)
+            return total
+        return np.array([math.fsum(column) for column in slots.T])
+
+    def differences(self, release: int, records: Indices, points_at_once: int = 1) -> Array:
+        """Return how fast the losses of some records change along the K directions of a release, shape (records, K).
+
+        They are found by the plan's difference rule, for example as central differences of the losses, and not clipped.
+
+        Args:
+            release: the release's number.
+            records: the records' numbers.
+            points_at_once: how many points are evaluated in one pass.
+
+        Raises:
+            Exception: what the losses, or the reading of the records, raise.
+        """
+        rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
+        points = rule.at(range(release * count, (release + 1) * count), smoothing)
+        moment = self._secret + release.to_bytes(8, "little") if self._secret else b""
+        with in_step(release):
+            ask = partial(self._evaluation.losses, batch=self._evaluation.batch(records, moment))
+            return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once)), smoothing)
+
+    def _one_by_one(self, release: int, records: Indices) -> Array:
+        """Return the differences of some records, shape (records, K); 0 for a record whose loss or reading raises."""
+        found = np.zeros((len(records), self._plan.directions_per_step))
+        for row, record in zip(found, records, strict=True):
+            with suppress(Exception):
+                row[:] = self.differences(release, np.array([record]))[0]
+        return found

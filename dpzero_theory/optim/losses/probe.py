@@ -128,7 +128,7 @@ class Look:
         trace = Trace(0)
         points = self._points
         try:
-            ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records))
+            ask = partial(self._evaluation.losses, batch=self._evaluation.batch(records))
             with trace:
                 apart = on_host(self.weights.evaluated(points, ask))
             together = on_host(self.weights.evaluated(points, ask, 2)) if at_once > 1 else apart
@@ -146,7 +146,7 @@ class Look:
 
         def ask(module: nn.Module) -> Tensor:
             differentiable.append(self._evaluation.differentiable(module, batch))
-            return self._evaluation.where_they_are(module, batch)
+            return self._evaluation.losses(module, batch)
 
         return bool(on_host(self.weights.evaluated([(0, 0.0)], ask))[0, 0] == value) and differentiable[0]
 
@@ -163,7 +163,7 @@ class Look:
     def _asked(self, point: Point, batch: Batch, trace: Trace) -> Array:
         def ask(module: nn.Module) -> Tensor:
             with trace:
-                return self._evaluation.where_they_are(module, batch)
+                return self._evaluation.losses(module, batch)
 
         values: Array = on_host(self.weights.evaluated([point], ask))[0]
         return values

@@ -35,23 +35,23 @@ class Ranks:
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
         self._thread = threading.get_ident()
 
-    def alone(self) -> bool:
-        """Return whether there is one rank. Raises RuntimeError if there are several and another thread calls this.
+    def _require_thread(self) -> None:
+        """Raise RuntimeError if another thread than the one that made this object calls.
 
         Ranks must call the methods of this object in the same order, or they wait for each other for ever. Two threads
-        of a rank would call them in an order of their own, so only the thread that made this object may.
+        of a rank would call them in an order of their own.
         """
-        if self.count > 1 and threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             raise RuntimeError("a run of several ranks must be used in the thread that made it; this is another one")
-        return self.count == 1
 
     def lead(self, work: Callable[[], T]) -> T:
         """Call `work` on rank 0 alone, and return on every rank what it returned there.
 
         An exception there is raised on every rank.
         """
-        if self.alone():
+        if self.count == 1:
             return work()
+        self._require_thread()
         box: list[object] = [None, None]
         if self.rank == 0:
             try:
@@ -65,8 +65,9 @@ class Ranks:
 
     def every(self, work: Callable[[], None]) -> None:
         """Call `work` on each rank. If it raises on some, the exception of the first of these is raised on all."""
-        if self.alone():
+        if self.count == 1:
             return work()
+        self._require_thread()
         mine: Exception | None = None
         try:
             work()
@@ -82,7 +83,7 @@ class Ranks:
     def share_(self, module: nn.Module) -> None:
         """Copy the parameters and buffers of rank 0's module into the module of every other rank; sharded ones stay
         each rank's own. Raises RuntimeError where the modules differ in names, shapes or types."""
-        if self.alone():
+        if self.count == 1:
             return
         named = [*module.named_parameters(), *module.named_buffers()]
         plain = {name: t.detach() for name, t in named if type(t) in (Tensor, nn.Parameter) and not t.is_meta}
@@ -98,8 +99,9 @@ class Ranks:
         slots: this rank's array, of the same shape on all. Each entry must be zero on all ranks but one, so that the
         sum has the same bits in any order.
         """
-        if self.alone():
+        if self.count == 1:
             return slots
+        self._require_thread()
         shared = torch.from_numpy(slots).to(self._device)
         dist.all_reduce(shared)
         total: Sums = shared.cpu().numpy()
@@ -107,8 +109,9 @@ class Ranks:
 
     def gathered(self, value: T) -> list[T]:
         """Return the values of all ranks in their order, on every rank. value: this rank's."""
-        if self.alone():
+        if self.count == 1:
             return [value]
+        self._require_thread()
         found: list[T | None] = [None] * self.count
         dist.all_gather_object(found, value)
         return found  # type: ignore[return-value]

@@ -371,10 +371,11 @@ class Directions:
         """
         together: dict[tuple[torch.device, torch.dtype], list[Source]] = {}
         for target, parameter, start in targets:
-            if target.is_contiguous() and _kernels(target.device) is not None:
+            kernels = _kernels(target.device)
+            if target.is_contiguous() and kernels is not None:
                 together.setdefault((target.device, target.dtype), []).append((target, parameter, start))
             else:
-                self.shift(target, number, parameter, scale, start, out=target)
+                self.add_(target, number, parameter, scale, start)
         for (device, dtype), mine in together.items():
             table = self._table(scale, wide(dtype), device)
             for group in _in_groups(mine):

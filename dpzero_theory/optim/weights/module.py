@@ -197,7 +197,8 @@ class Weights:
         scales = [(number, self._scaled("amount", number, amount)) for number, amount in amounts]
         if not scales:
             return
-        pieces = [(held, index, origin) for index, (held, origin) in enumerate(self.pieces()) if held.numel()]
+        self.places()
+        pieces = [(held, index, origin) for index, (held, origin) in enumerate(self._pieces) if held.numel()]
         nearest = self._rounding.precision == "nearest" or not any(held.dtype in HALF for held, _, _ in pieces)
         if through is None and len(scales) == 1 and nearest:
             self.directions.add_all_(pieces, *scales[0])

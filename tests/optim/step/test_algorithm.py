@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.optim.step.algorithm import to_lattice
 from dpzero_theory.privacy.relation import Relation
-from tests.optim.small import plan
+from tests.optim.small import contributions, plan
 
 Array = NDArray[np.float64]
 
@@ -59,9 +59,9 @@ def test_changing_one_record_moves_the_integer_sum_by_at_most_the_sensitivity(
 
 
 def test_the_sensitivity_is_reached() -> None:
-    assert PLAN.contributions(np.array([[math.inf]]), 6)[0] == PLAN.rule.levels
-    assert PLAN.contributions(np.array([[math.nan]]), 6)[0] == 0
-    assert PLAN.contributions(np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.rule.levels
+    assert contributions(PLAN, np.array([[math.inf]]), 6)[0] == PLAN.rule.levels
+    assert contributions(PLAN, np.array([[math.nan]]), 6)[0] == 0
+    assert contributions(PLAN, np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.rule.levels
 
 
 @pytest.mark.parametrize(

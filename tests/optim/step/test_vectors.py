@@ -20,7 +20,7 @@ from dpzero_theory.optim.step.algorithm import ALGORITHMS, along
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.precision import join
 from dpzero_theory.privacy.relation import Relation
-from tests.optim.small import N, losses, plan
+from tests.optim.small import N, contributions, losses, plan
 
 WIDTH = 4096
 LEVELS = ALGORITHMS["dpgd-0th"].levels
@@ -46,7 +46,7 @@ def test_one_record_moves_the_vector_of_integers_by_at_most_the_sensitivity(
     chosen = replace(PLAN, direction=kind, clip=clip)
     rows = np.array(differences)[:, None]
     for relation, neighbour in (("add-remove", rows[1:]), ("replace-one", np.concatenate([rows[1:], -rows[:1]]))):
-        sums = [chosen.contributions(some, d, squared_norm) for some in (rows, neighbour)]
+        sums = [contributions(chosen, some, d, squared_norm) for some in (rows, neighbour)]
         moved = [int((sums[0] - sums[1])[0]) * entry for entry in vector]
         assert sum(entry**2 for entry in moved) <= (LEVELS * Relation.of(relation).sensitivity) ** 2
 
@@ -55,7 +55,7 @@ def test_one_record_moves_the_vector_of_integers_by_at_most_the_sensitivity(
 def test_the_sensitivity_is_reached(kind: str) -> None:
     squared_norm = Directions(5, kind).squared_norm(0, (300, 700))
     chosen = plan(algorithm="dpgd-0th", direction=kind)
-    reached = int(chosen.contributions(np.array([[math.inf]]), 1000, squared_norm)[0])
+    reached = int(contributions(chosen, np.array([[math.inf]]), 1000, squared_norm)[0])
     assert reached == along(LEVELS, squared_norm)
     assert reached**2 * squared_norm <= LEVELS**2 < (reached + 1) ** 2 * squared_norm
 
@@ -98,7 +98,7 @@ def seen(run: Run) -> NDArray[Any]:
 
 def true_sum(run: Run) -> int:
     norm = 0 if run.plan.scalars else run.weights.squared_norm(0)
-    return int(run.plan.contributions(run.sums.differences(0, np.arange(N)), WIDTH, norm)[0])
+    return int(contributions(run.plan, run.sums.differences(0, np.arange(N)), WIDTH, norm)[0])
 
 
 def neighbours(total: int, largest: int) -> list[int]:
@@ -155,7 +155,7 @@ def test_weights_after_are_a_function_of_what_is_released(
     the same to the bit."""
     run = wide_run(dtype, start, precision, directions_per_step=directions)
     rows = run.sums.differences(0, np.arange(N))
-    total = run.plan.contributions(rows, WIDTH)
+    total = contributions(run.plan, rows, WIDTH)
     record = run.step()
     for sums in (total, total + run.plan.rule.levels // 3, total + 1):
         noise = np.array(record.sums, dtype=np.int64) - sums
