@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -10,6 +10,9 @@ from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
 from dpzero_theory.privacy.step import Release, Step
+
+if TYPE_CHECKING:
+    from dpzero_theory.optim.plan import Plan
 
 AVERAGES = ("mean", "sum")
 SEEDS = ("public", "secret")
@@ -68,27 +71,34 @@ class Claim:
     @classmethod
     def of(
         cls,
-        step: Step,
-        steps: int,
+        run: "Step | Plan",
+        steps: int | None = None,
         *,
-        n: int,
-        clip: float,
         delta: float,
         epsilon: float | None = None,
+        n: int | None = None,
+        clip: float | None = None,
         average: str = "mean",
     ) -> "Claim":
-        """Make the claim of a run of equal steps of the accountant.
+        """Make the claim of a run of equal steps.
 
         Args:
-            step: the step, whose noise must be Gaussian.
-            steps, n, clip, delta, average: as the attributes of the class.
+            run: the `Plan` of a run, or one of its steps as the accountant counts it. The noise must be Gaussian.
+            steps, n, clip: as the attributes of the class; given with a step, and left out with a plan, which has them.
+            delta, average: as the attributes of the class.
             epsilon: what is claimed; if None, what the steps cost by the accountant's upper bound.
 
         Raises:
-            ValueError: an argument outside its range, or a step with other noise.
+            ValueError: an argument that is missing or outside its range, or other noise.
         """
+        if isinstance(run, Step):
+            step = run
+        else:
+            step, steps, n, clip = run.settings.step, run.steps, run.n, run.clip
+        if steps is None or n is None or clip is None:
+            raise ValueError("steps, n and clip must be given with a step")
         if not step.mechanism.startswith(("gaussian", "discrete-gaussian")):
-            raise ValueError(f"step must have Gaussian noise; got {step.mechanism!r}")
+            raise ValueError(f"run must have Gaussian noise; got {step.mechanism!r}")
         release = Release.of(step, steps)
         return cls(
             epsilon=epsilon_of_history([release], delta).upper if epsilon is None else epsilon,

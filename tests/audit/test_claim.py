@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.zoo.table import claim
 from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
 
@@ -72,5 +73,14 @@ def test_a_claim_of_a_step() -> None:
     assert Claim.of(step, 12, n=48, clip=1.0, delta=1e-5, epsilon=9.0, average="sum").epsilon == 9.0
     full = Claim.of(Step(8.0, FullBatch(), "replace-one"), 6, n=48, clip=1.0, delta=1e-5)
     assert (full.sampling, full.batch, full.relation) == ("full", 48, "replace-one")
-    with pytest.raises(ValueError, match="step must have Gaussian noise; got 'laplace'"):
+    plan = Plan(
+        Step(8.0, Poisson(0.25), "add-remove", "discrete-gaussian"), n=48, steps=12, clip=2.0, smoothing=1e-3,
+        step_sizes=(0.1,),
+    )  # fmt: skip
+    of_plan = Claim.of(plan, delta=1e-5)
+    assert (of_plan.batch, of_plan.steps, of_plan.clip, of_plan.relation) == (12.0, 12, 2.0, "add-remove")
+    assert of_plan.epsilon == plan.epsilon(1e-5).upper
+    with pytest.raises(ValueError, match="steps, n and clip must be given with a step"):
+        Claim.of(step, 12, n=48, delta=1e-5)
+    with pytest.raises(ValueError, match="run must have Gaussian noise; got 'laplace'"):
         Claim.of(Step(8.0, FullBatch(), "add-remove", "laplace"), 6, n=48, clip=1.0, delta=1e-5)
