@@ -68,7 +68,7 @@ def _made(
     }
     execution: dict[str, Any] = {
         "folder": folder,
-        "precision": "nearest" if c.dtype == "float32" else "stochastic",
+        "precision": "nearest" if c.dtype == "float32" else "master",
         "micro_batch": len(train),  # one micro-batch: the scorer itself puts `rows` records through the model at a time
         "collate": list,
         "resume": (folder / RUN).exists(),

@@ -240,7 +240,7 @@ def make_private(
         target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
             target_delta.
         key: 16 public bytes from which the random directions are computed; from the operating system if None.
-        precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master"; see
+        precision: how half-precision weights are rounded when they move: "nearest" or "master"; see
             `weights.precision`.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number: 2 K
@@ -307,7 +307,7 @@ def make_from_seed_not_private(
         plan: what is released and how it moves the weights, of any algorithm.
         seed: an integer in [0, 2^64).
         folder: a path for the transcript, new or empty, or with `resume` this run's folder; None keeps no transcript.
-        precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master"; see
+        precision: how half-precision weights are rounded when they move: "nearest" or "master"; see
             `weights.precision`.
         micro_batch: how many records are evaluated at a time, an integer >= 1.
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.

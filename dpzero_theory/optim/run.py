@@ -261,5 +261,5 @@ class Run:
             return self.plan.noisy(total * integers, self._noise)
 
         self._position = None
-        self.weights.add_(lambda *place: torch.from_numpy(self._ranks.lead(lambda: released(*place)) * factor), release)
+        self.weights.add_(lambda *place: torch.from_numpy(self._ranks.lead(lambda: released(*place)) * factor))
         self._position = release + 1

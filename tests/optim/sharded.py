@@ -41,7 +41,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "dpgd-0th": {"algorithm": "dpgd-0th", "coordinates": 2**32},
     "momentum": {"update": "momentum:0.9", "groups": (("embed*", 0.5, 1.0), ("down*", 2.0, 0.5))},
     "adam": {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 2},
-    "stochastic": {"dtype": torch.bfloat16},
+    "nearest": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
 }
 """The runs that are compared, by name: changes of the plan, and the type of the weights.

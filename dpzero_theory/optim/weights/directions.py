@@ -2,7 +2,7 @@
 
 They are computed from the 64-bit random words of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011).
 The generator maps a counter of four 64-bit integers, under a key of two, to four words. Word j of a parameter is entry
-j % 4 of what it gives for the counter (1 + j // 4, parameter, number, domain) under the run key. So any block of any
+j % 4 of what it gives for the counter (1 + j // 4, parameter, number, 0) under the run key. So any block of any
 direction can be made again anywhere, in any order. Nothing is stored, and a run is its key and a list of pairs (number,
 amount). Directions are public: they never depend on data, and the noise that protects the data is never drawn here.
 
@@ -31,8 +31,6 @@ from torch import Tensor
 
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
-DIRECTION, ROUNDING = 0, 1
-"""The domain, the last entry of the counter, says what words are for, which is directions or stochastic rounding."""
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
 little of its memory."""
@@ -70,7 +68,7 @@ def _that_run(device: torch.device) -> ModuleType | None:
     why = "Triton is not installed"
     if kernels is not None:
         try:
-            found = kernels.words(1, 2, 3, 4, 100, DIRECTION, device).cpu().numpy()
+            found = kernels.words(1, 2, 3, 4, 100, 0, device).cpu().numpy()
             if (found == expected).all():
                 return kernels
             why = "its words are not those of the CPU"
@@ -147,30 +145,15 @@ class Directions:
         self._device_values: dict[torch.device, Tensor] = {}
         self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
-    def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
+    def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
         """Return the 64-bit random words (not the coordinates) start, ..., start + count - 1 of one parameter.
 
-        number: of the direction. parameter: its index. domain: what the words are for, DIRECTION or ROUNDING.
+        number: of the direction. parameter: its index.
         """
-        generator = self._generator(number, parameter, start, domain)
+        generator = self._generator(number, parameter, start)
         words: NDArray[np.uint64] = generator.random_raw(count)
         self._idle.append(generator)
         return words
-
-    def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
-        """Return random integers in [0, 65536) for stochastic rounding, as an int32 tensor of shape (count,).
-
-        They are the 16-bit fields start, ..., start + count - 1 of the words in the domain ROUNDING, for the direction
-        `number` and the parameter with this index. device: where the tensor is made.
-        """
-        first = start // 4
-        amount = -(-(start + count) // 4) - first
-        kernels = _kernels(device)
-        if kernels is None:
-            words = torch.from_numpy(self.words(number, parameter, first, amount, ROUNDING).view(np.int64)).to(device)
-        else:
-            words = kernels.words(self.key, number, parameter, first, amount, ROUNDING, device)
-        return (words.view(torch.int16)[start - 4 * first :][:count].to(torch.int32)) & 0xFFFF
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
         """Return the factor by which the methods' vectors g must be multiplied to be the direction u.
@@ -255,7 +238,7 @@ class Directions:
             memory = np.empty(size, np.uint8)
         flat = memory[:size].view(products.dtype)
         fields = flat.reshape(-1, *products.shape[1:])
-        generator = self._generator(number, parameter, start // self._per_word, DIRECTION)
+        generator = self._generator(number, parameter, start // self._per_word)
         while done < count:
             length = min(count - done, flat.size - skipped)
             words = -(-(length + skipped) // self._per_word)
@@ -291,7 +274,7 @@ class Directions:
         blocks = -(-width // per_block) + (width % per_block > 0)
         words = np.empty((len(rows), 4 * blocks), np.uint64)
         starts = rows.cpu().numpy() * width
-        generator = self._generator(number, parameter, 0, DIRECTION)
+        generator = self._generator(number, parameter, 0)
         for row, start in enumerate(starts):
             generator.advance(int(start // per_block) - block)
             words[row] = generator.random_raw(4 * blocks)
@@ -395,13 +378,13 @@ class Directions:
         for here, found in self._blocks_on_cpu(number, parameter, start, source.size, scale, dtype):
             np.add(source[here], found, out=out[here])
 
-    def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
-        """Return a generator whose next word is word `start` of the direction `number`, this parameter and domain.
+    def _generator(self, number: int, parameter: int, start: int) -> np.random.Philox:
+        """Return a generator whose next word is word `start` of the direction `number` and this parameter.
 
         Making a generator takes long, so callers put it back into `_idle`, from where the next call takes it.
         """
         generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
-        self._counter[:] = start // 4, parameter, number, domain
+        self._counter[:] = start // 4, parameter, number, 0
         generator.state = self._state
         if start % 4:
             generator.random_raw(start % 4, output=False)

@@ -183,7 +183,7 @@ class Weights:
         """Move the weights: x <- x + the sum of amount u_number over the pairs (number, amount).
 
         The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 in the order
-        given, and added at once. Stochastic rounding takes its random bits from the first number.
+        given, and added at once.
 
         Args:
             amounts: the pairs.
@@ -208,7 +208,7 @@ class Weights:
         if self.collective:
             reshard(self.module)
 
-    def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
+    def add_(self, values: Callable[[int, int, int], Tensor]) -> None:
         """Add a vector with one number for each weight to the weights, one block of coordinates after the other.
 
         Sums are rounded as by `move_`. A process whose shard does not hold the coordinates asks for them too, so that
@@ -217,7 +217,6 @@ class Weights:
         Args:
             values: a function (index of a parameter, first coordinate, count) -> these coordinates of the vector,
                 float64.
-            number: of the direction from which stochastic rounding takes its random bits.
         """
         for index, (size, (held, origin)) in enumerate(zip(self.sizes, self.pieces(), strict=True)):
             flat = held.contiguous().view(-1)
@@ -226,7 +225,7 @@ class Weights:
                 first, last = max(start, origin), min(start + len(found), origin + len(flat))
                 if first < last:
                     delta = found[first - start : last - start].to(wide(flat.dtype)).to(flat.device)
-                    self._add(flat, index, origin, slice(first - origin, last - origin), delta, number)
+                    self._rounding.add_(flat, index, slice(first - origin, last - origin), delta)
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
         if self.collective:
@@ -388,16 +387,7 @@ class Weights:
                 delta.add_(values)
             if through is not None:
                 delta = through(index, here, delta, self._rounding.value(flat, index, here, wide(weight.dtype)))
-            self._add(flat, index, origin, here, delta, scales[0][0])
-
-    def _add(self, flat: Tensor, index: int, origin: int, here: slice, delta: Tensor, number: int) -> None:
-        """Add delta to flat[here], rounded as the precision says.
-
-        flat: what this process holds of the parameter `index`, from its coordinate `origin` on. number: of the
-        direction whose random bits stochastic rounding takes.
-        """
-        bits = partial(self.directions.uniform, number, index, origin + here.start, delta.numel(), flat.device)
-        self._rounding.add_(flat, index, here, delta, bits)
+            self._rounding.add_(flat, index, here, delta)
 
 
 def _sha256(block: Tensor) -> bytes:

@@ -205,7 +205,7 @@ def words(key: int, number: int, parameter: int, start: int, count: int, domain:
     """Return the random words start, ..., start + count - 1 of a parameter, as int64 of shape (count,) on `device`.
 
     They have the bits of `Directions.words`. key: the run key, an integer in [0, 2^128). number: of the direction.
-    parameter: its index. domain: what the words are for, `directions.DIRECTION` or `directions.ROUNDING`.
+    parameter: its index. domain: the last entry of the counter, 0 for directions.
     """
     out = torch.empty(count, dtype=torch.int64, device=device)
     blocks = _BLOCKS[16]

@@ -1,13 +1,10 @@
 """Updates of half-precision weights that are smaller than the spacing of half-precision numbers.
 
 A weight of 0.05 has neighbours 2e-4 away in bfloat16 and 3e-5 away in float16, so a step of 1e-7 that is added and
-rounded to nearest vanishes. There are three ways to round. Each is a function of the weights and the released numbers
+rounded to nearest vanishes. There are two ways to round. Each is a function of the weights and the released numbers
 alone, so that a replay gives the same bits:
 
     nearest      x + delta is rounded to the nearest number. This is right for float32 and float64, which always use it
-    stochastic   x + delta is rounded up or down at random, so that it is right on average. This needs no memory, but
-                 each step adds noise of variance |delta| times the spacing, which buries updates of 1e-7. The random
-                 bits are public and belong to a direction's number, which must therefore not be used twice
     master       16 more bits are kept beside each weight: the weight is the nearest half-precision number, and the bits
                  say where between its neighbours the value is, in 1/65536 of the spacing. The values are those of
                  float32, but for the last bit just below powers of two (bfloat16) and below 2^-14 (float16)
@@ -15,7 +12,7 @@ alone, so that a replay gives the same bits:
 All operations are products with powers of two, comparisons and single rounded sums, which are the same on every device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,22 +20,22 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.optim.weights.shards import collected, piece
 
-PRECISIONS = ("nearest", "stochastic", "master")
+PRECISIONS = ("nearest", "master")
 HALF = {torch.bfloat16: (7, 2.0**-133), torch.float16: (10, 2.0**-24)}
 """For each half-precision type, the number of bits of its significand after the binary point, and the smallest distance
 between two of its numbers."""
 _EXPONENT = 0x7F800000
 """The bits of a float32 that hold its exponent."""
 _PARTS = 65536
-"""Into how many equal parts the 16 further bits of a weight, or 16 random bits, divide the distance between two
-neighbouring half-precision numbers."""
+"""Into how many equal parts the 16 further bits of a weight divide the distance between two neighbouring half-precision
+numbers."""
 
 
 class Rounding:
-    """Adds to weights and rounds the sums in one of three ways.
+    """Adds to weights and rounds the sums in one of two ways.
 
     Args:
-        precision: "nearest", "stochastic" or "master", which keeps 16 further bits beside each half-precision weight.
+        precision: "nearest", or "master", which keeps 16 further bits beside each half-precision weight.
         held: what this process holds of each parameter.
 
     Attributes:
@@ -70,20 +67,17 @@ class Rounding:
         low = self.low.get(index)
         return flat[here].to(wide) if low is None else join(flat[here], low[here])
 
-    def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor, bits: Callable[[], Tensor]) -> None:
+    def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor) -> None:
         """Add delta to flat[here], rounded as the precision says.
 
-        flat: what this process holds of the parameter with this index, as a vector. bits: returns uniform integers in
-        [0, 65536), one for each entry of delta; it is called for stochastic rounding alone.
+        flat: what this process holds of the parameter with this index, as a vector.
         """
         part, low = flat[here], self.low.get(index)
-        if low is not None:
-            value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)
-            part.copy_(value)
-        elif self.is_plain(flat.dtype):
+        if low is None:
             part.add_(delta)
         else:
-            part.copy_(round_stochastically(delta.add_(part), flat.dtype, bits()))
+            value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)
+            part.copy_(value)
 
     def forget(self) -> None:
         """Set the further bits of the weights to zero, as they are at the start."""
@@ -132,19 +126,6 @@ def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
     bits, smallest = HALF[dtype]
     power = (x.view(torch.int32) & _EXPONENT).view(torch.float32)
     return power.mul_(2.0**-bits).clamp_min_(smallest)
-
-
-def round_stochastically(x: Tensor, dtype: torch.dtype, fields: Tensor) -> Tensor:
-    """Return x (float32) rounded up or down to `dtype` at random, so that the mean is x to within 2^-17 of the spacing.
-
-    fields: uniform integers in [0, 65536) of x's shape, the random bits. Numbers of `dtype`, infinities and NaN stay as
-    they are.
-    """
-    step = spacing(x, dtype)
-    place = x / step
-    down = place.floor()
-    up = (place - down) * _PARTS > fields + 0.5
-    return torch.where(torch.isfinite(x), (down + up) * step, x).to(dtype)
 
 
 def join(weights: Tensor, low: Tensor) -> Tensor:

@@ -144,7 +144,6 @@ def test_weights_before_and_after_fit_every_sum_alike_for_vectors(
     [
         (torch.float32, "nearest", 3),
         (torch.bfloat16, "master", 3),
-        (torch.bfloat16, "stochastic", 1),
     ],
 )
 @pytest.mark.parametrize("start", [0.0, 1.0])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpzero_theory.optim.weights import directions as module
-from dpzero_theory.optim.weights.directions import ROUNDING, Directions
+from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.sphere import DIRECTIONS, quantiles
 
 KEY = 0x0123456789ABCDEFFEDCBA9876543210
@@ -141,20 +141,11 @@ def test_the_sphere_has_radius_root_d(sizes):
     assert directions.factor(10, sizes) != factor or sum(sizes) == 1
 
 
-def test_uniform_fields_are_those_of_the_rounding_words():
-    directions = Directions(KEY, "rademacher")
-    words = directions.words(2, 3, 0, 10, ROUNDING)
-    expected = [int(words[i // 4]) >> (16 * (i % 4)) & 0xFFFF for i in range(40)]
-    cpu = torch.device("cpu")
-    assert directions.uniform(2, 3, 0, 40, cpu).tolist() == expected
-    assert directions.uniform(2, 3, 7, 11, cpu).tolist() == expected[7:18]
-
-
 def test_kernels_that_do_not_run_or_err_are_not_used_and_it_is_said(monkeypatch):
     """That is so where no C compiler is installed. It is tested on the CPU, with functions in place of the kernels."""
 
     def right(key, number, parameter, start, count, domain, device):
-        words = Directions(key, "gaussian").words(number, parameter, start, count, domain)
+        words = Directions(key, "gaussian").words(number, parameter, start, count)
         return torch.from_numpy(words.view(np.int64)).to(device)
 
     def wrong(*given):

@@ -184,7 +184,7 @@ def test_bad_numbers_move_nothing(bad):
     with pytest.raises(ValueError, match=r"^number must be an integer with 0 <= number"):
         weights.move_([(0, 1.0), (-1, 1.0)])
     assert weights.fingerprint() == before
-    with pytest.raises(ValueError, match=r"^precision must be one of nearest, stochastic, master; got 'double'"):
+    with pytest.raises(ValueError, match=r"^precision must be one of nearest, master; got 'double'"):
         Weights(module, Directions(KEY, "gaussian"), precision="double")
 
 

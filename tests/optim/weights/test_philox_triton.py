@@ -18,7 +18,7 @@ from torch import nn
 pytest.importorskip("triton")
 
 from dpzero_theory.optim.weights import directions as module
-from dpzero_theory.optim.weights.directions import ROUNDING, Directions
+from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.precision import PRECISIONS
 from dpzero_theory.optim.weights.shifted import Ahead
@@ -59,18 +59,14 @@ def truncated(values: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("key", "place", "domain"),
-    [
-        (KEYS[0], (0, 10, 1, 1), ROUNDING),
-        (KEYS[1], (3, 1000, 0, 0), 0),
-        (KEYS[2], (2**40 + 5, 77, 2**33, 2**63 + 3), ROUNDING),
-    ],
+    ("key", "place"),
+    [(KEYS[0], (0, 10, 1, 1)), (KEYS[1], (3, 1000, 0, 0)), (KEYS[2], (2**40 + 5, 77, 2**33, 2**63 + 3))],
 )
-def test_words(kernels: Run[Any], key: int, place: tuple[int, int, int, int], domain: int) -> None:
+def test_words(kernels: Run[Any], key: int, place: tuple[int, int, int, int]) -> None:
     philox = import_module("dpzero_theory.optim.weights.philox_triton")
     start, count, parameter, number = place
-    words = kernels(lambda device: philox.words(key, number, parameter, start, count, domain, device))
-    expected = Directions(key, "gaussian").words(number, parameter, start, count, domain)
+    words = kernels(lambda device: philox.words(key, number, parameter, start, count, 0, device))
+    expected = Directions(key, "gaussian").words(number, parameter, start, count)
     assert (words.cpu().numpy().view(np.uint64) == expected).all()
 
 
@@ -94,13 +90,11 @@ def test_shifts(kernels: Run[Any], kind: str, dtype: torch.dtype, place: tuple[i
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("width", [37, 256])
-def test_rows_and_uniform_fields_and_factors(kernels: Run[Any], kind: str, width: int) -> None:
+def test_rows_and_factors(kernels: Run[Any], kind: str, width: int) -> None:
     directions = Directions(KEYS[2], kind)
     rows = torch.tensor([0, 3, 3, 90])
     found = kernels(lambda device: directions.rows(5, 3, rows.to(device), width))
     assert torch.equal(found.cpu(), directions.rows(5, 3, rows, width))
-    found = kernels(lambda device: directions.uniform(5, 3, 7, width, device))
-    assert torch.equal(found.cpu(), directions.uniform(5, 3, 7, width, CPU))
     factor = kernels(lambda device: Directions(KEYS[2], kind).factor(5, (3, width), device))
     assert factor == directions.factor(5, (3, width), CPU)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.optim.weights.precision import HALF, PRECISIONS, join, round_stochastically, spacing, split
+from dpzero_theory.optim.weights.precision import HALF, PRECISIONS, join, spacing, split
 
 HALVES = list(HALF)
 KEY = 77
@@ -35,18 +35,6 @@ def test_the_spacing_is_the_distance_of_neighbours(dtype):
     gaps = positive.diff()
     assert torch.equal(spacing(positive[:-1].float(), dtype).double(), gaps)
     assert torch.equal(spacing(-positive[:-1].float(), dtype).double(), gaps)
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_stochastic_rounding_takes_a_neighbour_with_the_probability_of_its_place(dtype):
-    """For all 65,536 random fields the mean is x up to 2^-16 of the spacing."""
-    fields, every = torch.arange(65536, dtype=torch.int32), numbers(dtype)
-    for x in values(dtype)[::97]:
-        rounded = round_stochastically(x.expand(65536), dtype, fields).double()
-        below = every[every <= x].max()
-        above = every[every >= x].min()
-        assert set(rounded.unique().tolist()) <= {below.item(), above.item()}
-        assert abs(rounded.mean() - x) <= 2**-16 * (above - below)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
