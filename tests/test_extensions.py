@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier

@@ -52,7 +52,6 @@ from torch.utils.data import default_collate
 from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.files.new_folder import require_new, resolved
-from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
@@ -62,7 +61,7 @@ from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.run import Run, directions_of, weights_of
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.step.step_sizes import StepSize
 from dpzero_theory.optim.weights.groups import Given

@@ -39,11 +39,11 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from dpzero_theory.optim.files.deployment import deployment
     from dpzero_theory.optim.files.folder import OF_TRAINER, both
     from dpzero_theory.optim.files.page import page
-    from dpzero_theory.optim.files.replay import Moves, require_initial, weights_of
     from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, spending_curve, statement
     from dpzero_theory.optim.files.transcript import RUN, Content, contents
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
+    from dpzero_theory.optim.run import Moves, require_initial, weights_of
 
 CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"

@@ -63,7 +63,7 @@ class NoiseSource(ABC):
         of shape `size`. Raises ValueError for a std outside this range or a size that is no shape.
         """
         std = real("std", std, at_least=0.0, at_most=1e300)
-        shape = _shape(size)
+        shape = () if size is None else _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
         tail = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-_WORD_BITS)
         draws: NDArray[np.float64] = std * np.where(words & np.uint64(1), tail, -tail)
@@ -156,16 +156,16 @@ class SeededNoise(NoiseSource):
         return self._generator.bytes(count)
 
 
-def _shape(size: Size | None) -> tuple[int, ...]:
-    if size is None:
-        return ()
+def _shape(size: Size) -> tuple[int, ...]:
+    if isinstance(size, tuple) and all(type(entry) is int and entry >= 0 for entry in size):
+        return size
     sizes = size if isinstance(size, tuple) else (size,)
     return tuple(integer("size", entry, at_least=0) for entry in sizes)
 
 
 def _scale(scale: float | Fraction) -> Fraction:
-    if isinstance(scale, Fraction) and 0 < scale <= _LARGEST_SCALE:
-        return scale
+    if isinstance(scale, Fraction | int) and not isinstance(scale, bool) and 0 < scale <= _LARGEST_SCALE:
+        return Fraction(scale)
     return Fraction(real("scale", scale, above=0.0, at_most=_LARGEST_SCALE))
 
 
@@ -194,27 +194,25 @@ def _bernoulli(a: int, b: int, words: Words) -> bool:
 def _bernoulli_exp(a: int, b: int, words: Words) -> bool:
     """Return True with probability exactly exp(-a/b), a >= 0 and b > 0, by algorithm 1 of Canonne, Kamath and Steinke,
     from random integers `words`."""
-    whole, a = divmod(a, b)
-    for _ in range(whole):
-        if not _bernoulli_exp_unit(1, 1, words):
+    while True:
+        part, k = min(a, b), 1  # exp(-a/b) is a product of factors exp(-part/b) with part <= b
+        while _bernoulli(part, b * k, words):
+            k += 1
+        if k % 2 == 0:
             return False
-    return _bernoulli_exp_unit(a, b, words)
-
-
-def _bernoulli_exp_unit(a: int, b: int, words: Words) -> bool:
-    k = 1
-    while _bernoulli(a, b * k, words):
-        k += 1
-    return k % 2 == 1
+        a -= part
+        if not a:
+            return True
 
 
 def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
+    """Draw an integer x with probability exactly proportional to exp(-|x| denominator/numerator), by algorithm 2."""
     while True:
         remainder = _below(numerator, words)
-        if not _bernoulli_exp_unit(remainder, numerator, words):
+        if not _bernoulli_exp(remainder, numerator, words):
             continue
         whole = 0
-        while _bernoulli_exp_unit(1, 1, words):
+        while _bernoulli_exp(1, 1, words):
             whole += 1
         magnitude = (remainder + numerator * whole) // denominator
         negative = next(words) & 1

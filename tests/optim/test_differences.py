@@ -17,10 +17,10 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import RUN
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.noise import SeededNoise
 from tests.optim.reference import dpzero

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.check import names_of
 from dpzero_theory.optim import private
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.run import replay
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, STEP, Logistic, N, data, losses
 

@@ -12,11 +12,10 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.optim.files.folder import epsilon_of_runs
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import Record, TranscriptError
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.run import Run, replay
 from dpzero_theory.optim.step.algorithm import ALGORITHMS
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history

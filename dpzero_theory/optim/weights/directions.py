@@ -358,7 +358,7 @@ class Directions:
             if target.is_contiguous() and kernels is not None:
                 together.setdefault((target.device, target.dtype), []).append((target, parameter, start))
             else:
-                self.add_(target, number, parameter, scale, start)
+                self.shift(target, number, parameter, scale, start, out=target)
         for (device, dtype), mine in together.items():
             table = self._table(scale, wide(dtype), device)
             for group in _in_groups(mine):

@@ -14,10 +14,9 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.files.folder import KEY, epsilon_of_runs
 from dpzero_theory.optim.files.new_folder import made_whole
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.run import Run, replay
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.ledger import LedgerError

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError
 from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.verify import main as verify
 from tests.optim.small import POISSON, Logistic, data, losses, plan, private, weights
 
@@ -126,7 +126,7 @@ def test_another_processor_replays_the_same_bits(tmp_path: Path) -> None:
     run.run()
     run.close()
     asked = (
-        "import sys; from tests.optim.small import Logistic; from dpzero_theory.optim.files.replay import replay; "
+        "import sys; from tests.optim.small import Logistic; from dpzero_theory.optim.run import replay; "
         "module = Logistic(); replay(sys.argv[1], module); print(module.weight.tolist())"
     )
     done = subprocess.run(

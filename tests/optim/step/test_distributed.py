@@ -2,9 +2,9 @@ from pathlib import Path
 
 import torch
 
-from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.optim.run import replay
 from dpzero_theory.privacy.ledger import Ledger
 from tests import forks
 from tests.optim.ranks import KINDS, PUBLIC, train

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpzero_theory.optim.files.replay import Moves
+from dpzero_theory.optim.run import Moves
 from dpzero_theory.optim.step.update import UPDATES, _root
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from safetensors.torch import load_file  # noqa: E402
 
-from dpzero_theory.optim.files.replay import replay  # noqa: E402
+from dpzero_theory.optim.run import replay  # noqa: E402
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.verify import main  # noqa: E402
 from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402

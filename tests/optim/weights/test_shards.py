@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.verify import Recorded, verify
 from tests import forks
 from tests.optim.sharded import RUNS, TOKENS, Net, finished, half_way, mezo, resumed, seeded, weights
