@@ -1,4 +1,4 @@
-"""A private run inside a Hugging Face Trainer, with frozen layers that run once.  python examples/trainer.py [MODEL]"""
+"""A private run inside a Hugging Face Trainer.  python examples/trainer.py [MODEL]"""
 
 import sys
 
@@ -6,7 +6,6 @@ from datasets import Dataset
 from reviews import minilm_folder, reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, default_data_collator
 
-from dpzero_theory.optim.losses.frozen import cached
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
@@ -20,16 +19,13 @@ train, test = (
     for n in (400, 500)
 )
 test = test.filter(lambda row: row["text"] not in train["text"])  # some are made alike
-tail, train, test = cached(model, train, test, collate=default_data_collator)
 private = {
     "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "expected_batch": 100,
     "steps": 100, "clip": 1.0, "step_size": 2.0, "smoothing": 1e-3, "directions_per_step": 8, "difference": "forward",
 }  # fmt: skip
-arguments = TrainingArguments(
-    "out/trainer", eval_strategy="steps", eval_steps=25, logging_steps=50, report_to="none", remove_unused_columns=False
-)
+arguments = TrainingArguments("out/trainer", eval_strategy="steps", eval_steps=25, logging_steps=50, report_to="none")
 trainer = DPZeroTrainer(
-    tail, arguments, train_dataset=train, eval_dataset=test, processing_class=tokenizer, private=private,
+    model, arguments, train_dataset=train, eval_dataset=test, processing_class=tokenizer, private=private,
     data_collator=default_data_collator,
     compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())},
 )  # fmt: skip

@@ -43,6 +43,7 @@ from benchmarks.llm.last_norm import CLIP, TASK
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
+from benchmarks.llm.states import STATES, States, cached
 from benchmarks.llm.tasks import task
 from benchmarks.llm.top import MODEL, padded
 from benchmarks.llm.tuned import DELTA, NONE, ready
@@ -50,7 +51,6 @@ from benchmarks.pretrained import cache
 from dpzero_theory.audit.bounds import one_run_epsilon
 from dpzero_theory.check import Array
 from dpzero_theory.cli import input_folder, integer
-from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
@@ -105,10 +105,8 @@ class Work:
         chosen = [*whole.values()][: CANARIES + OTHERS + HELD_OUT]
         whole_model: Any = model.module
         body = whole_model.model
-        model.module.requires_grad_(False)
-        body.norm.requires_grad_(True)
         padding = padded(prompter, options, chosen, model.pad, LENGTH)
-        _, states = cached(model.module, padding, folder=cache() / "states")
+        states = cached(whole_model, len(body.layers), padding, cache() / "states")
         self.start = Gain(body.norm.weight.detach(), whole_model.lm_head.weight.detach()[list(options)])
         features, answers = _records(states, torch.tensor(options), body.norm.variance_epsilon)
         self.canaries = features[:CANARIES], 1 - answers[:CANARIES]

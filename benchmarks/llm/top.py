@@ -1,6 +1,6 @@
 """The last layers of a pretrained Llama, which weights of them are trained, and records ready to train them on.
 
-Frozen layers run once for each record (`dpzero_theory.optim.losses.frozen`), and their hidden states are kept in the
+Frozen layers run once for each record (`states`), and their hidden states are kept in the
 user's cache. A record's loss is the cross-entropy of the right answer over the task's answers, of one token each.
 """
 
@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record
+from benchmarks.llm.states import STATES, States, cached
 from benchmarks.llm.tasks import Task
 from benchmarks.pretrained import cache
-from dpzero_theory.optim.losses.frozen import STATES, States, cached
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.task_losses import IGNORED
 
@@ -174,15 +174,13 @@ class Records:
     def states(self, count: int) -> dict[str, States]:
         """Return the records by split, with the hidden states that enter the last `count` layers of the model; with
         their token ids in the place of hidden states if that is all layers."""
-        body: Any = self.model.module.model
         if count not in self._states and count == self.layers:
             self._states[count] = {part: _as_states(records) for part, records in self._rows.items()}
         if count not in self._states:
-            self.model.module.requires_grad_(False)
-            body.norm.requires_grad_(True)
-            body.layers[self.layers - count :].requires_grad_(True)
-            _, *states = cached(self.model.module, *self._rows.values(), folder=cache() / "states")
-            self._states[count] = dict(zip(self._rows, states, strict=True))
+            first, folder = self.layers - count, cache() / "states"
+            self._states[count] = {
+                part: cached(self.model.module, first, records, folder) for part, records in self._rows.items()
+            }
         return self._states[count]
 
     def top(self, trained: Trained, *, usual: bool = False) -> Top:

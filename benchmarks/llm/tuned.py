@@ -27,11 +27,11 @@ from benchmarks.kit.experiment import Cell, Experiment, Flag, Rows, flag
 from benchmarks.kit.rows import having, read_rows
 from benchmarks.kit.tables import half_width, markdown
 from benchmarks.llm.clipping import clipped_sum
+from benchmarks.llm.states import States
 from benchmarks.llm.top import MODEL, Records, Top
 from benchmarks.pretrained import pretrained_folder
 from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.losses.evaluation import Losses
-from dpzero_theory.optim.losses.frozen import States
 from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
