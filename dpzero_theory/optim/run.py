@@ -108,10 +108,14 @@ class Run:
         return record
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
-        """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`). callback: if
-        given, is called after each step with what the step released; if it ends the run by an exception because of what
-        it saw, the run has cost what its plan costs (`get_epsilon`). Raises what `step` raises, and RuntimeError where
-        the weights of several ranks differ at the end."""
+        """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`).
+
+        Raises what `step` raises, and RuntimeError where the weights of several ranks differ at the end.
+
+        Args:
+            callback: if given, is called after each step with what the step released; if it ends the run by an
+                exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
+        """
         self.catch_up()
         while self.releases_left:
             record = self.step()
@@ -168,7 +172,11 @@ class Run:
         Once a release is paid for it is that of the whole plan, since a run may be stopped because of what it has
         released. With stopping="fixed" it is that of the releases paid for (`privacy.stopping`).
 
-        delta: 0 < delta < 1, or 0 for a noise law with a pure epsilon. Raises ValueError for a delta out of range.
+        Args:
+            delta: 0 < delta < 1, or 0 for a noise law with a pure epsilon.
+
+        Raises:
+            ValueError: a delta out of range.
         """
         real("delta", delta, at_least=0.0, below=1.0)
         spent = sum(release.steps for release in self.history)
@@ -189,12 +197,17 @@ class Run:
         return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint of this run. state: what `state_dict` returned, of this process or an earlier one.
+        """Load a checkpoint of this run.
 
         The next step first moves the weights by what the transcript holds beyond the checkpoint.
 
-        The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round. Raises
-        ValueError for a checkpoint of another run.
+        The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round.
+
+        Args:
+            state: what `state_dict` returned, of this process or an earlier one.
+
+        Raises:
+            ValueError: a checkpoint of another run.
         """
         found = Checkpoint.of(state)
         if found.key != self._header.key:
@@ -285,9 +298,11 @@ def weights_of(header: Header, module: nn.Module) -> Weights:
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     """Move the weights of a module as the run in the folder at `path`, or in the file of it alone, did.
 
-    module: with the weights that the run began with. Returns what the run was begun with. Raises TranscriptError for
-    other initial weights, or a run that released vectors, which are kept nowhere, LedgerError for a damaged file, and
-    OSError.
+    Returns what the run was begun with. Raises TranscriptError for other initial weights, or a run that released
+    vectors, which are kept nowhere, LedgerError for a damaged file, and OSError.
+
+    Args:
+        module: with the weights that the run began with.
     """
     header, records = read(Path(path))
     weights = weights_of(header, module)
@@ -357,8 +372,14 @@ class Moves:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back the numbers of the update rule. state: what `state_dict` returned. Raises ValueError for other names
-        or sizes."""
+        """Put back the numbers of the update rule.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: other names or sizes.
+        """
         weights = self._weights
         names = {f"{word}.{name}" for word in self._update.kept for name in weights.names}
         if set(state) != names:

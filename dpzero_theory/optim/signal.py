@@ -14,8 +14,11 @@ from dpzero_theory.optim.files.transcript import read
 class Signal(NamedTuple):
     """The mean square of a run's released numbers over the variance of their noise; 1 where records add nothing.
 
-    first, last: of the first and of the last tenth of the steps, over `numbers` released numbers each. spread: their
-    standard deviation where there is nothing but noise. ratio, ratio_spread: the same of all steps.
+    Attributes:
+        first, last: the ratio over the first, and over the last, tenth of the steps.
+        numbers: how many released numbers each of these two has.
+        spread: the standard deviation of `first` and `last` where there is nothing but noise.
+        ratio, ratio_spread: the ratio over all steps, and its standard deviation where there is nothing but noise.
     """
 
     first: float
@@ -31,13 +34,15 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
 
     A run whose `ratio` is not three `ratio_spread` above 1 cannot be told from one that moves at random: there is too
     much noise, or the clip is too large. A run that learns falls from `first` to `last`; where it does not fall, the
-    step size is too small, or far too large. The released numbers are public, so that this costs no privacy, but a
-    run that is stopped because of it claims the epsilon of its plan (`privacy.stopping`). Each ratio of N numbers has
-    the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
+    step size is too small, or far too large. The released numbers are public, so that this costs no privacy, but a run
+    that is stopped because of it claims the epsilon of its plan (`privacy.stopping`). Each ratio of N numbers has the
+    standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
 
-    folder: of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile. Raises ValueError for a run
-    without noise, one that releases vectors (dpgd-0th), or one that has not made a step; LedgerError for a damaged
-    file; and OSError.
+    Raises ValueError for a run without noise, one that releases vectors (dpgd-0th), or one that has not made a step;
+    LedgerError for a damaged file; and OSError.
+
+    Args:
+        folder: the folder of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile.
     """
     inside = Path(folder, OF_TRAINER)  # of a Trainer's output folder, as `verify` takes it
     header, records = read(inside if inside.is_dir() else Path(folder))

@@ -59,8 +59,13 @@ CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report. name: what is checked or told. value: what was found, or in words what does not hold.
-    holds: whether the check passed; None for a value that is only told."""
+    """One line of the report.
+
+    Attributes:
+        name: what is checked or told.
+        value: what was found, or in words what does not hold.
+        holds: whether the check passed; None for a value that is only told.
+    """
 
     name: str
     value: str | int | float
@@ -70,7 +75,8 @@ class Finding(NamedTuple):
 class Recorded(NamedTuple):
     """Trainable parameters that were read from a file, by name.
 
-    key, position: of a checkpoint, the run's public key and how many releases have moved the weights; else None.
+    Attributes:
+        key, position: of a checkpoint, the run's public key and how many releases have moved the weights; else None.
     """
 
     parameters: Mapping[str, Tensor]
@@ -81,8 +87,9 @@ class Recorded(NamedTuple):
 class Report(NamedTuple):
     """What was found in a run's folder: one finding for each check or value.
 
-    statement, account: the privacy statement and the ledger's content; None unless the files can be read and belong
-    together.
+    Attributes:
+        statement, account: the privacy statement and the ledger's content; None unless the files can be read and belong
+            together.
     """
 
     findings: list[Finding]
@@ -103,8 +110,11 @@ finding that does not hold."""
 def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     """Check a run's folder, and return the report.
 
-    Files that cannot be read, or do not belong together, are a finding that does not hold. initial, final: the weights
-    at the start, from which the run is replayed, and those to compare with the outcome; None to leave that out.
+    Files that cannot be read, or do not belong together, are a finding that does not hold.
+
+    Args:
+        initial, final: the weights at the start, from which the run is replayed, and those to compare with the outcome;
+            None to leave that out.
     """
     found = _verified(folder, initial, final)
     shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found.findings]

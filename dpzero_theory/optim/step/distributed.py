@@ -24,7 +24,9 @@ T = TypeVar("T")
 class Ranks:
     """The ranks of a run: those of torch.distributed's default group if that is initialised, else this process alone.
 
-    rank: the number of this process. count: how many there are.
+    Attributes:
+        rank: the number of this process.
+        count: the number of processes.
     """
 
     def __init__(self) -> None:
@@ -96,8 +98,10 @@ class Ranks:
     def add(self, slots: Sums) -> Sums:
         """Return the sum of the ranks' arrays, on every rank.
 
-        slots: this rank's array, of the same shape on all. Each entry must be zero on all ranks but one, so that the
-        sum has the same bits in any order.
+        Each entry must be zero on all ranks but one, so that the sum has the same bits in any order.
+
+        Args:
+            slots: this rank's array, of the same shape on all.
         """
         if self.count == 1:
             return slots
@@ -108,7 +112,11 @@ class Ranks:
         return total
 
     def gathered(self, value: T) -> list[T]:
-        """Return the values of all ranks in their order, on every rank. value: this rank's."""
+        """Return the values of all ranks in their order, on every rank.
+
+        Args:
+            value: this rank's value.
+        """
         if self.count == 1:
             return [value]
         self._require_thread()
@@ -117,7 +125,11 @@ class Ranks:
         return found  # type: ignore[return-value]
 
     def require_equal(self, name: str, value: str) -> None:
-        """Raise RuntimeError on every rank unless all have the same `value`; name: what it is, for the message."""
+        """Raise RuntimeError on every rank unless all have the same `value`.
+
+        Args:
+            name: what it is, for the message.
+        """
         values = self.gathered(value)
         if len(set(values)) > 1:
             raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
@@ -125,7 +137,8 @@ class Ranks:
     def require_as_first(self, rule: str, value: str) -> None:
         """Raise ValueError on every rank if some rank's `value` is not that of rank 0. Values are not shown.
 
-        rule: the beginning of the message, which says what must be the same.
+        Args:
+            rule: the beginning of the message, which says what must be the same.
         """
         values = self.gathered(value)
         others = [rank for rank, other in enumerate(values) if other != values[0]]

@@ -29,8 +29,13 @@ divided by how many there are after it in all."""
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of step sizes. name: by which arguments name it. falling: its factor after the warm-up. warm_up: W >=
-    0, the number of releases during which the factor rises linearly."""
+    """A schedule of step sizes.
+
+    Attributes:
+        name: by which arguments name it.
+        falling: its factor after the warm-up.
+        warm_up: W >= 0, the number of releases during which the factor rises linearly.
+    """
 
     name: str
     falling: Factor
@@ -71,9 +76,13 @@ def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> t
     """Return the step sizes of a plan: a single one where step_size is a number and the schedule is `constant`, else
     one for each of the T releases, in order.
 
-    step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`. steps: T.
-    schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`. Raises ValueError for any
-    argument that is not so.
+    Args:
+        step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`.
+        steps: T.
+        schedule: how a step size that is a number changes along the run, a name of `SCHEDULES`.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     count, found = check.integer("steps", steps, at_most=MOST_STEPS), SCHEDULES[schedule]
     constant = found.name == "constant"

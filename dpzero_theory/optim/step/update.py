@@ -37,8 +37,9 @@ _LEAST = 1e-8
 class Update(ABC):
     """A rule by which released estimates of the gradient move the weights.
 
-    name: by which a `Plan` names the rule, with its parameters, such as momentum:0.9. kept: names of the numbers that
-    the rule keeps beside each weight, which are 0 at first.
+    Attributes:
+        name: by which a `Plan` names the rule, with its parameters, such as momentum:0.9.
+        kept: names of the numbers that the rule keeps beside each weight, which are 0 at first.
     """
 
     kept: tuple[str, ...] = ()
@@ -51,8 +52,9 @@ class Update(ABC):
     def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
         """Return rule(g_0, ..., g_t) for t = `release`: the vector that, times -alpha, is added to the weights.
 
-        estimate: g_t, whose memory the result takes. kept: the numbers that the rule keeps beside the weights, in the
-        order of their names; they are changed.
+        Args:
+            estimate: g_t, whose memory the result takes.
+            kept: the numbers that the rule keeps beside the weights, in the order of their names; they are changed.
         """
 
 

@@ -76,9 +76,10 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
 class Duals(TorchFunctionMode):
     """A torch mode in which functions get dual numbers (a value with its derivative) in place of parameters.
 
-    places: where each parameter lies in memory, by the parameter's `id`. shift: gives the tangent of each parameter,
-    which is its part of the direction u. unread: a set of parameters' names, from which each name is removed when a
-    function reads the parameter.
+    Args:
+        places: where each parameter lies in memory, by the parameter's `id`.
+        shift: gives the tangent of each parameter, which is its part of the direction u.
+        unread: a set of parameters' names, from which each name is removed when a function reads the parameter.
     """
 
     def __init__(self, places: Mapping[int, Place], shift: Shift, unread: set[str]) -> None:
@@ -140,9 +141,15 @@ def derivative(
 ) -> Tensor:
     """Return the derivative of the tensor `ask()` at the weights, along the direction of `shift`; of the same shape.
 
-    An entry is NaN where that of `ask()` itself is not finite. parameters: the trainable ones, with respect to which
-    the derivative is taken. places: where each of them lies in memory, in the same order. unread: a set of parameters'
-    names, from which those that `ask` reads are removed. Raises ValueError for losses without derivatives.
+    An entry is NaN where that of `ask()` itself is not finite.
+
+    Args:
+        parameters: the trainable ones, with respect to which the derivative is taken.
+        places: where each of them lies in memory, in the same order.
+        unread: a set of parameters' names, from which those that `ask` reads are removed.
+
+    Raises:
+        ValueError: losses without derivatives.
     """
     by_parameter = {id(parameter): place for parameter, place in zip(parameters, places, strict=True)}
     with _differentiable(), forward_ad.dual_level():
@@ -159,10 +166,16 @@ def derivatives(
 ) -> tuple[Tensor, ...]:
     """Return the derivatives of the tensor `ask()` along several directions, computed in one pass; one for each.
 
-    parameters: the trainable ones, with respect to which derivatives are taken. values: a copy of each parameter; the
-    derivatives are taken at these values, and the parameters themselves are not changed. stacks: for each parameter its
-    tangents (its parts of the directions), stacked along a first axis. An entry is NaN where that of `ask()` is not
-    finite. Raises ValueError for losses without derivatives.
+    An entry is NaN where that of `ask()` is not finite.
+
+    Args:
+        parameters: the trainable ones, with respect to which derivatives are taken.
+        values: a copy of each parameter; the derivatives are taken at these values, and the parameters themselves are
+            not changed.
+        stacks: for each parameter its tangents (its parts of the directions), stacked along a first axis.
+
+    Raises:
+        ValueError: losses without derivatives.
     """
 
     def at(*duals: Tensor) -> Tensor:

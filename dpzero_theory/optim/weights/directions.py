@@ -110,12 +110,16 @@ def _in_groups(sources: Iterable[Source]) -> Iterator[list[Source]]:
 class Directions:
     """Computes the random directions u_0, u_1, ... of one run, block by block.
 
-    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian). direction: the name of their law in
-    `sphere.DIRECTIONS`, whose table gives the coordinates.
-
     In the methods, `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
     parameter's index, and coordinates are in row-major order. For a normalised law the methods give g instead of u = g
-    sqrt(d)/||g||, as that factor needs all parameters: `factor` computes it. Raises ValueError for another key or law.
+    sqrt(d)/||g||, as that factor needs all parameters: `factor` computes it.
+
+    Args:
+        key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian).
+        direction: the name of their law in `sphere.DIRECTIONS`, whose table gives the coordinates.
+
+    Raises:
+        ValueError: another key or law.
     """
 
     def __init__(self, key: int | bytes, direction: str) -> None:
@@ -148,7 +152,9 @@ class Directions:
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
         """Return the 64-bit random words (not the coordinates) start, ..., start + count - 1 of one parameter.
 
-        number: of the direction. parameter: its index.
+        Args:
+            number: the direction's number.
+            parameter: the parameter's index.
         """
         generator = self._generator(number, parameter, start)
         words: NDArray[np.uint64] = generator.random_raw(count)
@@ -158,8 +164,12 @@ class Directions:
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
         """Return the factor by which the methods' vectors g must be multiplied to be the direction u.
 
-        It is sqrt(d)/||g|| for a normalised law and 1 for another, with the same bits on every device. number: of the
-        direction. sizes: the numbers of coordinates of all parameters, whose sum is d. device: where it is computed.
+        It is sqrt(d)/||g|| for a normalised law and 1 for another, with the same bits on every device.
+
+        Args:
+            number: the direction's number.
+            sizes: the numbers of coordinates of all parameters, whose sum is d.
+            device: where it is computed.
         """
         if not self.law.normalised:
             return 1.0
@@ -168,8 +178,12 @@ class Directions:
     def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
         """Return ||v||^2 without rounding, where v is the vector of integers along u that `integers` gives.
 
-        number: of the direction u. sizes: the numbers of coordinates of all parameters. This takes one pass over the
-        words, on `device`, unless all coordinates have one magnitude. The last answer is kept.
+        This takes one pass over the words, on `device`, unless all coordinates have one magnitude. The last answer is
+        kept.
+
+        Args:
+            number: the direction's number.
+            sizes: the numbers of coordinates of all parameters.
         """
         if np.ptp(np.abs(self._integers)) == 0:
             return sum(sizes) * int(self._integers[0]) ** 2
@@ -187,7 +201,11 @@ class Directions:
 
         v is g, which is u but for the sphere's factor (`factor`), in units of the largest number of which all values of
         the law's table are multiples: u itself for signs, 2^16 u for Gaussian directions, and 2^16 g for those on the
-        sphere. number: of the direction. parameter: its index.
+        sphere.
+
+        Args:
+            number: the direction's number.
+            parameter: the parameter's index.
         """
         found = np.empty(count, np.int64)
         for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):
@@ -260,9 +278,13 @@ class Directions:
     ) -> Tensor:
         """Return the coordinates scale u of some rows of a parameter of shape (..., width), as a tensor (m, width).
 
-        number: of the direction u. parameter: its index. rows: the numbers of the rows, integers of shape (m,),
-        ascending for speed; the result is on their device. dtype: of the result, float32 or float64. The bits are
-        those that `blocks` gives.
+        The bits are those that `blocks` gives.
+
+        Args:
+            number: the direction's number.
+            parameter: the parameter's index.
+            rows: the numbers of the rows, integers of shape (m,), ascending for speed; the result is on their device.
+            dtype: of the result, float32 or float64.
         """
         kernels = _kernels(rows.device)
         if kernels is not None:
@@ -305,10 +327,13 @@ class Directions:
     ) -> Tensor:
         """Return source + scale u[start : start + source.numel()], in the shape and type of `source`.
 
-        u is the part of direction `number` that belongs to the parameter with this index. out: the tensor to write the
-        result to, which may be `source`; a new one if None. The sum is formed in float32 (float64 for float64) and
-        rounded once to nearest. Temporary memory is at most one piece of `blocks`; where `source` or `out` is not
-        contiguous, as much as `source`.
+        u is the part of direction `number` that belongs to the parameter with this index.
+
+        The sum is formed in float32 (float64 for float64) and rounded once to nearest. Temporary memory is at most one
+        piece of `blocks`; where `source` or `out` is not contiguous, as much as `source`.
+
+        Args:
+            out: the tensor to write the result to, which may be `source`; a new one if None.
         """
         result = torch.empty_like(source) if out is None else out
         if not (source.is_contiguous() and result.is_contiguous()):
@@ -334,8 +359,11 @@ class Directions:
     def shift_all(self, sources: Sequence[Source], number: int, scale: float) -> list[Tensor]:
         """Return source + scale u for each of the sources, a vector for each, with the bits that `shift` gives.
 
-        number: of the direction u. sources: at least one, contiguous vectors of one type on one device. On CUDA one
-        launch of a kernel makes all of them, in one allocation of memory.
+        On CUDA one launch of a kernel makes all of them, in one allocation of memory.
+
+        Args:
+            number: the direction's number.
+            sources: at least one, contiguous vectors of one type on one device.
         """
         first = sources[0][0]
         kernels = _kernels(first.device)
@@ -349,8 +377,11 @@ class Directions:
     def add_all_(self, targets: Sequence[Source], number: int, scale: float) -> None:
         """Add scale u to each of the targets, with the bits that `add_` gives.
 
-        number: of the direction u. targets: tensors of any types on any devices. On CUDA one launch of a kernel adds to
-        all contiguous ones of a type, up to `_TOGETHER` coordinates.
+        On CUDA one launch of a kernel adds to all contiguous ones of a type, up to `_TOGETHER` coordinates.
+
+        Args:
+            number: the direction's number.
+            targets: tensors of any types on any devices.
         """
         together: dict[tuple[torch.device, torch.dtype], list[Source]] = {}
         for target, parameter, start in targets:
@@ -371,8 +402,10 @@ class Directions:
     ) -> None:
         """Write source + scale u[start : start + n] to `out`: what `shift` does, in fewer calls.
 
-        source, out: arrays on the CPU, float32 or float64 of shape (n,). number: of the direction u. parameter: its
-        index.
+        Args:
+            source, out: arrays on the CPU, float32 or float64 of shape (n,).
+            number: the direction's number.
+            parameter: the parameter's index.
         """
         dtype = torch.float64 if source.dtype == np.float64 else torch.float32
         for here, found in self._blocks_on_cpu(number, parameter, start, source.size, scale, dtype):

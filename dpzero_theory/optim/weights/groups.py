@@ -50,9 +50,16 @@ def require(groups: Sequence[Group]) -> None:
 
 
 def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, float]]:
-    """Return the factors (a of the step size, s of the smoothing) of each parameter: (1, 1) outside all groups.
+    """Return the factors (a of the step size, s of the smoothing) of each parameter.
 
-    names: of the parameters. Raises ValueError for a group whose pattern matches no name.
+    They are those of the first group whose pattern matches the parameter's name, and (1, 1) where none does.
+
+    Args:
+        groups: the groups, in the order given.
+        names: the parameters' names.
+
+    Raises:
+        ValueError: a group whose pattern matches no name.
     """
     for pattern, *_ in groups:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -62,7 +62,8 @@ class Rounding:
     def value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:
         """Return the weights flat[here] with their further bits, if there are any, as a tensor of type `wide`.
 
-        flat: what this process holds of the parameter with this index, as a vector.
+        Args:
+            flat: what this process holds of the parameter with this index, as a vector.
         """
         low = self.low.get(index)
         return flat[here].to(wide) if low is None else join(flat[here], low[here])
@@ -70,7 +71,8 @@ class Rounding:
     def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor) -> None:
         """Add delta to flat[here], rounded as the precision says.
 
-        flat: what this process holds of the parameter with this index, as a vector.
+        Args:
+            flat: what this process holds of the parameter with this index, as a vector.
         """
         part, low = flat[here], self.low.get(index)
         if low is None:
@@ -87,8 +89,10 @@ class Rounding:
     def state_dict(self, names: Sequence[str], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the 16 further bits of half-precision weights by the parameter's name, whole, in host memory.
 
-        names, parameters: the names and tensors of all trainable parameters, in order. The bits of sharded parameters
-        are on rank 0 alone.
+        The bits of sharded parameters are on rank 0 alone.
+
+        Args:
+            names, parameters: the names and tensors of all trainable parameters, in order.
         """
         found = {}
         for index, low in self.low.items():
@@ -101,8 +105,11 @@ class Rounding:
     def load_state_dict(self, state: Mapping[str, Tensor], names: Sequence[str], parameters: Sequence[Tensor]) -> None:
         """Put back the further bits of half-precision weights that `state_dict` returned.
 
-        names, parameters: the names and tensors of all trainable parameters, in order. Raises ValueError for other
-        names, types or shapes.
+        Args:
+            names, parameters: the names and tensors of all trainable parameters, in order.
+
+        Raises:
+            ValueError: other names, types or shapes.
         """
         require_names(state, [names[index] for index in self.low])
         for index, low in self.low.items():
@@ -121,7 +128,12 @@ def require_names(state: Mapping[str, Tensor], names: Sequence[str]) -> None:
 
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return, for each entry of x, the distance between neighbouring numbers of the half-precision type `dtype` that
-    have the same exponent as the entry. x: float32 and finite. The distances are powers of two, float32.
+    have the same exponent as the entry.
+
+    The distances are powers of two, float32.
+
+    Args:
+        x: float32 and finite.
     """
     bits, smallest = HALF[dtype]
     power = (x.view(torch.int32) & _EXPONENT).view(torch.float32)
@@ -138,7 +150,9 @@ def join(weights: Tensor, low: Tensor) -> Tensor:
 def split(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the weights of type `dtype` and the 16 further bits whose `join` is x to within 2^-16 of the spacing.
 
-    x: float32. dtype: a half-precision type.
+    Args:
+        x: float32.
+        dtype: a half-precision type.
     """
     weights = x.to(dtype)
     wide = weights.float()

@@ -50,7 +50,8 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 def whole(held: Tensor, parameter: Tensor) -> Tensor:
     """Return the pieces of all processes as one tensor of the parameter's shape; every process must call this.
 
-    held: this process's piece, of the shape that `piece` gives for this parameter.
+    Args:
+        held: this process's piece, of the shape that `piece` gives for this parameter.
     """
     if not is_sharded(parameter):
         return held.view(parameter.shape)
@@ -67,8 +68,10 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
 def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
     """Return a copy in host memory, for a checkpoint, of numbers that are kept one for each weight of a parameter.
 
-    held: those that this process holds. Where the parameter is sharded, rank 0 gets those of all processes as one
-    tensor, and the others get None.
+    Where the parameter is sharded, rank 0 gets those of all processes as one tensor, and the others get None.
+
+    Args:
+        held: the numbers that this process holds.
     """
     if not is_sharded(parameter):
         return held.detach().to("cpu", copy=True)

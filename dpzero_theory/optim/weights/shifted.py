@@ -42,9 +42,11 @@ _AHEAD = 1 << 25
 class Place:
     """Says where in memory this process holds its piece of a trainable parameter.
 
-    name, index: the parameter's name, and its place among the trainable ones. tensor: the piece, which begins with the
-    parameter's coordinate `origin` (0 unless it is sharded), and fills the elements start, ..., stop - 1 of its
-    storage. array: the same memory as a flat numpy array; None where numpy cannot read and write it.
+    Attributes:
+        name, index: the parameter's name, and its place among the trainable ones.
+        tensor: the piece, which begins with the parameter's coordinate `origin` (0 unless it is sharded), and fills the
+            elements start, ..., stop - 1 of its storage.
+        array: the same memory as a flat numpy array; None where numpy cannot read and write it.
     """
 
     name: str
@@ -59,8 +61,13 @@ class Place:
 def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
     """Return where this process holds its piece of each parameter: a list of places for each storage, in memory order.
 
-    parameters: by name. The keys are numbers of storages, as `storage_of` gives them. Raises ValueError where two
-    parameters share memory.
+    The keys are numbers of storages, as `storage_of` gives them.
+
+    Args:
+        parameters: the parameters by name.
+
+    Raises:
+        ValueError: two parameters share memory.
     """
     found: dict[int, list[Place]] = {}
     for index, (name, parameter) in enumerate(parameters.items()):
@@ -125,9 +132,13 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run. directions:
-    those of the run. low: the 16 further bits of half-precision weights x, by the parameter's index. factors: a number
-    for each parameter, by which `scale` is multiplied for it; "scale" in the methods is that product.
+    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run.
+
+    Attributes:
+        directions: the directions of the run.
+        low: the 16 further bits of half-precision weights x, by the parameter's index.
+        factors: a number for each parameter, by which `scale` is multiplied for it; "scale" in the methods is that
+            product.
     """
 
     directions: Directions
@@ -138,9 +149,11 @@ class Shift:
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
         """Write x + scale u, rounded to the type of the weights, to `out`, for some elements of the parameter at a
-        place. start: the first of them, counted from where this process's piece begins.
+        place.
 
-        source: the weights x at these elements, as a vector, of the shape of `out`.
+        Args:
+            start: the first of them, counted from where this process's piece begins.
+            source: the weights x at these elements, as a vector, of the shape of `out`.
         """
         low, first = self.low.get(place.index), place.origin + start
         if low is None:
@@ -177,8 +190,11 @@ class Shift:
         return self.directions.shift_all(sources, self.number, self.scale_of(places[0]))
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
-        """Return x + scale u for some rows of the matrix at a place, rounded to its type; rows: their numbers, shape
-        (m,)."""
+        """Return x + scale u for some rows of the matrix at a place, rounded to its type.
+
+        Args:
+            rows: their numbers, shape (m,).
+        """
         source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
         value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
         return self._rows(place, rows).add_(value).to(source.dtype)
@@ -190,8 +206,11 @@ class Shift:
         return self.directions.add_(zero, self.number, place.index, self.scale_of(place), place.origin)
 
     def rows_of_tangent(self, place: Place, rows: Tensor) -> Tensor:
-        """Return scale u for some rows of the matrix at a place, rounded to its type; rows: their numbers, shape
-        (m,)."""
+        """Return scale u for some rows of the matrix at a place, rounded to its type.
+
+        Args:
+            rows: their numbers, shape (m,).
+        """
         return self._rows(place, rows).to(place.tensor.dtype)
 
     def _rows(self, place: Place, rows: Tensor) -> Tensor:
@@ -212,7 +231,8 @@ class Ahead:
     another order the copies are the same, and more of them are made. Copies are kept until others are made, so that
     memory grows by `_AHEAD` bytes at most, and by no more than the largest parameter.
 
-    largest: the number of bytes of that parameter.
+    Args:
+        largest: the number of bytes of that parameter.
     """
 
     def __init__(self, largest: int) -> None:
@@ -224,8 +244,10 @@ class Ahead:
         """Return x + scale u for what this process holds of the parameter at a place, as a vector; None where copies
         are not made ahead, as on a CPU or where precision "master" keeps further bits.
 
-        places: where all parameters lie in memory, by storage. The caller must not write the copy. Between two points
-        `forget` must be called.
+        The caller must not write the copy. Call `forget()` whenever the point changes.
+
+        Args:
+            places: where all parameters lie in memory, by storage.
         """
         if place.index in self._made:
             return self._made[place.index]
@@ -267,12 +289,20 @@ def _references(tensor: Tensor) -> int:
 class Shifted(TorchDispatchMode):
     """A torch mode that hands shifted copies of the trainable parameters to every operation that reads them.
 
-    shift: the point x + shift u. places: where parameters lie in memory, as `storages` returns it; it is replaced
-    when they get other memory. scratch: lends the memory for the copies on a CPU. ahead: makes them on a GPU; None
-    on a CPU. unread: a set of parameters' names, from which those that are read are removed. guarded: by storage,
-    the name of a buffer or frozen parameter that must not be written, or "" for a buffer that is put back
-    afterwards. written: becomes True when such a buffer is written, or may have been. Operations raise ValueError
-    where they would write a parameter, or read parts of its elements (some bytes of a number).
+    Operations raise ValueError where they would write a parameter, or read parts of its elements (some bytes of a
+    number).
+
+    Args:
+        shift: the point x + shift u.
+        places: where parameters lie in memory, as `storages` returns it; it is replaced when they get other memory.
+        scratch: lends the memory for the copies on a CPU.
+        ahead: makes the copies on a GPU; None on a CPU.
+        unread: a set of parameters' names, from which those that are read are removed.
+        guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that
+            is put back afterwards.
+
+    Attributes:
+        written: becomes True when such a buffer is written, or may have been.
     """
 
     def __init__(
@@ -413,14 +443,20 @@ class Shifted(TorchDispatchMode):
 
 def few_rows(weight: Tensor, rows: Tensor) -> bool:
     """Whether an embedding looks up at most an eighth (one in `_ROWS_SHARE`) as many rows as its matrix `weight` has.
-    rows: the row number of each look-up."""
+
+    Args:
+        rows: the row number of each look-up.
+    """
     return weight.ndim == 2 and rows.numel() * _ROWS_SHARE <= weight.shape[0]
 
 
 def looked_up(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the row numbers to read for an embedding, and for each of its look-ups the index of its row among these.
 
-    rows: the row number of each look-up. On a CPU a row that is looked up several times is read once.
+    On a CPU a row that is looked up several times is read once.
+
+    Args:
+        rows: the row number of each look-up.
     """
     if rows.device.type == "cpu":
         found: tuple[Tensor, Tensor] = torch.unique(rows, return_inverse=True)

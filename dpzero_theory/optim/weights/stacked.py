@@ -34,8 +34,10 @@ class Unread(Shifted):  # type: ignore[no-untyped-call]
 class Stacked(TorchFunctionMode):
     """A torch mode in which functions get other tensors in place of parameters.
 
-    of: the tensor to use in place of each parameter, by the parameter's `id`. call: if given, is called with (function,
-    arguments by position, arguments by name) in place of the function itself.
+    Args:
+        of: the tensor to use in place of each parameter, by the parameter's `id`.
+        call: if given, is called with (function, arguments by position, arguments by name) in place of the function
+            itself.
     """
 
     def __init__(self, of: dict[int, Tensor], call: Callable[..., Any] | None = None) -> None:
@@ -55,8 +57,11 @@ def at_all(
 ) -> tuple[Tensor, ...]:
     """Return what `ask()` gives at each of several points, computed in one pass: one tensor for each point.
 
-    stacks: for each of the parameters its values at the points, stacked along a first axis. Raises ValueError for
-    losses that cannot be computed in one pass.
+    Args:
+        stacks: for each of the parameters its values at the points, stacked along a first axis.
+
+    Raises:
+        ValueError: losses that cannot be computed in one pass.
     """
 
     def at(*values: Tensor) -> Tensor:

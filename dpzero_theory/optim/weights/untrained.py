@@ -31,7 +31,9 @@ MOST_COPIED = 1 << 22
 class _Held(NamedTuple):
     """A buffer or a frozen parameter as it was before an evaluation.
 
-    memory: the tensor's memory at that time. copy: the values that are put back; None where writing is refused.
+    Attributes:
+        memory: the tensor's memory at that time.
+        copy: the values that are put back; None where writing is refused.
     """
 
     name: str
@@ -43,9 +45,14 @@ class _Held(NamedTuple):
 class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
-    parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP replaces
-    them. guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer
-    that is put back. parts: the module and its submodules.
+    Args:
+        parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP
+            replaces them.
+
+    Attributes:
+        guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that
+            is put back.
+        parts: the module and its submodules.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
@@ -59,8 +66,10 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Note which buffers and frozen parameters there are, with their values, before an evaluation, which must leave
-        the same."""
+        """Note which buffers and frozen parameters there are, with their values, before an evaluation.
+
+        What the evaluation changes is undone by `put_back`, not refused.
+        """
         if not (self._leave or (self._live is not None and self._same())):
             self._take()
 
@@ -72,7 +81,8 @@ class Untrained:
     def put_back(self, *, written: bool) -> None:
         """Put back the buffers and registries that an evaluation has changed. Safe to repeat.
 
-        written: whether the evaluation may have written buffers.
+        Args:
+            written: whether the evaluation may have written buffers.
         """
         if not self._leave and self._live is not None and (written or not self._same()):
             self._restore()
