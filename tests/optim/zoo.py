@@ -395,6 +395,7 @@ COUPLED: dict[str, Case] = {
     "centred by collate": (net, cross_entropy, TABLE, lambda records: default_collate(centred(records))),
     "records that are others every second time": table(data=Stateful(lambda x, times, last: x + times % 2)),
     "records that have something of the one before": table(data=Stateful(lambda x, times, last: x - 0.1 * last)),
+    "a data set that draws from the system": table(data=FromTheSystem()),
     "a collate function that draws": (
         net,
         cross_entropy,
@@ -437,6 +438,5 @@ SOUND: dict[str, Case] = {
     "an encoder": text(lambda: Encoder(nested=False)),
     "an encoder over nested tensors": text(lambda: Encoder(nested=True)),
     "a data set that draws": table(data=Jittered(0.1)),
-    "a data set that draws from the system": table(data=FromTheSystem()),
     "padded as it is read": (lambda: Pooled(masked=True), text_losses, Together(Texts(), padded_together), None),
 }

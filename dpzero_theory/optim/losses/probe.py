@@ -3,7 +3,6 @@
 `losses.isolation` says what is looked at, and why.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -213,10 +212,8 @@ def probe(
     if type(data) is not TensorDataset:
         read = dict(zip(places.tolist(), each(data, places.tolist()), strict=True))
         lengths = {number: length_of(record) for number, record in read.items()}
-        same = of_all(each(data, places.tolist()), b"") == of_all(read.values(), b"")
-        if not (same or (_by_chance(data, places.tolist()) and fetch.hold(read))):
+        if of_all(each(data, places.tolist()), b"") != of_all(read.values(), b""):
             raise ValueError(f"{_RULE}; got data that give a record otherwise when it is read again: {_DRAWS}")
-        del read
     kept: list[Indices] = []
 
     def probed(records: Indices) -> ProbeResult:
@@ -270,21 +267,6 @@ def require_signal(look: Look, plan: Plan, rows: int) -> None:
             f" were looked at: no token or class may be labelled, or smoothing = {plan.smoothing:g} may be too small"
             f" for {str(look.weights.parameters[0].dtype).removeprefix('torch.')}"
         )
-
-
-def _by_chance(data: Data, numbers: list[int]) -> bool:
-    """Whether two copies of a data set read differently though the global random generators are seeded alike. Such a
-    data set draws from a source that cannot be seeded, such as the operating system.
-
-    A data set whose records depend on what was read before is no such one, and two copies of it read the same if it
-    keeps its state itself. numbers: of the records that are read. Returns False where the data set cannot be copied.
-    """
-    try:
-        copies = [copy.deepcopy(data) for _ in range(2)]
-    except Exception:
-        return False
-    one, other = (of_all(each(each_copy, numbers), b"") for each_copy in copies)
-    return one != other
 
 
 def _probed(

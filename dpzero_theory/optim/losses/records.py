@@ -1,6 +1,5 @@
 """The records of a run: which data sets are accepted, and how the batch of some records is made."""
 
-import copy
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -127,13 +126,12 @@ class Alike:
     To that end torch's, numpy's and Python's global generators are seeded. Where records are read one by one, each
     record has draws of its own, wherever it stands. Where they are read many at a time, the draws of each batch begin
     with the same ones, so that records in equal places have equal draws if each draws equally often. by_place: whether
-    a batch that was read many at a time has drawn at random. A data set that draws by other means is read once, see
-    `hold`. data: the records. collate: makes the batch of a list of records; torch's default_collate if None.
+    a batch that was read many at a time has drawn at random. data: the records. collate: makes the batch of a list of
+    records; torch's default_collate if None.
     """
 
     def __init__(self, data: Data, collate: Collate) -> None:
         self.by_place = False
-        self._held: Mapping[int, Any] = {}
         whole = collate is None and isinstance(data, TensorDataset)
         self._together = whole or hasattr(data, "__getitems__")
         self._read: Callable[[list[int]], Any] = (
@@ -151,22 +149,11 @@ class Alike:
                 found = self._read(numbers)
                 self.by_place |= draws.begun
             else:
-                found = [self._one(number, draws) for number in numbers]
+                found = []
+                for number in numbers:
+                    draws.begin(number)
+                    found += self._read([number])
         return self._join(found)  # draws in `collate` stay random: made equal, they would be shared by records
-
-    def hold(self, records: Mapping[int, Any]) -> bool:
-        """Use these records instead of reading them again, if the data set is read one record at a time.
-
-        records: those that were read, by their numbers. Returns whether the data set is read one record at a time.
-        """
-        self._held = {} if self._together else records
-        return not self._together
-
-    def _one(self, number: int, draws: "_Draws") -> Any:
-        if number in self._held:
-            return copy.copy(self._held[number])
-        draws.begin(number)
-        return self._read([number])[0]
 
 
 class Unreadable:

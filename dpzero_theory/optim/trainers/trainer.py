@@ -331,10 +331,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     def _last_checkpoint(self) -> str | None:
         """Return the folder of the last checkpoint that has its file `dpzero.pt` (so it is complete), or None."""
-        numbered = Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        whole = {path.name.rpartition("-")[2]: path for path in numbered if (path / _STATE).exists()}
-        steps = [int(step) for step in whole if step.isdecimal()]
-        return str(whole[str(max(steps))]) if steps else None
+        numbered = sort_checkpoints(output_dir=self.args.output_dir)
+        return next((path for path in reversed(numbered) if Path(path, _STATE).exists()), None)
 
     def _loaded(self, path: Path) -> dict[str, Any]:
         try:

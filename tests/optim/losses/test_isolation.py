@@ -85,7 +85,7 @@ def test_losses_that_mix_records_are_refused_before_anything_is_there(
 
 
 class Linear8bitLt(nn.Linear):
-    """Has of bitsandbytes' layer of this name the threshold; `test_quantised` trains with the layer itself."""
+    """Has of bitsandbytes' layer of this name the threshold."""
 
     def __init__(self, threshold: float) -> None:
         super().__init__(D, 1)

@@ -97,14 +97,6 @@ def test_all_other_fields_are_refused_at_once_before_anything_is_made(tmp_path: 
         require_honoured(more)
 
 
-def test_what_is_set_after_the_start_is_refused_too(tmp_path: Path) -> None:
-    trainer = made(tmp_path / "out")
-    trainer.args.weight_decay = 0.1
-    with pytest.raises(ValueError, match=r"^weight_decay must be left at"):
-        trainer.train()
-    assert not (tmp_path / "out" / "_dpzero").exists()
-
-
 BETTER: dict[str, Any] = {
     "evaluated": OTHERS, "eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "metric_for_best_model": "score",
     "greater_is_better": True,
@@ -320,18 +312,37 @@ def test_what_no_run_has_is_refused_when_the_trainer_is_made(
     assert not (tmp_path / "out").exists()
 
 
-def test_searches_that_are_not_paid_for_are_refused(tmp_path: Path) -> None:
-    trainer = made(tmp_path)
-    with pytest.raises(ValueError, match=r"^trial must be None: .*privacy.selection"):
-        trainer.train(trial=object())
-    with pytest.raises(ValueError, match=r"^hyperparameter_search must be .*privacy.selection"):
-        trainer.hyperparameter_search(n_trials=2)
+def searched(trainer: Any) -> None:
+    trainer.hyperparameter_search(n_trials=2)
 
 
-def test_labels_that_are_none_of_the_models_are_one_line(tmp_path: Path) -> None:
-    trainer = made(tmp_path)
+def sharded(trainer: Any) -> None:
+    trainer.is_fsdp_enabled = True
+    trainer.train()
+
+
+def decayed(trainer: Any) -> None:
+    trainer.args.weight_decay = 0.1
+    trainer.train()
+
+
+def mislabelled(trainer: Any) -> None:
     trainer.train_dataset = [{**row, "labels": 7} for row in ROWS]
-    with pytest.raises(ValueError, match=r"^labels must be integers from 0 to 1, the model's classes") as found:
-        trainer.train()
+    trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda trainer: trainer.train(trial=object()), "trial must be None: .*privacy.selection"),
+        (searched, "hyperparameter_search must be .*privacy.selection"),
+        (sharded, "the Trainer does not shard: use torch's fully_shard"),
+        (decayed, "weight_decay must be left at"),
+        (mislabelled, "labels must be integers from 0 to 1, the model's classes"),
+    ],
+)
+def test_what_no_run_does_is_one_line_before_anything_is_there(tmp_path: Path, work: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}") as found:
+        work(made(tmp_path))
     assert "\n" not in str(found.value)
     assert not (tmp_path / "_dpzero").exists()

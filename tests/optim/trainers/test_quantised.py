@@ -1,4 +1,4 @@
-"""Quantised bases with adapters inside TRL's Trainer: of a GGUF file, and of bitsandbytes."""
+"""A quantised base of a GGUF file, with adapters, inside TRL's Trainer."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ peft = pytest.importorskip("peft", reason="the dev extra is not installed")
 from datasets import Dataset  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
-    BitsAndBytesConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
@@ -91,32 +90,3 @@ def test_weights_that_could_not_be_saved_are_refused_before_they_are_trained(bas
     with pytest.raises(ValueError, match=r"model must be one that can be saved, or save_strategy 'no'; got .*gguf"):
         trainer(base, tmp_path / "run")
     assert trainer(base, tmp_path / "run", save="no").train().global_step == PRIVATE["steps"]
-
-
-def of_bits(folder: Path, **bits: Any) -> DPZeroSFTTrainer:
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), num_key_value_heads=2, **sizes)).save_pretrained(
-        folder / "base"
-    )
-    found = AutoModelForCausalLM.from_pretrained(
-        folder / "base", quantization_config=BitsAndBytesConfig(**bits), device_map="cpu", dtype=torch.float32
-    )
-    with torch.no_grad():  # a layer in 4 bits repacks itself when it is first run on a processor
-        found.eval()(input_ids=torch.zeros(1, 2, dtype=torch.long))
-    private = {**PRIVATE, "isolation": "exact", "micro_batch": 1}
-    return trainer(found, folder / "run", private=private, peft_config=adapter())
-
-
-@pytest.mark.parametrize("bits", [{"load_in_4bit": True}, {"load_in_8bit": True, "llm_int8_threshold": 0.0}], ids=str)
-def test_adapters_on_a_base_of_bitsandbytes_are_trained(bits: dict[str, Any], tmp_path: Path) -> None:
-    made = of_bits(tmp_path, **bits)
-    assert {type(part).__name__ for part in made.model.modules()} & {"Linear4bit", "Linear8bitLt"}
-    assert made.train().global_step == PRIVATE["steps"]
-    assert any(weight.abs().max() > 0 for name, weight in made.model.named_parameters() if "lora_B" in name)
-
-
-def test_the_threshold_of_outliers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^module must keep records apart; got .*proj.* in 8 bits .* = 6, by"):
-        of_bits(tmp_path, load_in_8bit=True).train()

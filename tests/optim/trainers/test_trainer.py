@@ -50,33 +50,19 @@ def trainer(folder: Path, callback: StopAt, **changes: Any) -> DPZeroTrainer:
 def made(
     folder: Path,
     *,
-    private: dict[str, Any] = PRIVATE,
+    private: Any = PRIVATE,
     evaluated: Any = None,
     callbacks: Any = (),
-    options: dict[str, Any] | None = None,
-    **arguments: Any,
+    options: Any = (),
+    **fields: Any,
 ) -> DPZeroTrainer:
-    """Returns a trainer with these training arguments.
-
-    Args:
-        folder: the output folder.
-        private: the settings of the private run.
-        evaluated: the data set for evaluations.
-        callbacks: the trainer's callbacks.
-        options: further arguments of the trainer itself.
-        arguments: the training arguments.
-    """
+    """Return a trainer. evaluated: the data set for evaluations. options: further arguments of the trainer itself.
+    fields: of the training arguments."""
     common = {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
-    return DPZeroTrainer(
-        model(),
-        transformers.TrainingArguments(str(folder), **{**common, **arguments}),
-        train_dataset=ROWS,
-        eval_dataset=evaluated,
-        data_collator=transformers.default_data_collator,
-        callbacks=list(callbacks),
-        private=private,
-        **(options or {}),
-    )
+    arguments = transformers.TrainingArguments(str(folder), **{**common, **fields})
+    given = {"eval_dataset": evaluated, "callbacks": list(callbacks), "private": private, **dict(options)}
+    collate = transformers.default_data_collator
+    return DPZeroTrainer(model(), arguments, train_dataset=ROWS, data_collator=collate, **given)
 
 
 def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
@@ -100,18 +86,6 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
-def test_sharding_is_refused(tmp_path: Path) -> None:
-    refused = trainer(tmp_path, StopAt(-1))
-    refused.is_fsdp_enabled = True
-    with pytest.raises(ValueError, match="does not shard: use torch's fully_shard"):
-        refused.train()
-    assert not (tmp_path / "_dpzero").exists()
-
-
-def state_of(folder: Path, step: int) -> Path:
-    return folder / f"checkpoint-{step}" / "dpzero.pt"
-
-
 def test_the_model_card_has_the_statement_that_verify_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,13 +107,11 @@ def test_the_model_card_has_the_statement_that_verify_writes(
 
 def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path) -> None:
     trainer(tmp_path, StopAt(5)).train()
-    state = state_of(tmp_path, 4)
-    # A crash during the writing of a checkpoint's state leaves a file of this name.
-    state.rename(state.with_name("dpzero.pt.part"))
+    (tmp_path / "checkpoint-4" / "dpzero.pt").unlink()
     last = trainer(tmp_path, StopAt(-1))
     assert last._last_checkpoint() == str(tmp_path / "checkpoint-2")
     assert last.train(resume_from_checkpoint=True).global_step == 6
-    state_of(tmp_path, 6).write_bytes(b"PK damaged\n")
+    (tmp_path / "checkpoint-6" / "dpzero.pt").write_bytes(b"PK damaged\n")
     with pytest.raises(ValueError, match=r"dpzero.pt must be a checkpoint of this run; name an earlier one") as found:
         trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=True)
     assert "\n" not in str(found.value)
