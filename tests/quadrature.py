@@ -6,7 +6,7 @@ import math
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.special import roots_gegenbauer, roots_jacobi
+from scipy.special import roots_gegenbauer
 
 Array = NDArray[np.float64]
 
@@ -31,17 +31,6 @@ def _unit_sphere_rule(d: int, order: int) -> tuple[Array, Array]:
     below, v = _unit_sphere_rule(d - 1, order)
     rows = [np.column_stack([np.full(len(v), t), math.sqrt(1 - t * t) * below]) for t in x]
     return np.vstack(rows), np.outer(w / w.sum(), v).ravel()
-
-
-def ball_rule(d: int, order: int = 4) -> tuple[Array, Array]:
-    """Returns points, shape (m, d), and weights of a rule for the uniform law on the ball of radius sqrt(d).
-
-    It is exact for polynomials of degree < 2 * order.
-    """
-    x, w = roots_jacobi(order, 0, d - 1)  # The density of the radius is proportional to rho^(d-1)
-    sphere, v = sphere_rule(d, order)
-    points = ((1 + x) / 2)[:, None, None] * sphere
-    return points.reshape(-1, d), np.outer(w / w.sum(), v).ravel()
 
 
 def gaussian_rule(d: int, order: int = 4) -> tuple[Array, Array]:

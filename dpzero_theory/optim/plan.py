@@ -10,8 +10,7 @@ from typing import Any, Unpack
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES, Difference, require_smoothing
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
-from dpzero_theory.optim.step.step_sizes import MOST_STEPS, StepSize, step_sizes
-from dpzero_theory.optim.step.update import UPDATES, Update
+from dpzero_theory.optim.step.update import MOST_STEPS, UPDATES, StepSize, Update, step_sizes
 from dpzero_theory.optim.weights.groups import Given, Group, groups_of, require
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -160,7 +159,7 @@ class Plan:
             noise: `gaussian`, or `laplace`, which has a pure epsilon too.
             direction: `rademacher`, `sphere` or `gaussian`.
             directions_per_step: K; a record's K differences are clipped jointly, and a step uses the mean.
-            schedule: what becomes of step_size, if that is a number, along the run: a name of `step_sizes.SCHEDULES`.
+            schedule: what becomes of step_size, if that is a number, along the run: a name of `step.update.SCHEDULES`.
             update: how releases move the weights: `plain`, `momentum:B` or `adam:B1,B2` (`step.update`).
             weight_decay: w >= 0, decoupled: each step takes alpha w x off the weights x.
             groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of

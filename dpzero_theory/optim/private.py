@@ -63,7 +63,7 @@ from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.run import Run, directions_of, weights_of
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.step.step_sizes import StepSize
+from dpzero_theory.optim.step.update import StepSize
 from dpzero_theory.optim.weights.groups import Given
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 from dpzero_theory.privacy.schedule import SECRET_BYTES
@@ -243,7 +243,7 @@ def make_private(
             `weights.precision`.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number: 2 K
-            with central differences, K + 1 with forward ones, and K derivatives with exact ones. See `weights.stacked`.
+            with central differences, K + 1 with forward ones, and K derivatives with exact ones. See `weights.passes`.
             It changes memory, speed and rounding.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: True goes on with the run in the folder, which must have been begun with all of this; False refuses a

@@ -52,8 +52,8 @@ from dpzero_theory.optim.losses.probe import Look, ProbeResult, equal, evaluable
 from dpzero_theory.optim.losses.records import Alike, Collate, Data, fetcher
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.distributed import Ranks, named
-from dpzero_theory.optim.weights.derivatives import NONE
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.passes import NONE
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.derivatives import NONE, derivative, derivatives
 from dpzero_theory.optim.weights.directions import Directions, wide
 from dpzero_theory.optim.weights.groups import Group, factors
+from dpzero_theory.optim.weights.passes import NONE, Unread, at_all, derivative, derivatives
 from dpzero_theory.optim.weights.precision import HALF, Rounding, require_names
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -35,7 +35,6 @@ from dpzero_theory.optim.weights.shards import (
     whole,
 )
 from dpzero_theory.optim.weights.shifted import Ahead, Place, Scratch, Shift, Shifted, extent, storages
-from dpzero_theory.optim.weights.stacked import Unread, at_all
 from dpzero_theory.optim.weights.untrained import Untrained
 
 _BLOCK = 1 << 17
@@ -101,12 +100,12 @@ class Weights:
         """Return function(module) with the weights at each of the points, in their order.
 
         A point is a pair (number, shift), which means x + shift u_number. Where the shift is None, the result is the
-        derivative of function(module) along u_number at x (see `weights.derivatives`).
+        derivative of function(module) along u_number at x (see `weights.passes`).
 
         Args:
             points: either all with a shift, or all with None for derivatives.
             function: what is evaluated.
-            at_once: how many points are evaluated in one pass (see `weights.stacked`), which changes the results by
+            at_once: how many points are evaluated in one pass (see `weights.passes`), which changes the results by
                 rounding only.
 
         Raises:

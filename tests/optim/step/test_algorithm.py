@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.step.algorithm import to_lattice
+from dpzero_theory.optim.step.algorithm import clip_scalars, clip_vectors, to_lattice
 from dpzero_theory.privacy.relation import Relation
 from tests.optim.small import contributions, plan
 
@@ -19,6 +20,8 @@ Array = NDArray[np.float64]
 
 
 PLAN = plan()
+exact = settings(deadline=None, derandomize=True, max_examples=60)
+anything = st.floats(allow_nan=True, allow_infinity=True)
 
 
 NUMBERS = st.one_of(
@@ -82,3 +85,33 @@ def test_vectors_are_clipped_jointly_and_rounded_toward_zero(
     exact = np.array(expected) * 10_000
     assert (np.abs(found) <= np.abs(exact)).all()
     assert np.abs(found - exact).max() <= 1.0001
+
+
+@exact
+@given(arrays(float, 5, elements=anything), st.floats(1e-300, 1e300))
+def test_scalar_clip(values, clip):
+    clipped = clip_scalars(values, clip)
+    assert (np.abs(clipped) <= clip).all()
+    for before, after in zip(values, clipped, strict=True):
+        if math.isnan(before):
+            assert after == 0
+        elif abs(before) <= clip:
+            assert after == before
+        else:
+            assert after == math.copysign(clip, before)
+
+
+@exact
+@given(arrays(float, (4, 3), elements=anything), st.floats(1e-3, 1e3))
+def test_vector_clip_of_any_rows(rows, clip):
+    clipped = clip_vectors(rows, clip)
+    for before, after in zip(rows, clipped, strict=True):
+        if not np.isfinite(before).all():
+            np.testing.assert_array_equal(after, 0)
+            continue
+        norm = math.hypot(*before)
+        assert math.hypot(*after) <= min(clip, norm) * (1 + 1e-14)
+        if norm < clip * (1 - 1e-14):
+            np.testing.assert_allclose(after, before, rtol=1e-15, atol=0)
+        elif 1e-290 < norm < 1e290:
+            np.testing.assert_allclose(after, before * (clip / norm), rtol=1e-13, atol=1e-300)

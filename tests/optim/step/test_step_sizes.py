@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from dpzero_theory.optim.step.step_sizes import step_sizes
+from dpzero_theory.optim.step.update import step_sizes
 
 STEPS = 20
 
