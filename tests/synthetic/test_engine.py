@@ -1,6 +1,7 @@
-"""Tests that the engine equals the line-by-line algorithms on the same directions and noise, for every setting."""
+"""Tests that runs on many settings at once equal the line-by-line algorithms, and of the parts of the engines."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.step.algorithm import clip_vectors
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
-from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
+from dpzero_theory.synthetic import clipping, engine, first_order
+from dpzero_theory.synthetic.captured import Captured
+from dpzero_theory.synthetic.first_order import dpgd
+from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks, directions_of, drawn_on, on_sphere
+from dpzero_theory.synthetic.products import Products, _blocked_sums, _sort_rows, form_path, products, step_loop
 from tests.optim import reference
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
@@ -148,3 +153,222 @@ def test_a_gpu_gives_what_the_cpu_gives(method: str) -> None:
     ]
     close(found[1].last, found[0].last)
     close(found[1].gradient_squared, found[0].gradient_squared)
+
+
+@pytest.mark.parametrize(("seed", "n", "d", "mode", "start", "block"), CASES)
+def test_first_order_lanes_equal_the_reference(seed: int, n: int, d: int, mode: str, start: float, block: int) -> None:
+    problem = quadratic(seed, n, d, mode)
+    grid, x0 = lanes(seed, 12, 40), np.full(d, start)
+    other = np.random.default_rng(seed).standard_normal(d)
+    expected = runs(reference.dpgd, x0, grid, None, problem=problem)
+    standard = SeededNoise(7)
+    outcome = dpgd(problem, x0, grid, noise=lambda k: standard.gaussian(1.0, (k, d)), centers=[other])
+    close(outcome.last, np.array([run[-1] for run in expected]))
+    close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
+    close_forms(outcome, problem, expected, [problem.center, other])
+
+
+def test_lanes_that_move_together_part_when_a_sample_comes_near() -> None:
+    """Settings whose runs move together part when a sample comes near enough not to be clipped.
+
+    On this grid alpha C and alpha sigma coincide for several settings; from far away all samples are clipped, near them
+    some are not.
+    """
+    problem, x0 = quadratic(6, 40, 8, "b"), np.full(8, 8.0)
+    grid = Lanes.grid(
+        steps=(5, 60), step_sizes=(0.03, 0.1, 0.3), clips=(0.3, 1.0, 3.0, 10.0), noise_std=lambda _, clip: 0.05 * clip
+    )
+    leader = first_order._leaders(grid)
+    followers = np.flatnonzero(leader != np.arange(len(grid)))
+    assert len(followers) == 2 * 4  # For each number of steps there are 12 products alpha C, of which 8 are different
+    expected = runs(reference.dpgd, x0, grid, None, problem=problem)
+    apart = [np.abs(expected[lane] - expected[leader[lane]]).max(axis=1) > 1e-9 for lane in followers]
+    first = [int(path.argmax()) if path.any() else -1 for path in apart]
+    assert {-1, 1} < set(first)  # Some pairs of runs never part, some part at once, and some in between
+    standard = SeededNoise(7)
+    outcome = dpgd(problem, x0, grid, noise=lambda k: standard.gaussian(1.0, (k, 8)))
+    close(outcome.last, np.array([path[-1] for path in expected]))
+    close(outcome.average, np.array([path[:-1].mean(axis=0) for path in expected]))
+    close_forms(outcome, problem, expected, [problem.center])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_what_the_cpu_gives_for_dpgd() -> None:
+    problem, grid = quadratic(3, 200, 20, "c"), lanes(3, 12, 60)
+    standard = np.random.default_rng(4).standard_normal((60, 20))
+    found = [dpgd(problem, np.zeros(20), grid, noise=from_array(standard), device=device) for device in ("cpu", "cuda")]
+    close(found[1].last, found[0].last)
+    close(found[1].gradient_squared, found[0].gradient_squared)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_loop_gives_what_the_loop_gives_for_new_values_and_shapes() -> None:
+    captured = Captured(step_loop)
+    for seed, (steps, n, count) in enumerate([(5, 50, 3), (5, 50, 3), (2, 50, 4)]):
+        rng = np.random.default_rng(seed)
+        given = [
+            torch.as_tensor(values, device="cuda")
+            for values in (
+                np.sort(rng.standard_normal((steps, n)), axis=1),
+                rng.standard_normal((steps, n + 1)),
+                rng.standard_normal((steps, count)),
+                rng.standard_normal((steps, steps)),
+                rng.random(count),
+                rng.random((steps, count)),
+                rng.standard_normal((steps, count)),
+            )
+        ]
+        torch.testing.assert_close(captured(*given), step_loop(*given), rtol=1e-12, atol=1e-12)
+    assert len(captured._recorded) == 2
+
+
+@pytest.mark.parametrize("width", [1, 3, 64])
+def test_the_mean_of_clipped_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clipping, "SAMPLES", 7)
+    rng = np.random.default_rng(width)
+    rows = rng.standard_normal((40, width))
+    rows -= rows.mean(axis=0)
+    h, clip = rng.standard_normal((width, 6)), np.array([0.01, 0.5, 2.0, 5.0, 10.0, 1e3])
+    clipped_mean = clipping.ClippedMean(torch.as_tensor(rows), torch.float64)
+    mean, nearest = clipped_mean(torch.as_tensor(h), torch.as_tensor(clip))
+    for lane, bound in enumerate(clip):
+        vectors = h[:, lane] - rows
+        np.testing.assert_allclose(mean[:, lane], clip_vectors(vectors, bound).mean(axis=0), rtol=1e-12, atol=1e-13)
+        norms = np.linalg.norm(vectors, axis=1)
+        if bound < norms.max():
+            assert nearest[lane] == pytest.approx(norms.min())
+    assert nearest[-1] == 0
+
+
+STEPS, N, D, LANES = 6, 9, 10, 4
+
+
+def inputs(vector: bool) -> dict[str, torch.Tensor | None]:
+    draw = torch.Generator().manual_seed(5)
+    shapes = {"w": (STEPS, D), "points": (N, D), "y": (D, LANES), "noise": (STEPS, D)}
+    made: dict[str, torch.Tensor | None] = {
+        name: torch.randn(shape, generator=draw, dtype=torch.float64) for name, shape in shapes.items()
+    }
+    return made if vector else {**made, "noise": None}
+
+
+def part(values: dict[str, torch.Tensor | None], metric: torch.Tensor, at: slice) -> Products:
+    w, points, y, noise = (values[name] for name in ("w", "points", "y", "noise"))
+    assert w is not None
+    assert points is not None
+    assert y is not None
+    lanes = [(y[at], None if noise is None else noise[:, at]), (2 * y[at], None)]
+    return products(w[:, at], points[:, at], lanes, [metric[at]])
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_forms_along_a_path_are_those_of_its_points(vector: bool) -> None:
+    values, metric = inputs(vector), torch.rand(D, dtype=torch.float64)
+    given = part(values, metric, slice(0, D))
+    draw = torch.Generator().manual_seed(6)
+    move = torch.randn(STEPS, LANES, generator=draw, dtype=torch.float64)
+    push = torch.rand(LANES, generator=draw, dtype=torch.float64)
+    w, y, noise = values["w"], values["y"], values["noise"]
+    assert w is not None
+    assert y is not None
+    paths = [form_path(*of, move, push).numpy() for of in zip(given.starts[0], given.grams, strict=True)]
+    own = given.starts[0][0].own(push).numpy()
+    drift = torch.zeros_like(y)
+    for t in range(STEPS + 1):
+        np.testing.assert_allclose(paths[0][t], (y**2).sum(dim=0), rtol=1e-10)
+        np.testing.assert_allclose(paths[1][t], (metric[:, None] * y**2).sum(dim=0), rtol=1e-10)
+        if t < STEPS:
+            start = values["y"]
+            assert start is not None
+            np.testing.assert_allclose(own[t], w[t] @ (start - drift), rtol=1e-10)
+            y = y - w[t][:, None] * move[t]
+            if noise is not None:
+                y = y - noise[t][:, None] * push
+                drift = drift + noise[t][:, None] * push
+
+
+@pytest.mark.parametrize("n", [1, 5, 128, 300])
+def test_sums_by_products_are_running_sums(n: int) -> None:
+    rows = torch.randn(4, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    torch.testing.assert_close(_blocked_sums(rows), rows.cumsum(dim=1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rows_are_sorted_whatever_they_hold(dtype: torch.dtype) -> None:
+    """Rows are sorted whatever they hold.
+
+    They hold equal values, one value, one value so far away that all others share a bin, and only tiny values.
+    """
+    draw = torch.randn(6, 3000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    draw[0] = 2.5
+    draw[1] = draw[1].round()
+    draw[2, 7] = 1e30
+    draw[3] *= 1e-30
+    for rows in (draw.to(dtype), draw[:, :1].to(dtype)):
+        assert torch.equal(_sort_rows(rows), rows.sort(dim=1).values)
+
+
+def test_the_grid_of_lanes_and_its_blocks() -> None:
+    grid = Lanes.grid(steps=[20, 10], step_sizes=[0.1, 1.0], clips=[1.0, 2.0, 3.0], noise_std=lambda t, c: t * c)
+    assert len(grid) == 12
+    assert grid.steps.tolist() == [20] * 6 + [10] * 6
+    assert grid.clip[:4].tolist() == [1.0, 2.0, 3.0, 1.0]
+    assert grid.noise_std[-1] == 30.0
+    assert blocks(grid.steps, 8) == [(0, 8), (8, 10), (10, 18), (18, 20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("steps", 0),
+        ("steps", 1.5),
+        ("step_size", 0),
+        ("clip", -1),
+        ("noise_std", -1),
+        ("smoothing", float("nan")),
+    ],
+)
+def test_lanes_refuse_what_no_run_could_use(name: str, value: float) -> None:
+    good: dict[str, Any] = {"steps": 1, "step_size": 1, "clip": 1, "noise_std": 0, "smoothing": 1}
+    with pytest.raises(ValueError, match=name):
+        Lanes.of(**{**good, name: value})
+    with pytest.raises(ValueError, match="one-dimensional"):
+        Lanes.of(**{**good, "clip": np.ones((2, 2))})
+
+
+def test_blocks_cover_every_step_once_and_no_lane_ends_inside_one() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        steps, size = rng.integers(1, 60, rng.integers(1, 6)), int(rng.integers(1, 70))
+        found = blocks(steps, size)
+        assert [t for start, stop in found for t in range(start, stop)] == list(range(steps.max()))
+        assert all(stop - start <= size for start, stop in found)
+        assert not any(start < end < stop for start, stop in found for end in steps.tolist())
+
+
+def test_the_longest_come_first_and_the_index_undoes_it() -> None:
+    grid = Lanes.of(steps=[3, 1, 3, 2], step_size=[0.1, 0.2, 0.3, 0.4], clip=1, noise_std=0)
+    run, back = grid.longest_first()
+    assert run.steps.tolist() == [3, 3, 2, 1]
+    assert run.step_size.tolist() == [0.1, 0.3, 0.4, 0.2], "lanes of equal length keep their order"
+    assert run.take(back).step_size.tolist() == grid.step_size.tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_streams_drawn_on_a_device_are_normal_and_a_function_of_the_key(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    whole, part, other = (drawn_on(device, key, 8) for key in ([1, 0], [1, 0], [1, 1]))
+    rows = torch.as_tensor(whole(10_000))
+    assert rows.shape == (10_000, 8)
+    assert torch.equal(torch.as_tensor(part(10_000)), rows)
+    values = rows.cpu().numpy().ravel()
+    limit = 4.5 / np.sqrt(len(values))  # The limit is 4.5 standard errors for each of four numbers.
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+        assert abs((values**power).mean() - moment) < limit * np.sqrt(variance)
+    assert abs((values * torch.as_tensor(other(10_000)).cpu().numpy().ravel()).mean()) < limit
+    u = torch.as_tensor(on_sphere(drawn_on(device, [1, 0], 8))(100))
+    torch.testing.assert_close(u.square().sum(dim=1).cpu(), torch.full((100,), 8.0, dtype=torch.float64))
+    torch.testing.assert_close(u * rows[:100].norm(dim=1, keepdim=True) / 8**0.5, rows[:100])

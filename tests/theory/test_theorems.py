@@ -1,4 +1,4 @@
-"""Tests of Theorems 1-3 and Corollaries 1-3 against the paper's displayed formulas in mpmath."""
+"""Tests of the theorems and corollaries against the paper's displayed formulas in mpmath."""
 
 import math
 from typing import Any
@@ -10,6 +10,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.theory.calculate import calibrated_gdp
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.theorems import theorem_2
 from tests import paper_oracle as paper
 
 IDS = list(paper.STATEMENTS)
@@ -138,3 +139,36 @@ def test_a_corollary_never_prescribes_zero_steps(id: str, power: int) -> None:
     p = prescribe(id, problem, math.sqrt(1.001 * 2.0**power / 8) / problem.n)
     assert 0 < p.T < 1
     assert (p.steps, p.evaluations, p.guarantee) == (1, problem.n, Guarantee.SUBOPTIMALITY)
+
+
+def test_less_than_one_step_becomes_one_with_a_note() -> None:
+    """Where the theorem gives less than one step, one step is prescribed, with a note (Remark rmk:bound)."""
+    problem = Problem(n=10, d=10**6, r=10)
+    p = theorem_2(problem, calibrated_gdp(0.1, 1e-6, "paper"))
+    assert p.T < 1
+    assert p.steps == 1
+    assert p.evaluations == 10
+    assert p.noise_std == pytest.approx(2 * p.clip / (10 * p.gdp), rel=1e-12)
+    assert any("below 1" in note for note in p.notes)
+    assert p.vacuous
+    assert p.bound_at_steps > p.bound
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("field", ["lipschitz", "smoothness", "gap", "loss_bound"])
+@pytest.mark.parametrize("value", [1e-300, 1e300])
+def test_results_beyond_float_range_are_refused_not_returned(id: str, field: str, value: float) -> None:
+    problem = Problem(**{**BASE, "n": 10**15, "d": 3, "r": 2.0, field: value, "pl": min(1e-3, value)})
+    try:
+        p = prescribe(id, problem, 0.4)
+    except PreconditionError:
+        return
+    for name in (*DISPLAYED, "noise_std"):
+        assert 0 < getattr(p, name) < math.inf
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("gdp", [math.nan, 0.0, "1"])
+def test_bad_gdp_is_refused(id: str, gdp: Any) -> None:
+    with pytest.raises(ValueError, match="gdp must be"):
+        prescribe(id, Problem(**BASE, pl=0.5), gdp)

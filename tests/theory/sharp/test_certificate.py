@@ -1,5 +1,11 @@
+"""Tests of the sharpened certificate: independent quadrature, brute force, difference rules, Poisson, extremes."""
+
 import dataclasses
 import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -7,10 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dpzero_theory as dz
 from dpzero_theory.check import PreconditionError
+from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.limits import most_directions, step_cap
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
+from dpzero_theory.theory.sharp.constants import LAWS
+from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
+from dpzero_theory.theory.sharp.last_iterate import certify_last_iterate, prescribe_last_iterate
+from dpzero_theory.theory.sharp.poisson import ANY_LOSS, poisson_noise, prescribe_for_points, prescribe_poisson
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
@@ -99,6 +113,12 @@ def test_certificate_is_the_theorem_by_independent_quadrature(seed: int) -> None
     assert found.bound == pytest.approx(expected, rel=1e-7)
 
 
+def test_dimension_free() -> None:
+    bounds = [prescribe(dataclasses.replace(PAPER, d=d), GDP, max_steps=5000).bound for d in (10**3, 10**6, 10**12)]
+    assert bounds[1] == pytest.approx(bounds[0], rel=0.05)
+    assert bounds[2] == pytest.approx(bounds[1], rel=1e-5)
+
+
 def test_the_papers_setting() -> None:
     capped = prescribe(PAPER, GDP, max_steps=4672)
     assert 0.004 < prescribe(PAPER, GDP).bound < capped.bound < 0.013
@@ -108,12 +128,6 @@ def test_the_papers_setting() -> None:
     assert capped.noise_std == pytest.approx(expected, rel=1e-15)
     assert capped.evaluations == 46_720_000
     assert capped.id == "theorem-3-sharp"
-
-
-def test_dimension_free() -> None:
-    bounds = [prescribe(dataclasses.replace(PAPER, d=d), GDP, max_steps=5000).bound for d in (10**3, 10**6, 10**12)]
-    assert bounds[1] == pytest.approx(bounds[0], rel=0.05)
-    assert bounds[2] == pytest.approx(bounds[1], rel=1e-5)
 
 
 problems = st.builds(
@@ -234,3 +248,294 @@ def test_bad_parameters(name: str, value: object) -> None:
 def test_bad_requests(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         prescribe(PAPER, **({"gdp": GDP} | {name: value}))
+
+
+@pytest.mark.parametrize("direction", ["sphere", "rademacher", "frame"])
+def test_the_best_number_of_directions_by_brute_force(direction: str) -> None:
+    problem = Problem(n=2000, d=30, r=4)
+
+    def bound(k: int | str) -> float:
+        return prescribe(problem, GDP, max_evaluations=2000 * 900, direction=direction, directions_per_step=k).bound
+
+    assert bound("best") <= 1.005 * min(bound(k) for k in range(1, 31))
+
+
+def test_the_best_number_for_poisson_batches_and_for_the_last_iterate() -> None:
+    def by_clt(rate: float, steps: int, _: object) -> float:
+        return 2 / math.sqrt(math.log1p((GDP / rate) ** 2 / steps))
+
+    cap = 46_720 * PAPER.n
+    found = prescribe_poisson(PAPER, GDP, by_clt, max_evaluations=cap, directions_per_step="best")
+    assert round(found.sample_rate * PAPER.n * found.directions_per_step * found.steps) == found.evaluations <= cap
+    for k in (1, 16, 1024):
+        other = prescribe_poisson(PAPER, GDP, by_clt, max_evaluations=cap, directions_per_step=k)
+        assert found.bound <= other.bound * 1.005
+    with_pl = dataclasses.replace(PAPER, pl=0.05)
+    last = prescribe_last_iterate(with_pl, GDP, schedule="shrinking", max_evaluations=cap, directions_per_step="best")
+    for k in (1, 4, 256):
+        other = prescribe_last_iterate(with_pl, GDP, schedule="shrinking", max_evaluations=cap, directions_per_step=k)
+        assert last.bound <= other.bound * 1.01
+    assert last.evaluations == PAPER.n * last.directions_per_step * last.steps <= cap
+
+
+def test_an_impossible_number_of_directions_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^directions_per_step must be an integer"):
+        prescribe(PAPER, GDP, directions_per_step="most")
+    with pytest.raises(PreconditionError, match=r"^dpgd-0th has one direction a step; got directions_per_step = 2"):
+        prescribe(PAPER, GDP, directions_per_step=2, algorithm="dpgd-0th")
+    with pytest.raises(PreconditionError, match=r"^max_evaluations >= n directions_per_step is required"):
+        prescribe(PAPER, GDP, directions_per_step=2, max_evaluations=PAPER.n)
+
+
+def test_poisson_with_the_accountant() -> None:
+    accountant = poisson_noise(2, 1e-6)
+    fixed = prescribe_poisson(PAPER, GDP, accountant, max_evaluations=4_672_000, expected_batch=0.01 * PAPER.n)
+    assert fixed.steps == 46_720
+    assert fixed.noise_multiplier == pytest.approx(accountant(0.01, 46_720, Relation.REPLACE_ONE), rel=1e-14)
+    assert (fixed.sampling, fixed.sample_rate, fixed.relation) == ("poisson", 0.01, Relation.REPLACE_ONE)
+    assert fixed.noise_std == pytest.approx(fixed.noise_multiplier * fixed.clip / 100, rel=1e-12)
+    found = prescribe_poisson(PAPER, GDP, accountant, max_evaluations=4_672_000, max_steps=200_000)
+    assert found.steps <= 200_000
+    assert found.evaluations <= 4_672_001
+    assert found.bound < fixed.bound < prescribe(PAPER, GDP, max_evaluations=4_672_000).bound
+    again = certificate(
+        PAPER,
+        step_size=found.step_size,
+        steps=found.steps,
+        clip=found.clip,
+        smoothing=found.smoothing,
+        noise_std=found.noise_std,
+        sample_rate=found.sample_rate,
+    )
+    assert again.bound == found.bound
+
+
+def test_the_accountant_is_asked_about_the_relation_that_is_prescribed() -> None:
+    asked = []
+
+    def noise(rate: float, steps: int, relation: Relation) -> float:
+        asked.append(relation)
+        return relation.sensitivity * math.sqrt(steps) / GDP
+
+    both = {
+        name: prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, expected_batch=0.1 * PAPER.n, relation=name)
+        for name in Relation
+    }
+    assert set(asked) == set(Relation)
+    assert all(p.relation is name for name, p in both.items())
+    assert both[Relation.ADD_REMOVE].bound < both[Relation.REPLACE_ONE].bound
+    with pytest.raises(ValueError, match=r"^relation must be one of"):
+        prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, relation="neighbours")
+
+
+def test_batch_steps_directions_and_rule_are_chosen_together() -> None:
+    """At 9,344 evaluations of each record a choice by hand, K = 23, batch 77, 26,355 steps, is beaten by both rules.
+
+    No rule, K and rate of a coarse grid has a smaller bound than what is found.
+    """
+    noise, budget = poisson_noise(2, 1e-6), 9_344 * PAPER.n
+    found = prescribe_for_points(PAPER, 2, 1e-6, max_points=budget)
+    assert (found.difference, found.sampling) == ("forward", "poisson")
+    assert found.points <= budget * (1 + 1e-9)
+    by_hand = prescribe_poisson(
+        PAPER, GDP, noise, max_points=77 * 24 * 26_355, expected_batch=77, directions_per_step=23, difference="forward"
+    )
+    assert found.bound < by_hand.bound < prescribe(PAPER, GDP, max_points=budget, directions_per_step="best").bound
+    for rule in ANY_LOSS:
+        for k in (8, 64):
+            for batch in (5, 100):
+                other = prescribe_poisson(
+                    PAPER,
+                    GDP,
+                    noise,
+                    max_points=budget,
+                    expected_batch=batch,
+                    directions_per_step=k,
+                    difference=rule,
+                )
+                assert found.bound <= other.bound
+
+
+AT: dict[str, Any] = {"step_size": 0.05, "steps": 4672, "clip": 3.0, "noise_std": 0.05}
+
+
+def _unit_noise(rate: float, steps: int, relation: object) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_one_certificate_for_central_and_forward_and_the_limit_for_exact(law: str) -> None:
+    central, forward = (
+        certificate(PAPER, **AT, direction=law, smoothing=1e-5, difference=rule) for rule in ("central", "forward")
+    )
+    assert forward == central
+    exact = certificate(PAPER, **AT, direction=law, smoothing=0, difference="exact")
+    assert exact.bound < central.bound
+    assert exact.bound == pytest.approx(certificate(PAPER, **AT, direction=law, smoothing=1e-30).bound, rel=1e-14)
+
+
+@pytest.mark.parametrize("law", ["sphere", "rademacher"])
+def test_one_run_and_the_last_iterate_at_no_smoothing(law: str) -> None:
+    """At smoothing lambda = 0 the certificates for one run and for the last iterate are limits for small lambda."""
+    problem = Problem(n=10_000, d=2000, r=8.178, pl=0.1)
+    exact, small = (
+        RunParameters(**AT, direction=law, smoothing=smoothing, difference=rule)
+        for rule, smoothing in (("exact", 0.0), ("forward", 1e-30))
+    )
+    run = certify_run(problem, exact, failure=0.05).bound
+    assert run == pytest.approx(certify_run(problem, small, failure=0.05).bound, rel=1e-12)
+    last = certify_last_iterate(problem, **vars(exact))
+    assert last == pytest.approx(certify_last_iterate(problem, **vars(small)), rel=1e-12)
+    prescribed = prescribe_last_iterate(
+        problem, GDP, schedule="constant", max_points=3000 * problem.n, direction=law, difference="exact"
+    )
+    assert (prescribed.smoothing, prescribed.steps, prescribed.points) == (0, 1500, 3000 * problem.n)
+    assert "error rate" in prescribed.notes[0]
+
+
+@pytest.mark.parametrize(("rule", "smoothing"), [("exact", 1e-9), ("exact", math.nan), ("central", 0), ("forward", 0)])
+def test_the_smoothing_of_a_rule(rule: str, smoothing: float) -> None:
+    with pytest.raises(ValueError, match=r"^smoothing must be"):
+        certificate(PAPER, **AT, smoothing=smoothing, difference=rule)
+
+
+@pytest.mark.parametrize("rule", ["backward", None])
+def test_unknown_rules(rule: Any) -> None:
+    for ask in (
+        lambda: certificate(PAPER, **AT, smoothing=1e-6, difference=rule),
+        lambda: prescribe(PAPER, GDP, max_points=10**8, difference=rule),
+        lambda: dz.prescribe(PAPER, epsilon=2, delta=1e-6, difference=rule),
+        lambda: prescribe_poisson(PAPER, GDP, _unit_noise, max_points=10**8, difference=rule),
+    ):
+        with pytest.raises(ValueError, match=r"^difference must be one of central, forward, exact"):
+            ask()
+
+
+@pytest.mark.parametrize("rule", DIFFERENCES)
+@pytest.mark.parametrize("points", [2, 3, 4, 7.5, 64, 1e5, 1e9])
+def test_most_directions_by_trial(rule: str, points: float) -> None:
+    by_trial = sum(DIFFERENCES[rule].points(k) <= points for k in range(1, 2**16 + 1))
+    assert most_directions(None, points, rule) == by_trial
+    assert most_directions(3, points, rule) == min(3, by_trial)
+    assert most_directions(None, None, rule) is None
+
+
+@pytest.mark.parametrize(("rule", "steps"), [("central", 10), ("forward", 16), ("exact", 16)])
+def test_the_cap_on_points(rule: str, steps: int) -> None:
+    problem = Problem(n=1000, d=10, r=2)
+    points = DIFFERENCES[rule].points(4) * steps * problem.n
+    assert step_cap(problem, None, None, 4, max_points=points, difference=rule) == steps
+    assert step_cap(problem, None, None, 4, max_points=points - 1, difference=rule) == steps - 1
+    assert step_cap(problem, 7, None, 4, max_points=points, difference=rule) == 7
+    assert step_cap(problem, None, 4 * 1000 * 3, 4, max_points=points, difference=rule) == 3
+    with pytest.raises(PreconditionError, match=r"^max_points >= "):
+        step_cap(problem, None, None, 4, max_points=4999, difference=rule)
+
+
+@pytest.mark.parametrize(("rule", "bound"), [("central", 0.00768), ("forward", 0.0060), ("exact", 0.0060)])
+def test_the_best_number_of_directions_for_a_rule(rule: str, bound: float) -> None:
+    """The chosen number of directions K is about the best one of K = 1, 4, ... 19, at 9,344 evaluations of a record."""
+    found = prescribe(PAPER, GDP, max_points=9344 * PAPER.n, directions_per_step="best", difference=rule)
+    assert found.bound <= bound
+    assert found.points <= 9344 * PAPER.n < found.points + PAPER.n * DIFFERENCES[rule].points(found.directions_per_step)
+    every = [
+        prescribe(PAPER, GDP, max_points=9344 * PAPER.n, directions_per_step=k, difference=rule).bound
+        for k in range(1, 21, 3)
+    ]
+    assert found.bound <= 1.002 * min(every)
+    parameters = {name: getattr(found, name) for name in (*AT, "smoothing", "directions_per_step", "difference")}
+    assert certificate(PAPER, **parameters).bound == found.bound
+
+
+def test_poisson_batches_have_rules_too() -> None:
+    """With Poisson batches at rate one, and the noise of full batches, the prescription is that for full batches."""
+
+    def noise(rate: float, steps: int, relation: object) -> float:
+        return 2 * math.sqrt(steps) / GDP
+
+    for rule in DIFFERENCES:
+        full = prescribe(PAPER, GDP, max_points=9344 * PAPER.n, directions_per_step=6, difference=rule)
+        drawn = prescribe_poisson(
+            PAPER, GDP, noise, max_points=9344 * PAPER.n, directions_per_step=6, difference=rule, expected_batch=PAPER.n
+        )
+        assert (drawn.difference, drawn.steps, drawn.points) == (rule, full.steps, full.points)
+        assert drawn.bound == pytest.approx(full.bound, rel=1e-12)
+    with pytest.raises(ValueError, match=r"^max_evaluations or max_points must be given"):
+        prescribe_poisson(PAPER, GDP, noise)
+    with pytest.raises(PreconditionError, match=r"max_points >= expected_batch 4 are required"):
+        prescribe_poisson(
+            PAPER, GDP, noise, max_points=399, directions_per_step=3, difference="forward", expected_batch=100
+        )
+
+
+@pytest.mark.parametrize("rule", DIFFERENCES)
+def test_a_prescription_is_certified_at_its_rule(rule: str) -> None:
+    found = dz.prescribe(PAPER, epsilon=2, delta=1e-6, max_points=9344 * 10_000, difference=rule)
+    assert dz.certify(PAPER, found).bound == found.bound
+    assert dz.certify(PAPER, found.plan()).bound == pytest.approx(found.bound, rel=1e-9)
+
+
+ENDS = (5e-324, 1e-300, 1e-150, 1e-50, 1.0, 1e50, 1e150, 1e300, 1.7e308)
+LAWS = ("sphere", "gaussian", "rademacher", "frame")
+
+
+def _or_one_line(function: Callable[..., Any]) -> Any:
+    """Returns what the function returns, or None after an error of one line that states a rule.
+
+    Warnings are errors in these tests.
+    """
+    try:
+        return function()
+    except ValueError as error:
+        if re.fullmatch(r".* (must be|is required|raise the cap).*", str(error)) is None:
+            raise
+        return None
+
+
+def _problem(rng: np.random.Generator) -> Problem | None:
+    units = {name: float(rng.choice(ENDS)) for name in ("lipschitz", "smoothness", "gap") if rng.random() < 0.4}
+    d = int(rng.choice([1, 2, 10**6, 10**18]))
+    pl = units.get("smoothness", 1.0) * float(rng.choice([1, 1e-3, 1e-300]))
+    rank = [None, 1.0, float(d)][int(rng.integers(3))]
+    n, r = int(rng.choice([1, 10**4, 10**18])), float(rng.choice([1.0, d**0.5, d]))
+    found: Problem | None = _or_one_line(lambda: Problem(n=n, d=d, r=r, sample_rank=rank, pl=pl, **units))
+    return found
+
+
+def _law(rng: np.random.Generator) -> dict[str, Any]:
+    return {"direction": str(rng.choice(LAWS)), "directions_per_step": int(rng.choice([1, 4, 10**6]))}
+
+
+def test_certificates_at_every_end() -> None:
+    rng = np.random.default_rng(0)
+    answered = 0
+    for problem in filter(None, (_problem(rng) for _ in range(800))):
+        at: dict[str, Any] = {name: float(rng.choice(ENDS)) for name in ("step_size", "clip", "smoothing", "noise_std")}
+        at |= {"steps": int(rng.choice([1, 10**4, 10**15])), **_law(rng)}
+        rate, ratio = float(rng.choice([5e-324, 1e-150, 1e-9, 1.0])), float(rng.choice([1.0, 1.01, 1e300]))
+        found = _or_one_line(partial(certificate, problem, sample_rate=rate, **at))
+        last = _or_one_line(partial(certify_last_iterate, problem, noise_ratio=ratio, **at))
+        if found is not None:
+            answered += 1
+            assert found.bound > 0
+            assert found.vacuous == (found.bound >= problem.lipschitz**2)
+        assert last is None or last > 0
+    assert answered > 60
+
+
+def test_prescriptions_at_every_end() -> None:
+    rng = np.random.default_rng(1)
+    answered = 0
+    for problem in filter(None, (_problem(rng) for _ in range(40))):
+        gdp = float(rng.choice(ENDS))
+        at = {"max_steps": [None, 1, 10**15][int(rng.integers(3))], **_law(rng)}
+        for function in (
+            partial(prescribe, problem, gdp, **at),
+            partial(prescribe_last_iterate, problem, gdp, schedule="shrinking", **at),
+            partial(prescribe_poisson, problem, gdp, lambda *_: 1.0, max_evaluations=10**9, **at),
+        ):
+            found = _or_one_line(function)
+            for name in () if found is None else ("step_size", "clip", "smoothing", "noise_std", "bound"):
+                assert 0 < getattr(found, name) < math.inf, (name, found)
+            answered += found is not None
+    assert answered > 10
