@@ -1,11 +1,19 @@
+"""Tests of what is seen of a loop: outputs, prints, files, tokens, and the records that it is given."""
+
 import gc
+import gzip
+import io
 import logging
+import math
 import os
 import random
 import sys
 import tempfile
 import time
 import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +21,12 @@ import numpy as np
 import pytest
 
 from benchmarks.zoo.table import claim, records
+from dpzero_theory.audit import datasets
 from dpzero_theory.audit.claim import View
-from dpzero_theory.audit.loop import Loop, LoopFailed, Train, watch
+from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, Train, watch
 from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.audit.system import generators_kept, known_clocks, known_entropy
+from dpzero_theory.audit.tokens import contents, tokens, where
 
 
 def loop(train: Train, view: View | None = None, **settings: Any) -> Loop:
@@ -154,13 +164,6 @@ def test_names_that_change_are_one_place(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_place_comes_back_after_an_exception(tmp_path: Path) -> None:
-    before = Path.cwd()
-    with pytest.raises(KeyError), watch(tmp_path):
-        raise KeyError("any")
-    assert Path.cwd() == before
-
-
 def test_a_working_folder_is_gone_with_its_loop() -> None:
     one = loop(lambda rows, seed, settings: [0.0])
     one.run()
@@ -169,3 +172,106 @@ def test_a_working_folder_is_gone_with_its_loop() -> None:
     del one
     gc.collect()
     assert not folder.exists()
+
+
+def content(value: Any) -> list[Any]:
+    [(_, found)] = contents("any", value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ('{"run": "e857b1f3144df62b", "x": 1.5}', [b'{"run":', b'"', b"e857b1f3144df62b", b'",', b'"x":', 1.5, b"}"]),
+        (
+            "123e4567-e89b-12d3-a456-426614174000 1234567890123456",
+            [b"123e4567-e89b-12d3-a456-426614174000", 1234567890123456.0],
+        ),
+        ("log_e857b1f3144df62b.bin", [b"log_", b"e857b1f3144df62b", b".bin"]),
+        ("1.2345678901234567e-05", [1.2345678901234567e-05]),
+        ("loss=0.5, step 3 fine", [b"loss=", 0.5, b",", b"step", 3.0, b"fine"]),
+        (b"-1e-3 x", [-1e-3, b"x"]),
+        (2, [2.0]),
+        (True, [1.0]),
+        ([1.0, math.nan], [1.0, b"nan"]),
+        (np.arange(3.0), [0.0, 1.0, 2.0]),
+        ({"a": 1}, [b"{'a':", 1.0, b"}"]),
+        (b"\x00\x01\x02\x03\x04\x05\x06\x07", [b"\x00\x01\x02\x03", b"\x04\x05\x06\x07"]),
+    ],
+)
+def test_what_is_shown_as_numbers_and_words(value: Any, wanted: list[Any]) -> None:
+    assert content(value) == wanted
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_packed_files_are_opened(pack: Callable[[bytes], bytes]) -> None:
+    assert content(pack(b"loss 0.5")) == [b"loss", 0.5]
+
+
+def test_what_only_begins_like_a_packed_file_is_taken_as_it_is() -> None:
+    assert content(b"\x1f\x8b\x00\x01\x02\x03\x04\x05") == [b"\x1f\x8b\x00\x01", b"\x02\x03\x04\x05"]
+    assert content(b"PK\x03\x04\x02\x03\x04\x05") == [b"PK\x03\x04\x02\x03\x04\x05"]
+
+
+def test_archives_and_arrays_are_opened() -> None:
+    raw = io.BytesIO()
+    np.savez(raw, a=np.array([1.5, 2.5]), b=np.array([3]))
+    assert dict(contents("file x.npz", raw.getvalue())) == {"file x.npz/a.npy": [1.5, 2.5], "file x.npz/b.npy": [3.0]}
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        archive.writestr("model/data", "0.5")
+    assert dict(contents("file y", raw.getvalue())) == {"file y/data": [0.5]}
+
+
+def test_places_have_numbers_and_a_count() -> None:
+    found = tokens(LoopOutput(None, shown={"loss": [0.5, 0.25], "printed": ""}))
+    assert found == {("loss", 0): 0.5, ("loss", 1): 0.25, ("loss", -1): 2.0, ("printed", -1): 0.0}
+    assert where(("loss", 1)) == "loss, number 1"
+    assert where(("loss", -1)) == "loss, how much there is"
+
+
+ROWS = np.arange(6.0).reshape(3, 2)
+PAIRS = [(np.array([1.0, 2.0]), 1), (np.array([3.0, 4.0]), 0)]
+
+
+def test_neighbours_leave_the_data_alone() -> None:
+    other = datasets.replaced(ROWS, 1, ROWS[0])
+    np.testing.assert_array_equal(other[1], [0.0, 1.0])
+    np.testing.assert_array_equal(ROWS[1], [2.0, 3.0])
+    assert len(datasets.removed(ROWS, 0)) == 2
+    assert datasets.removed(PAIRS, 0) == PAIRS[1:]
+    assert datasets.filled(PAIRS, PAIRS[0]) == [PAIRS[0]] * 2
+    np.testing.assert_array_equal(datasets.filled(ROWS, ROWS[2]), [[4.0, 5.0]] * 3)
+
+
+def test_labels_stay() -> None:
+    features, label = datasets.scaled(PAIRS[0], -2.0)
+    np.testing.assert_array_equal(features, [-2.0, -4.0])
+    assert label == 1
+    features, label = datasets.mirrored(PAIRS[0])
+    np.testing.assert_array_equal(features, [-1.0, -2.0])
+    assert label == 1
+    np.testing.assert_array_equal(datasets.mirrored(np.array([1.0, 2.0, 3.0])), [-1.0, -2.0, 3.0])
+    assert datasets.scaled("text", 2.0) == "text"
+
+
+@pytest.mark.parametrize(
+    "records", [ROWS, PAIRS, [0.5, 1.5, 2.5], ["a", "b", "c"]], ids=["rows", "pairs", "numbers", "words"]
+)
+def test_extremes_have_the_records_kind(records: object) -> None:
+    for record in datasets.extremes(records):
+        assert type(record) is type(records[0])  # type: ignore[index]
+
+
+def test_numbers_and_poison() -> None:
+    assert datasets.numbers(PAIRS[0]) == [1.0, 2.0]
+    assert datasets.numbers("text") == []
+    first, second, *ends, largest = datasets.poisoned(ROWS[0])
+    assert np.isnan(first).all()
+    assert np.isinf(second).all()
+    assert {int(np.flatnonzero(one != ROWS[0])[0]) for one in ends} == {0, len(ROWS[0]) - 1}
+    assert all((one != ROWS[0]).sum() == 1 for one in ends)
+    assert (np.abs(largest) == np.finfo(ROWS.dtype).max).all()
+    assert [type(one) for one in datasets.poisoned(PAIRS[0])] == [tuple] * 9
+    assert list(datasets.poisoned("text")) == []
+    assert datasets.each_scaled(PAIRS, 3.0)[1][0].tolist() == [9.0, 12.0]

@@ -1,10 +1,22 @@
-"""For each check: loops of the zoo whose fault it finds, and loops that it does not report."""
+"""For each check: loops whose fault it finds, loops that it does not report, and the effects that it states."""
 
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from benchmarks.zoo.table import LOOPS
-from dpzero_theory.audit.conformance import every
+import dpzero_theory as dz
+from benchmarks.zoo.table import LOOPS, D, claim, records
+from dpzero_theory.audit.conformance import check, every
 from dpzero_theory.audit.finding import HELD, VIOLATED
+from dpzero_theory.audit.report import AuditReport
+from dpzero_theory.optim.files.folder import KEY
 from tests.audit.small import SOUND, ZEROTH, audit, changed
 
 FOUND = {
@@ -136,3 +148,135 @@ def test_an_adaptive_clip_is_asked_for_what_it_took() -> None:
 def test_the_two_basic_loops_hold_where_they_can() -> None:
     assert set(audit(SOUND).named("could not be tested")) == {"noise-from-directions", "batches-secret"}
     assert set(audit(ZEROTH).named("could not be tested")) == {"batches-secret"}
+
+
+_DRAWN = "source = np.random.default_rng(seed * 2**40 + {})"
+"""The noise follows the seed, which is secret, so that the tests have no chance in them."""
+
+
+def _number(text: str, after: str) -> float:
+    return float(text.split(after)[1].split()[0])
+
+
+def _normal(line: str) -> str:
+    return line.replace("NORMAL", "source.standard_normal(total.size)")
+
+
+PLANTED: dict[str, Callable[[str], list[str]]] = {
+    "noise-size": lambda power: [f"std = {_number(power, 'less than ')} * settings['noise_multiplier'] * clip"],
+    # Signs of which a share of one half plus this distance are positive: at 0 the distribution functions differ by it
+    "noise-law": lambda power: [
+        _normal(
+            f"noise = std * np.abs(NORMAL)"
+            f" * np.where(source.random(total.size) < 0.5 + {_number(power, 'functions ')}, 1, -1)"
+        )
+    ],
+    "noise-independence": lambda power: [
+        _normal(
+            f"noise = std * NORMAL if not step else {power.split()[-1]} * kept[-1]"
+            f" + std * np.sqrt(1 - {power.split()[-1]} ** 2) * NORMAL; kept.append(noise)"
+        )
+    ],
+    "representable": lambda power: [
+        _normal("noise = np.round(NORMAL / GRID) * GRID * std").replace(
+            "GRID", f"2.0 ** -{int(power.split('2^-')[1].split()[0]) - 1}"
+        )
+    ],
+    "sensitivity": lambda power: [
+        f"each = scaled(gradients, clip * {_number(power, 'more than ') / _number(power, 'where ') * (1 + 1e-6)})"
+    ],
+    "batches": lambda power: [
+        f"batch = np.flatnonzero(draw.random(len(data)) < size / n + {_number(power, 'within about ')} * (size < n))"
+    ],
+}
+"""For each check whose report states a size, the changed line in which an effect of this size is planted."""
+
+
+@pytest.fixture(scope="module")
+def sound() -> AuditReport:
+    return audit(changed(_DRAWN.format(1)), runs=60)
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_the_effect_that_a_held_check_would_have_seen_is_seen(sound: AuditReport, name: str) -> None:
+    assert sound[name].status == HELD, sound[name].says
+    after = audit(changed(_DRAWN.format(2), *PLANTED[name](sound[name].power)), name, runs=60)[name]
+    assert after.status == VIOLATED, f"{sound[name].power}: {after.says}"
+
+
+def test_a_single_number_from_the_seed_is_seen() -> None:
+    line = "noise = std * source.standard_normal(total.size)"
+    line += "; noise[:1] = noise[0] if step != 1 else std * np.random.default_rng(seed + 77).normal()"
+    loop = changed("draw = fresh()", line, view={"seed": "public"})
+    assert "1 of " in audit(loop, "noise-from-seed")["noise-from-seed"].says
+
+
+def test_every_effect_that_is_stated_is_planted(sound: AuditReport) -> None:
+    stated = {entry.check.name for entry in sound.entries if entry.verdict.power}
+    assert stated == PLANTED.keys()
+
+
+class _Asked:
+    """A data set that notes which records are read, and so the batches."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.asked = torch.tensor(np.asarray(rows), dtype=torch.float32), set[int]()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.add(int(index))
+        return self.rows[index]
+
+    def batch(self) -> list[int]:
+        found = sorted(self.asked)
+        self.asked.clear()
+        return found
+
+
+def _losses(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    return nn.functional.softplus(-rows[:, -1] * model(rows[:, :-1])[:, 0])
+
+
+def _train(rows: Any, seed: int, settings: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    data, module = _Asked(rows), nn.Linear(D, 1)
+    plan = dz.Plan.for_target(
+        n=len(data),
+        target_epsilon=settings["epsilon"],
+        target_delta=settings["delta"],
+        steps=settings["steps"],
+        expected_batch=settings["batch"],
+        clip=settings["clip"],
+        step_size=settings["step_size"],
+        smoothing=1e-3,
+        relation=settings["relation"],
+        sampling="full" if settings["batch"] == len(data) else settings["sampling"],
+    )
+    multiplier = float(settings["noise_multiplier"])
+    plan = replace(plan, step=replace(plan.step, noise=multiplier))
+    with warnings.catch_warnings(action="ignore"):
+        if multiplier < 1e-6:
+            run = dz.make_from_seed_not_private(module, _losses, data, plan, seed=seed)
+        else:
+            key = seed.to_bytes(16, "little")
+            run = dz.make_private(module, _losses, data, plan, target_delta=settings["delta"], folder="run", key=key)
+    data.batch()  # the start of the run read records that are in no batch
+    releases, batches = [], []
+    try:
+        for _ in range(settings["steps"]):
+            releases.append(run.step().sums)
+            batches.append(data.batch())
+    finally:
+        run.close()
+    (Path("run") / KEY).unlink(missing_ok=True)
+    return {"releases": np.array(releases) * run.plan.unit, "batches": batches}
+
+
+def test_nothing_is_reported_of_our_own_loop() -> None:
+    names = ("noise-from-seed", "noise-size", "noise-law", "sensitivity", "not-finite", "batches", "un-noised")
+    one = claim(steps=4)
+    report = check(_train, records(), one, dz.View(seed="public"), {"step_size": 0.1}, checks=names, runs=24)
+    assert report.violations == [], report.text()
+    assert not report.core_untested, report.text()
