@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # modules are compiled once, when they are first imported: some images tell Python to compile them in every process
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage lint docs examples workbench clean
+.PHONY: demo test coverage lint docs clean
 
 # $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt; not compiled,
 # for most of it is never imported
@@ -36,18 +36,6 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 	@echo out/docs/index.html
-
-# what the examples print, into examples/outputs; push.py needs a hub and causal_lm.py a model: MODEL=FOLDER, of benchmarks.pretrained
-EXAMPLES := trainer lora error_as_loss users quantised_base starting resume in_opacus in_dp_accounting audit_opacus $(if $(MODEL),causal_lm)
-examples: $(VENV)/.dev
-	for name in $(EXAMPLES); do \
-	  (cd "$$(mktemp -d)" && $(CURDIR)/$(BIN)/python -W ignore $(CURDIR)/examples/$$name.py $$([ $$name = causal_lm ] && echo $(abspath $(MODEL))) \
-	    2> errors.txt > $(CURDIR)/examples/outputs/$$name.txt || (cat errors.txt && false)) || exit 1; done
-	cd "$$(mktemp -d)" && $(CURDIR)/$(BIN)/python -m torch.distributed.run --nproc-per-node=2 --standalone \
-	  $(CURDIR)/examples/two_ranks.py 2> errors.txt > $(CURDIR)/examples/outputs/two_ranks.txt || (cat errors.txt && false)
-
-workbench: $(VENV)/.workbench
-	$(BIN)/marimo run examples/workbench.py
 
 clean:
 	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -55,3 +55,7 @@ step = dz.Step(noise=2.0, sampling=dz.Poisson(12 / 48), relation="add-remove")
 claim = dz.Claim.of(step, 12, n=48, clip=1.0, delta=1e-5)
 view, settings = dz.View(seed="public"), {"step_size": 0.1}
 print(dz.audit(train, records, claim, view, settings, checks=sys.argv[1:], runs=24).text())
+
+# It prints:
+# Violated: noise-from-seed, sensitivity, batches-secret.
+# ...

@@ -25,3 +25,6 @@ run = make_private_with_epsilon(
 )  # fmt: skip
 run.run(Progress(run))
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")
+
+# It prints:
+# epsilon 4.000

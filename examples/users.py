@@ -26,3 +26,6 @@ run = make_private_with_epsilon(
 )  # fmt: skip
 run.run()
 print(f"{len(users)} users, epsilon {run.get_epsilon(1e-3):.3f} for all texts of one")
+
+# It prints:
+# 40 users, epsilon 4.000 for all texts of one

@@ -1,20 +1,26 @@
-"""Tests of the validators of arguments: what passes, and what is refused.
-
-The message must name the argument, the rule and the value.
-"""
+"""Tests of the small rooms at the root: rules for arguments, registries, data, pages, difference rules."""
 
 import math
 import re
+import sys
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpzero_theory import check
 from dpzero_theory.check import PreconditionError, choice, installed, integer, real, real_array
+from dpzero_theory.datasets import binary_digits, digits
+from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.document import document, picture
+from dpzero_theory.registry import Registry
 
 NOT_NUMBERS: list[Any] = [
     "1",
@@ -132,3 +138,100 @@ def test_installed() -> None:
 def test_a_rule_names_the_bounds_there_are_with_all_of_their_digits(bounds: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^x must be a finite number with {re.escape(said)}; got nan$"):
         real("x", math.nan, **bounds)
+
+
+@dataclass(frozen=True)
+class Colour:
+    name: str
+
+
+RED, BLUE = Colour("red"), Colour("blue")
+
+
+@pytest.fixture
+def colours() -> Registry[Colour]:
+    found: Registry[Colour] = Registry("colour")
+    assert found.register(RED) is RED
+    found.register(BLUE)
+    return found
+
+
+def test_values_by_name_in_the_order_of_registration(colours: Registry[Colour]) -> None:
+    assert list(colours) == ["red", "blue"]
+    assert list(colours.values()) == [RED, BLUE]
+    assert (len(colours), colours["blue"], colours.get("red")) == (2, BLUE, RED)
+    assert "red" in colours
+    assert "green" not in colours
+    assert ["red"] not in colours
+    assert check.choice("colour", "red", colours) == "red"
+
+
+@pytest.mark.parametrize("name", ["green", 3, None, ["red"]])
+def test_an_unknown_name_is_refused_with_the_names_there_are(colours: Registry[Colour], name: str) -> None:
+    with pytest.raises(ValueError, match=r"^colour must be one of red, blue; got "):
+        colours[name]
+    with pytest.raises(ValueError, match=r"^colour must be one of red, blue; got "):
+        colours.get(name)
+
+
+def test_a_name_is_registered_once(colours: Registry[Colour]) -> None:
+    with pytest.raises(ValueError, match=r"^colour must have a name of its own; got 'red', which is registered$"):
+        colours.register(Colour("red"))
+    assert colours["red"] is RED
+
+
+def test_digits_are_shuffled_together() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    pixels, digit = digits()
+    assert pixels.shape == (1797, 64)
+    # The data sheet of scikit-learn's digits has these numbers of images of the digits 0 to 9.
+    assert np.bincount(digit).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    shuffled, names = digits(seed=3)
+    assert not np.array_equal(names, digit)
+    place = {row.tobytes(): name for row, name in zip(pixels, digit, strict=True)}
+    assert len(place) == 1797
+    assert all(place[row.tobytes()] == name for row, name in zip(shuffled, names, strict=True))
+
+
+def test_without_scikit_learn_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(PreconditionError, match=r"^digits need scikit-learn \(the demo extra\)$"):
+        digits()
+
+
+def test_binary_digits() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    features, labels = binary_digits()
+    assert features.shape == (1797, 65)
+    assert (features.min(), features.max()) == (0, 1)
+    assert (features[:, -1] == 1).all()
+    assert set(labels) == {-1.0, 1.0}
+    assert (labels == 1).sum() == 896
+
+
+def test_a_page_is_whole_and_needs_nothing_else(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "x.html").write_text('{% extends "base.html" %}{% block content %}<p>{{ said | twice }}{% endblock %}')
+    found = document("x.html", title="A & b", width=46, folder=tmp_path, filters={"twice": lambda x: x + x}, said="<i>")
+    assert "<title>A &amp; b</title>" in found
+    assert "<h1>A &amp; b</h1>" in found
+    assert "max-width: 46rem" in found
+    assert "<p>&lt;i&gt;&lt;i&gt;" in found
+    assert not {"src=", "href=", "@import"} & set(found.split())
+    assert "<footer>" not in found
+    assert "<footer>Written by <code>a &lt; b</code>" in document(
+        "base.html", title="", width=1, folder=tmp_path, command="a < b"
+    )
+    HTMLParser().feed(found)
+
+
+def test_a_picture_is_svg_with_words_that_can_be_read() -> None:
+    drawn = picture(lambda axes: axes.set(xlabel="across"), label='up & "down"')
+    root = ElementTree.fromstring(drawn)
+    assert root.attrib["aria-label"] == 'up & "down"'
+    assert "across" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert drawn == picture(lambda axes: axes.set(xlabel="across"), label='up & "down"')
+
+
+@pytest.mark.parametrize(("name", "points"), [("central", [2, 8, 32]), ("forward", [2, 5, 17]), ("exact", [2, 5, 17])])
+def test_points_of_a_step_with_1_4_and_16_directions(name: str, points: list[int]) -> None:
+    assert [DIFFERENCES[name].points(k) for k in (1, 4, 16)] == points

@@ -1,7 +1,11 @@
-"""Tests of the README and docs/: their Python runs, in order, as a reader would paste it, and their commands exist."""
+"""Tests of the README, docs/ and the proofs: their Python runs, commands and extras exist, links lead somewhere."""
 
+import ast
 import re
 import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -10,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from paper_checks import sharpened as sharp
+from paper_checks.sharp import promises
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """The warnings come from libraries that the commands import."""
@@ -135,3 +142,129 @@ def test_pages_are_in_a_table_of_contents_and_include_what_exists() -> None:
     for path in PAGES:
         for included in re.findall(r"^```\{(?:literalinclude|include|image)\} (\S+)$", path.read_text(), re.M):
             assert (path.parent / included).exists() or included.endswith("_static/house.png"), (path, included)
+
+
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+EXTRAS_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OTHER_NAMES = {"sklearn": "scikit-learn", "flint": "python-flint"}
+"""Modules whose distribution has another name."""
+AT_HAND = {"numpy", "scipy", "torch"}
+"""What pages may import without naming an extra: the installation has the first two, and README names `torch`."""
+
+
+def installed_by(extra: str) -> set[str]:
+    found = set()
+    for line in EXTRAS[extra]:
+        if inner := re.match(r"dpzero-theory\[(.*)\]", line):
+            found |= set().union(*map(installed_by, inner[1].split(",")))
+        else:
+            found.add(re.split(r"[^\w.-]", line)[0])
+    return found
+
+
+def imported(code: str, *, deep: bool = True) -> Iterator[str]:
+    """Yield the packages that a program imports, and those that modules of ours import when it imports them."""
+    for name in re.findall(r"^(?:from|import) +([\w.]+)", code, re.M):
+        path = ROOT / f"{name.replace('.', '/')}.py"
+        if deep and name.startswith("dpzero_theory.") and path.exists():
+            tree = ast.parse(path.read_text())
+            yield from imported("\n".join(ast.unparse(line) for line in tree.body), deep=False)
+        yield name.split(".")[0]
+
+
+def code_of(text: str) -> str:
+    blocks = re.findall(r"^```(python|diff)\n(.*?)^```", text, re.M | re.S)
+    after = [re.sub(r"^-.*\n", "", block, flags=re.M) if kind == "diff" else block for kind, block in blocks]
+    return "\n".join(re.sub(r"^[+ ](?=\S)", "", block, flags=re.M) for block in after)
+
+
+@pytest.mark.parametrize("page", EXTRAS_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_runs_from_the_extras_that_it_names(page: Path) -> None:
+    text = page.read_text()
+    named = [extra for extra in EXTRAS if f"`{extra}`" in text or f"[{extra}]" in text]
+    have = AT_HAND.union(*map(installed_by, named)) if named else AT_HAND
+    needed = set(imported(code_of(text))) - set(sys.stdlib_module_names) - {"dpzero_theory", "benchmarks"}
+    assert {OTHER_NAMES.get(name, name).replace("_", "-") for name in needed} <= have
+
+
+def test_the_front_page_of_the_documentation_names_every_extra() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    assert [extra for extra in EXTRAS if f"`{extra}`" not in text and f"[{extra}]" not in text] == []
+
+
+THEOREM = ROOT / "dpzero_theory/theory/sharp/proof.md"
+DERIVATION = ROOT / "dpzero_theory/privacy/certified/derivation.md"
+PROOFS = pytest.mark.parametrize("path", [THEOREM, DERIVATION], ids=lambda path: path.name)
+REFERENCE = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.M)
+PAIR = re.compile(r"\]\[([^\]]+)\]")
+SINGLE = re.compile(r"(?<!\])\[(`[^`\]]+`|(?:[Ss]ection|step) \w+)\](?![\[:(])")
+
+
+def _anchors(text: str) -> set[str]:
+    """Returns the anchors of the headings of a page, as GitHub and MyST make them."""
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+@PROOFS
+def test_links_lead_somewhere_and_are_used(path: Path) -> None:
+    text = path.read_text()
+    links = dict(REFERENCE.findall(text))
+    body = REFERENCE.sub("", text)
+    used = {*PAIR.findall(body), *SINGLE.findall(body)}
+    assert {label.casefold() for label in used} == {label.casefold() for label in links}
+    for label, link in links.items():
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.is_file(), label
+        assert not anchor or anchor in _anchors(target.read_text()), label
+
+
+@PROOFS
+def test_formulas_survive_markdown(path: Path) -> None:
+    """Formulas have nothing that Markdown would change.
+
+    Some renderers read Markdown's escapes and lists before formulas: \\{ is {, and a line's first + is a list.
+    """
+    for formula in re.findall(r"\$\$.*?\$\$|\$[^$]+\$", path.read_text(), re.S):
+        assert not re.search(r"(?<!\\)\\[^a-zA-Z\\ ]|\n *[-+=#>]|\n\n", formula), formula
+
+
+def test_the_code_cites_sections_that_exist_and_is_linked_from_the_derivation() -> None:
+    linked = {(DERIVATION.parent / link).resolve() for _, link in REFERENCE.findall(DERIVATION.read_text())}
+    cited = 0
+    for module in (ROOT / "dpzero_theory").rglob("*.py"):
+        text = " ".join(module.read_text().split())
+        if "certified" in module.parts and "derivation.md" in text:
+            assert module in linked
+        for name, section, part in re.findall(r"(proof|derivation)\.md, section (\d+)(\w?)", text):
+            proof = (THEOREM if name == "proof" else DERIVATION).read_text()
+            whole = f"\n## {section}. " in proof and (not part or f"\n*({part}) " in proof)
+            assert whole or f"\n## {section}{part}. " in proof, module
+            cited += 1
+    assert cited >= 8
+
+
+def test_what_is_printed_of_signs_and_of_the_last_steps_is_what_the_checks_test() -> None:
+    text = " ".join(THEOREM.read_text().replace("{,}", ",").split())
+    for (_, _, price), where in zip(
+        promises.SIGNS,
+        ("for $K = 1$ and $T = 1000$", *(f"for $T = {t}$" for t in ("4672", "155,200", "1,552,000"))),
+        strict=True,
+    ):
+        assert f"{price:.0%} {where}" in text
+    for (_, evaluations, price), unit in zip(promises.SIGNS_BEST, (" evaluations of a record", "", ""), strict=True):
+        assert f"{price:.0%} for {evaluations:,}{unit}" in text
+    (many, first), (few, second) = promises.LAST_STEPS
+    assert f"{first} in place of 50 at $T = {many:,}$ and {second} at $T = {few}$" in text
+    assert "Nothing better follows" not in text
+
+
+def test_every_check_is_named_in_the_proof() -> None:
+    """Every check of the theorem is named in the proof.
+
+    A check for another law of directions is named by the check that it repeats, or by its first law.
+    """
+    named = {
+        label.strip("`") for label, link in REFERENCE.findall(THEOREM.read_text()) if "/paper_checks/sharp/" in link
+    }
+    assert {name for name in sharp.CHECKS if re.sub(r"^(gaussian|frame|sign)-", "", name) not in named} <= named

@@ -1,15 +1,20 @@
-"""Tests of the command line of the calculator: its JSON, every format, solving, sweeping, and bad input."""
+"""Tests of the calculator: its command, what it prints, and the problem files that it reads."""
 
 import csv
 import itertools
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mpmath import mp
 
-from dpzero_theory import params
+from dpzero_theory import params, problem_file, render
+from dpzero_theory.problem_file import ProblemFile
+from dpzero_theory.theory.calculate import Calculated, Unmet, calculate
+from dpzero_theory.theory.problem import Problem
 from tests import paper_oracle as paper
 
 Capture = pytest.CaptureFixture[str]
@@ -293,3 +298,124 @@ def test_every_format_works(capsys: Capture) -> None:
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
     assert latex.count("{") == latex.count("}")
     assert latex.count("$") % 2 == 0
+
+
+PROBLEM = Problem(n=10_000, d=2000, r=8.178, pl=0.5)
+
+
+@pytest.fixture(scope="module")
+def calculated() -> tuple[list[Calculated], list[Unmet]]:
+    return calculate(PROBLEM, 2.0, 1e-6)
+
+
+def test_rows_hold_the_prescriptions_numbers(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
+    for answer in calculated[0]:
+        row = render.row(answer)
+        p = answer.prescription
+        for field in ("id", "algorithm", "gdp", "step_size", "T", "steps", "smoothing", "clip", "noise_std", "bound"):
+            assert row[field] == getattr(p, field)
+        assert row["vacuous"] == p.vacuous
+        assert row["evaluations"] == p.evaluations
+        assert row["calibration"] == answer.calibration
+        assert row["notes"] == list(answer.notes)
+        assert (row["minimised"] is None) == (answer.best is None)
+        if answer.best is not None:
+            assert row["minimised"]["bound"] == answer.best.bound
+
+
+def test_json_round_trips_every_bit(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
+    rows = [render.row(answer) for answer in calculated[0]]
+    found = json.loads(render.as_json({"n": 10_000}, rows, calculated[1]))
+    assert found["results"] == rows
+    assert found["inputs"]["n"] == 10_000
+    assert {(item["id"], item["calibration"], item["reason"]) for item in found["unmet"]} == {
+        (item.result.id, item.calibration, item.reason) for item in calculated[1]
+    }
+
+
+def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
+    answers, unmet = calculated
+    text = render.as_table(
+        answers,
+        unmet,
+        {"n": 10_000, "epsilon": 2.0, "direction": "sphere", "directions_per_step": 1, "difference": "central"},
+    )
+    for answer in answers:
+        assert answer.result.title in text
+        assert f"{answer.prescription.bound:.4g}" in text or f"{answer.prescription.bound:.3e}" in text
+        assert all(note in text for note in answer.notes)
+    for item in unmet:
+        assert item.reason in text
+    assert text.isascii()
+
+
+def test_latex_has_as_many_cells_in_every_row(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
+    text = render.as_latex(calculated[0])
+    tables = text.split(r"\begin{tabular}")[1:]
+    assert len(tables) == len({answer.result.id for answer in calculated[0]})
+    for table in tables:
+        columns = re.match(r"\{(l+r+)\}", table)
+        assert columns is not None
+        rows = [line for line in table.splitlines() if line.endswith(r"\\")]
+        assert {line.count("&") for line in rows} == {len(columns[1]) - 1}
+    assert not re.search(r"\de[+-]?\d", text)
+
+
+def test_sweep_rows_mark_what_is_vacuous() -> None:
+    answers, _ = calculate(Problem(n=10_000, d=2000, r=8.178), 2.0, 1e-6, results=["theorem-3"])
+    lines = render.as_rows("d", [{"d": 2000, **render.row(answer)} for answer in answers]).splitlines()
+    assert "1.284*" in lines[1]
+    assert "0.5572 " in lines[2] + " "
+    assert "0.5572*" not in lines[2]
+
+
+BUDGET = ["--n", "10000", "--epsilon", "2", "--delta", "1e-6"]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    file = ProblemFile(
+        constants={"d": 3, "r": 1.5, "gap": 0.1 + 0.2}, caveats=("one", "two"), data="public", measurements={"x": [1]}
+    )
+    path = tmp_path / "problem.json"
+    path.write_text(file.as_json())
+    assert problem_file.read(path) == file
+
+
+def test_the_caveat_of_private_data_is_always_the_first_and_there_once(tmp_path: Path) -> None:
+    file = ProblemFile(constants={"d": 3}, caveats=("mine",), data="private")
+    assert len(file.caveats) == 2
+    assert file.caveats[0].startswith("the constants were measured on private data")
+    path = tmp_path / "problem.json"
+    path.write_text(file.as_json())
+    assert problem_file.read(path).caveats == file.caveats
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no json", "must be JSON"),
+        ("[]", '"format"'),
+        ('{"format": "dpzero-theory/problem", "version": 2}', '"version": 1'),
+        ('{"format": "dpzero-theory/problem", "version": 1, "problem": 3}', 'an object "problem"'),
+        ('{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 3}, "data": "x"}', "data must be one of"),
+        ('{"format": "dpzero-theory/problem", "version": 1, "problem": {"r": 3}, "data": "public"}', "must name d"),
+        (
+            '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 2, "x": 1}, "data": "public"}',
+            "problem must",
+        ),
+        (
+            '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 2, "r": NaN}, "data": "public"}',
+            "r must be a finite number",
+        ),
+    ],
+)
+def test_files_of_another_kind_are_refused(text: str, message: str, tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        problem_file.read(path)
+    with pytest.raises(SystemExit):
+        params.main(["--problem", str(path), *BUDGET])
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "--problem" in err
