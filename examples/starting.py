@@ -33,8 +33,5 @@ run.run()
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")
 
 # It prints:
-# {'clip': 2.2606085330250263, 'step_size': 0.01189778228041763, 'smoothing': 0.001, 'directions_per_step': 1} the 151
-# records that were looked at are synthetic, as was declared none of them is a private record, as far as records can
-# be compared private records have gradients and curvature like theirs, at the start and along the run averages, not
-# bounds: no theorem certifies these values, and they cost no privacy
+# {'clip': 2.4521843410460185, 'step_size': 0.009826516595823438, 'smoothing': 0.001, 'directions_per_step': 1}
 # epsilon 2.000
