@@ -6,7 +6,7 @@ Each is defined in this file and registered once, and then used from calibration
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,13 @@ from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.composition import Pairs
+from dpzero_theory.privacy.cost import NOTHING, Cost
 from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
+from dpzero_theory.privacy.sampling import SAMPLINGS, Poisson, Sampling, sampling_of
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Release
 from dpzero_theory.registry import Registry
@@ -61,15 +60,12 @@ class Wide(Mechanism):
     exactness = "integers with exactly the discrete Laplace law"
     samplings = ("full", "poisson", "every-other")
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        r = releases
-        return Cost(
-            gaussian=False,
-            epsilon=r.steps * release_epsilon(2 * r.noise_multiplier, 1.0, replaced=r.relation.replaces),
-        )
+    def cost(self, step: Made, steps: int) -> Cost:
+        pure = steps * release_epsilon(2 * step.noise, 1.0, replaced=step.relation.replaces)
+        return replace(NOTHING, pure=(pure, 0.0), apart=pure)
 
-    def multiplier(self, releases: Counted, target_epsilon: float) -> float:
-        return laplace_multiplier(target_epsilon, releases.steps, 1.0, replaced=releases.relation.replaces) / 2
+    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float:
+        return laplace_multiplier(target_epsilon, steps, 1.0, replaced=step.relation.replaces) / 2
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(noise_multiplier * levels)
@@ -85,10 +81,8 @@ class EveryOther(Sampling):
     name = "every-other"
     runnable = True
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs:
-        kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
-        pairs = tuple(Pair(kind, 2 * self.sample_rate, noise) for kind in kinds)
-        return Pairs(pairs, pairs, steps)
+    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        return Poisson(2 * self.sample_rate).cost(noise, steps, relation)
 
     def draw(self, source: random.Random, n: int) -> Indices:
         return np.array([i for i in range(0, n, 2) if source.random() < 2 * self.sample_rate], np.int64)

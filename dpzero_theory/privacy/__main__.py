@@ -30,7 +30,7 @@ from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
-from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
+from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
 from dpzero_theory.privacy.solve import MOST_RECORDS
 from dpzero_theory.privacy.step import Drawing, Release, Steps
 
@@ -232,13 +232,23 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
         "method": bracket.method,
         "sensitivity": change,
         "noise_over_sensitivity": unit.noise_multiplier / change,
-        "gdp": unit.part.gdp,
+        "gdp": _gdp(unit),
         "notes": list(bracket.notes),
         "seconds": seconds,
     }
     if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
         answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.sensitivity)
     return answer, unit
+
+
+def _gdp(unit: Release) -> float | None:
+    """The mu for which the steps are mu-GDP if it is that of plain Gaussian releases; an upper one for random
+    allocations, as if their steps were known."""
+    if unit.cost.closed:
+        return math.sqrt(unit.cost.squares[0]) or None
+    kind = unit.step.sampling
+    known = isinstance(kind, RandomAllocation) and unit.mechanism == "gaussian"
+    return math.sqrt(kind.uses(unit.steps)) * unit.sensitivity / unit.noise_multiplier if known else None
 
 
 def _risk(history: Steps) -> dict[str, Any]:

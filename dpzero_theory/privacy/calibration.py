@@ -6,38 +6,33 @@ from dataclasses import replace
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved, outward, smallest_real
-from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
-from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve, central_slope
+from dpzero_theory.bisection import LogSecant, outward
+from dpzero_theory.privacy.accountant import cost_delta, excess, notes
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.crossing import crossing
-from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE
-from dpzero_theory.privacy.composition import Composition
+from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds
+from dpzero_theory.privacy.laws.laplace import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Release, Words
 
 LARGEST_EPSILON = 1e4
-"""The largest target_epsilon with sampled batches. A larger one protects nothing, and its computation would need a grid
-with as many cells."""
+"""The largest target_epsilon with sampled batches. A larger one protects nothing."""
 _BEYOND = 1e300
-"""The largest target_epsilon of all, whose noise and moments are still floating-point numbers."""
 _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
-_MOST_TRIES = 12
-"""`_missed` tries fewer multipliers than this to find one that misses the target. It is asked where the upper end has a
-closed form and the lower end has none."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
-_CLOSE = 1e-4
-"""If delta > 0 allows a noise multiplier that is smaller than that at delta = 0 by less than this share, the latter is
-the answer."""
-_WIDE = 0.25
-"""If the lower end of the bracket of a noise multiplier is below this share of the upper end, the target delta is too
-small to be resolved."""
+_ROUGH, _FINE = 0.3, 1e-3
+"""The relative widths of delta's bracket in the search for the noise and at its end."""
+_LOOKS, _MOVES, _SLOPE = 40, 12, -6.0
+_MARGIN, _CLOSED = 1e-7, 1e-11
 _LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
 """A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
 second."""
+
+Deltas = Callable[[float, float], Bounds]
+"""A function of a noise multiplier and of the relative width that is wanted, which gives bounds on delta."""
 
 
 def calibrate_noise_multiplier(
@@ -50,7 +45,7 @@ def calibrate_noise_multiplier(
 
     Args:
         target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches, and at most 1e300 otherwise.
-        target_delta: 0 < delta < 1; 0 is also allowed for a law with pure epsilon (laplace).
+        target_delta: 1e-30 <= delta < 1; 0 is also allowed for a law with pure epsilon (laplace).
         steps: T >= 1, number of releases.
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
@@ -80,123 +75,38 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     unit = releases.with_noise(1.0)
-    pure = MECHANISMS[unit.mechanism].multiplier(unit, epsilon)
+    pure = MECHANISMS[unit.mechanism].multiplier(unit.step, unit.steps, epsilon)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
-    if pure is None:
-        check.real("target_delta", delta, above=0, below=1)
-    bracket = _pure(unit, epsilon, delta, pure) if pure is not None else _resolved(unit, epsilon, delta)
+    known = unit.with_noise(_LOUD).cost
+    composed = any(known.above) or any(known.squares)
+    if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE or not composed):
+        lower = 0.0 if delta > 0 else pure * (1 - _PURE_ACCURACY)
+        return Bracket(lower, pure, pure, "closed form", notes([unit]))
+    check.real("target_delta", delta, at_least=LEAST_DELTA, below=1)
+    require_noise(unit, delta)
 
-    return settled(bracket, lambda noise: excess([unit.with_noise(noise)], epsilon, delta))
+    def cost(noise: float) -> Cost:
+        return unit.with_noise(noise).cost
 
+    def deltas(noise: float, wanted: float) -> Bounds:
+        try:
+            return cost_delta(cost(noise), epsilon, near=delta, wanted=wanted)
+        except OverflowError:
+            return Bounds(0.0, 1.0)
 
-def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """The bracket of a noise multiplier, raised until its value meets the target when the accountant is asked.
-
-    bracket: the bracket from a search along the noise. The searches for epsilon and delta have errors of their own, by
-    which its upper end may miss the target. beyond: a function from a noise multiplier to the share of epsilon or delta
-    by which it misses the target, such as `accountant.excess`; at most 0 means that the target is met. The multiplier
-    is raised by that share of itself, but by at most `_MOST_STEP`, as delta falls much faster than the noise grows;
-    then by twice as much each time. The lower end is kept. Raises ValueError if no float is enough.
-    """
-    value = bracket.upper
-    if not (missed := beyond(value)) <= 0:
-        step = value * max(min(_MOST_STEP, missed), _LEAST_STEP)
-        value = outward(lambda value: beyond(value) <= 0, value + step, 2 * step)[1]
-    if value == math.inf:
-        raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
-    return replace(bracket, value=value, upper=value)
-
-
-def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """The bracket of the noise multiplier for releases like `unit`, whose law has no pure epsilon, at the target
-    (epsilon, delta).
-
-    If rounding errors hide so small a delta, the upper end is the smaller of two upper bounds, of which one is by
-    exponential moments. Raises ValueError if neither is finite.
-    """
-    try:
-        bracket = _composed(unit, epsilon, delta)
-    except OverflowError:
-        bracket = Bracket(0.0, math.inf, math.inf, "", notes([unit]))
-    if bracket.lower > _WIDE * bracket.upper:
-        return bracket
-
-    def meets(noise: float) -> bool:
-        return wide_delta([unit.with_noise(noise)], epsilon) <= delta
-
-    most = 4 * unit.sensitivity * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
-    value = min(smallest_real(meets, most * 2.0**-40, most, 1e-6) or math.inf, bracket.upper)
-    if value == math.inf:
-        goal = f"target_epsilon = {epsilon:g}"
-        raise ValueError(f"target_delta must be within the accountant's reach at {goal}; got {delta!r}")
-    return bracket if value == bracket.upper else replace(bracket, value=value, upper=value, method="moments")
+    if not known.closed:
+        check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
+    margin = _CLOSED if known.closed else _MARGIN
+    found = least_noise(deltas, delta, central_noise(unit, epsilon, delta), margin)
+    method = "closed form" if known.closed else "grid"
+    if pure is not None and pure < found.upper:
+        found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
+    bracket = Bracket(found.lower, found.upper, found.upper, method, notes([unit]))
+    return settled(bracket, lambda noise: excess(cost(noise), epsilon, delta))
 
 
-def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """The bracket of the noise multiplier for releases like `unit`, whose law has no pure epsilon, at the target
-    (epsilon, delta).
-
-    Raises OverflowError if rounding errors hide so small a delta.
-    """
-    law = MECHANISMS[unit.mechanism]
-    cost = law.cost(unit, delta)
-    if not cost.gaussian or cost.multipliers not in (None, (1.0, 1.0)):
-        return _on_lattice(unit, epsilon, delta)
-    if cost.ratio > 0:
-        epsilon = math.nextafter(epsilon - 2 * cost.ratio, 0.0)
-        delta = math.nextafter(delta * math.exp(-cost.ratio), 0.0)
-    return law.on_lattice(_gaussian(unit, epsilon, delta))
-
-
-def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
-    """The bracket of the noise multiplier for Gaussian noise on a coarse lattice, at the target (epsilon, delta).
-
-    Such noise is not accounted as continuous noise of the same multiplier. unit: the releases, with any noise.
-    """
-    check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    _require_noise(unit, delta)
-    question = _question(unit, epsilon, delta)
-    start, slope = question.start()
-    if unit.part.gdp:
-        start = unit.part.gdp / float(gdp_from_epsilon(epsilon, delta))
-    lower, upper, point = crossing([question.curve(delta)], start, slope, delta, roomy=True)
-    return Bracket(lower, upper, upper, point.method, notes([unit]))
-
-
-def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bracket:
-    """The bracket of the noise multiplier for a law with pure epsilon, at the target (epsilon, delta).
-
-    unit: the releases, with any noise. multiplier: the noise multiplier that meets the target epsilon at delta = 0.
-    """
-    closed = Bracket(multiplier * (1 - _PURE_ACCURACY), multiplier, multiplier, "closed form", notes([unit]))
-    if delta == 0 or MECHANISMS[unit.mechanism].cost(unit, delta).pairs is None:
-        return closed
-    check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    _require_noise(unit, delta)
-    if multiplier <= LEAST_LAPLACE:
-        return replace(closed, lower=0.0)
-    less = multiplier * (1 - _CLOSE)
-    if MECHANISMS[unit.mechanism].cost(unit.with_noise(less), delta).least > epsilon:
-        return replace(closed, lower=less)
-    question = _question(unit, epsilon, delta)
-    start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
-    # Delta falls as the noise grows, so that the least noise need not be asked about where half the guess misses.
-    half = max(start / 2, LEAST_LAPLACE)
-    if half == LEAST_LAPLACE or question.bracket(half, delta).lower <= delta:
-        least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
-        if least.upper <= delta:
-            return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
-    # Where the noise is below the least that is accounted, the curve has the delta of that least noise, which is
-    # smaller than the exact delta.
-    curve = bracket_curve(lambda noise: question.bracket(max(noise, LEAST_LAPLACE), delta))
-    slope = central_slope(epsilon, float(gdp_from_epsilon(epsilon, delta)))
-    lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
-    if upper < multiplier:
-        return Bracket(lower, upper, upper, point.method, notes([unit]))
-    return replace(closed, lower=min(lower, closed.lower))
-
-
-def _require_noise(unit: Release, delta: float) -> None:
+def require_noise(unit: Release, delta: float) -> None:
+    """Raise PreconditionError if the batches alone meet a target delta."""
     reached, formula = unit.step.sampling.chance(unit.steps)
     check.precondition(
         reached > delta,
@@ -205,46 +115,82 @@ def _require_noise(unit: Release, delta: float) -> None:
     )
 
 
-def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
-    if unit.part.plain:
-        exact = (unit.part.gdp or 0.0) / float(gdp_from_epsilon(epsilon, delta))
-        lower = _missed(unit, epsilon, delta, exact) if unit.bounded else exact * (1 - 1e-10)
-        return Bracket(lower, exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
-    check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    _require_noise(unit, delta)
-    return replace(answer(unit.composition).noise(_question(unit, epsilon, delta)), notes=notes([unit]))
+def central_noise(unit: Release, epsilon: float, delta: float) -> float:
+    """A guess of the noise multiplier at a target, by the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1))."""
+    gdp, rate = float(gdp_from_epsilon(epsilon, delta)), unit.sample_rate
+    if unit.cost.closed:
+        return math.sqrt(unit.cost.squares[0]) / gdp
+    one = unit.step.relation.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / unit.steps))
+    return one * (1.4 if unit.mechanism == "laplace" else 1.0)
 
 
-def _missed(unit: Release, epsilon: float, delta: float, most: float) -> float:
-    """A noise multiplier below `most` with which the target (epsilon, delta) is certainly missed; 0 if none is found.
+def least_noise(deltas: Deltas, target: float, start: float, margin: float = _MARGIN) -> Bounds:
+    """Bounds on the noise multiplier at which delta is `target`.
 
-    The candidates are `most` divided by powers of 1.5. Between the first that misses and the one before, three more are
-    tried, which makes the answer less low.
+    At `upper` the upper bound on delta is at most the target, at `lower` the lower bound is above it, or `lower` is 0.
+    A coarse look finds the root and a fine one its bracket. start: a guess. margin: the first share of the noise by
+    which an end is moved beyond where it is expected.
     """
+    search = LogSecant(start, _SLOPE, longest=1.5)
 
-    def missed(noise: float) -> bool:
-        return delta_of_history([unit.with_noise(noise)], epsilon).lower > delta
+    def far(noise: float) -> float:
+        found = deltas(noise, _ROUGH)
+        middle = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
+        return math.log(max(middle, LEAST_DELTA**2) / target)
 
-    start, least = most / 1.5, most / 1.5**_MOST_TRIES
-    _, low = outward(missed, start, -start / 3, growth=1 / 1.5, most=least)
-    return halved(missed, low, 1.5 * low, 3, lambda a, b: math.sqrt(a * b))[0] if low > least else 0.0
+    search.run(far, lambda value: abs(value) < 0.03, _LOOKS)
+    here, fine, slope = search.x, deltas(search.x, _FINE), -search.slope
+    if search.slope == _SLOPE:  # it was not measured yet
+        slope = (far(here) - far(1.02 * here)) / math.log(1.02)
+    slope = max(slope, 0.1)
+    upper = _moved(deltas, here, fine, slope, lambda b: math.log(max(b.upper, LEAST_DELTA**2) / target), 1, margin)
+    lower = _moved(deltas, here, fine, slope, lambda b: math.log(target / max(b.lower, LEAST_DELTA)), -1, margin)
+    if upper is None:
+        raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
+    return Bounds(lower or 0.0, upper)
 
 
-def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:
-    def bracket(noise: float, near: float | None) -> Bracket:
-        return sharp_delta([unit.with_noise(noise)], epsilon, near=near)
+def _moved(
+    deltas: Deltas,
+    noise: float,
+    fine: Bounds,
+    slope: float,
+    missing: Callable[[Bounds], float],
+    way: int,
+    margin: float,
+) -> float | None:
+    """A noise multiplier close to where missing(bounds on delta) is 0, on the side where it is below 0.
 
-    def at(noise: float) -> Composition:
-        return unit.with_noise(noise).composition
-
-    return NoiseQuestion(at, bracket, epsilon, delta, unit.sensitivity, unit.batches)
-
-
-def _central_pure(unit: Release, epsilon: float, delta: float) -> float:
-    """A guess of the noise multiplier of a law with pure epsilon at the target (epsilon, delta), by the central limit
-    theorem.
-
-    At the guess mu = q sqrt(T)/s gives the target, with q the sample rate, T the number of releases in `unit` and s the
-    multiplier over the sensitivity.
+    fine: the bounds at `noise`. slope: about the change of log delta with log noise. way: 1 if more noise lowers
+    `missing`, -1 if less noise does. None if there is none within reach.
     """
-    return unit.sensitivity * unit.sample_rate * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
+    for _ in range(_MOVES):
+        miss = missing(fine)
+        step = min(max(miss * 1.03 / slope + margin, -0.7), 0.7)
+        noise *= math.exp(way * step)
+        fine = deltas(noise, _FINE)
+        if missing(fine) < 0:
+            return noise
+        margin = max(4 * margin, min(100 * margin, 1e-5))
+    return None
+
+
+def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
+    """The bracket of a noise multiplier, raised until its value meets the target when the accountant is asked.
+
+    Args:
+        bracket: from a search, whose errors differ from those of the accountant's answers.
+        beyond: a function from a noise multiplier to the share of epsilon or delta by which it misses the target, such
+            as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised by that share of
+            itself, but by at most `_MOST_STEP`, then by twice as much each time.
+
+    Raises:
+        ValueError: no float is enough.
+    """
+    value = bracket.upper
+    if not (missed := beyond(value)) <= 0:
+        step = value * max(min(_MOST_STEP, missed), _LEAST_STEP)
+        value = outward(lambda value: beyond(value) <= 0, value + step, 2 * step)[1]
+    if value == math.inf:
+        raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
+    return replace(bracket, value=value, upper=value)

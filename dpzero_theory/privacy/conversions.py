@@ -8,6 +8,7 @@ replace-one).
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,13 +16,16 @@ from scipy.special import ndtri_exp
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, gaussian_part, require_one_relation
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, require_one_relation
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.certified.laws.parts import OneOf
-from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
+from dpzero_theory.privacy.cost import UNKNOWN, Cost
+from dpzero_theory.privacy.grid import Parts
+from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
+from dpzero_theory.privacy.laws.law import ByChance, Law
+from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import FixedOrder, RandomAllocation, Shuffled, TruncatedPoisson
 from dpzero_theory.privacy.stated import GaussianMixture, Renyi, Zcdp
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
@@ -61,28 +65,58 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
             that a step states.
     """
     a = check.real("order", order, above=1)
-    tau = a - 1
     made = releases_of(history)
     require_one_relation(made)
-    told = [(r.steps, law) for r in made if isinstance(law := MECHANISMS[r.mechanism], Zcdp | Renyi)]
-    above, below, ratio = gaussian_part([r for r in made if not isinstance(MECHANISMS[r.mechanism], Zcdp | Renyi)])
-    apart = ratio * (2 * a - 1) / tau
+    lower, upper = np.zeros(2), np.zeros(2)
+    closed = True
+    for release in made:
+        law = MECHANISMS[release.mechanism]
+        if isinstance(law, Zcdp | Renyi):
+            upper += release.steps * law.divergence(a)
+            continue
+        if not isinstance(law, Gaussian | DiscreteGaussian):
+            raise ValueError(f"history must have Gaussian noise only; got mechanism {release.mechanism}")
+        cost, apart = _composed(release), 0.0
+        closed &= cost.closed
+        apart = cost.ratio * (2 * a - 1) / (a - 1)
+        for way in (0, 1):
+            lower[way] += a * cost.squares[1] / 2 - apart + _moments(cost.below[way], a, 0)
+            upper[way] += a * cost.squares[0] / 2 + apart + _moments(cost.above[way], a, 1)
+    high = float(upper.max()) * (1 + _MOMENT_ROUNDING)
+    low = min(max(float(lower.max()) * (1 - _MOMENT_ROUNDING), 0.0), high)
+    return Bracket(low, high, high, "closed form" if closed else "grid")
 
-    def bounds(pair: Pair | OneOf) -> tuple[float, float]:
-        """A lower and an upper bound on K(a - 1), the log moment of one release of this pair at the order a."""
-        try:
-            value, error = cumulant(pair, tau)
-        except OverflowError:
-            noise = f"noise {min(kind.noise for _, kind in pair.kinds):g} of its sensitivity"
-            raise ValueError(f"order must be smaller for a divergence at {noise} to be known; got {a!r}") from None
-        return max(value - error, 0.0), value + error
 
-    lower = max(below.log_moment(tau, index, bounds)[0] for index in (0, 1)) / tau
-    upper = max(above.log_moment(tau, index, bounds)[1] for index in (0, 1)) / tau
-    lower = max(lower + a * below.plain**2 / 2 - apart, 0.0)
-    stated = math.fsum(steps * law.divergence(a) for steps, law in told)
-    upper = (upper + a * above.gdp**2 / 2 + apart + stated) * (1 + _MOMENT_ROUNDING)
-    return Bracket(min(lower, upper), upper, upper, "quadrature" if above.sampled else "closed form")
+def _composed(release: Release) -> Cost:
+    """The cost of releases as laws whose moments are known: a random allocation counts as if its steps were known."""
+    kind = release.step.sampling
+    if isinstance(kind, RandomAllocation):
+        uses = kind.uses(release.steps) * (release.sensitivity / release.noise_multiplier) ** 2
+        attained = -(-release.steps // kind.epoch) / release.noise_multiplier**2
+        return replace(release.cost, above=((), ()), below=((), ()), squares=(uses, min(uses, attained)))
+    if release.mechanism == "gaussian":
+        return release.cost
+    law = MECHANISMS[release.mechanism]
+    return law.group_cost(release.step, release.steps, 1, None) or UNKNOWN
+
+
+def _moments(parts: Parts, order: float, end: int) -> float:
+    """The sum of the Renyi divergences of an order of all releases: a lower bound if `end` is 0, an upper one if 1."""
+    return math.fsum(count * _moment(law, order - 1)[end] for law, count in parts) / (order - 1)
+
+
+def _moment(law: Law, t: float) -> tuple[float, float]:
+    if isinstance(law, FinitePair):
+        return (0.0, _moment(law.wider, t)[1]) if law.wider else (0.0, math.inf)
+    if isinstance(law, ByChance):
+        logs = [math.log(chance) + _moment(kind, t)[1] for chance, kind in law.kinds]
+        return 0.0, float(np.logaddexp.reduce(logs))
+    assert isinstance(law, GaussianLaw)
+    try:
+        return law.log_moment(t)
+    except OverflowError:
+        noise = f"noise {law.noise:g} of its sensitivity"
+        raise ValueError(f"order must be smaller for a divergence at {noise} to be known; got {t + 1!r}") from None
 
 
 def zcdp_of_history(history: Steps) -> Bracket:
@@ -152,16 +186,27 @@ def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
     there is none."""
     law, r = MECHANISMS[release.mechanism], release
     if r.mechanism == "gaussian" or (isinstance(law, DiscreteGaussian) and notion == "rho"):
-        low, high = r.part.squares
-        if r.relation is Relation.ZERO_OUT:
-            high = min(high, r.steps / r.noise_multiplier**2)
-        return (low / 2 if r.part.plain and not r.bounded else 0.0), low / 2, high / 2
+        kind, square = r.step.sampling, r.noise_multiplier**-2
+        plain = kind.sample_rate == 1 or isinstance(kind, FixedOrder)
+        moved = 2 if kind.refilled and r.relation is not Relation.ZERO_OUT else r.sensitivity
+        high = kind.uses(r.steps) * moved**2 * square
+        # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
+        # neither of the two records; so the lower end is that of a distance of one clip, or of two where another
+        # record takes the place.
+        low = high if plain else kind.uses(r.steps) * square * (4 if kind.refilled and moved == 2 else 1)
+        if isinstance(kind, Shuffled) and kind.sample_rate < 1:
+            low = 0.0
+        if isinstance(kind, TruncatedPoisson):
+            high *= (2 / moved) ** 2 if r.relation is not Relation.ZERO_OUT else 1
+        if isinstance(kind, RandomAllocation):
+            low = min(high, -(-r.steps // kind.epoch) * square)
+        return (low / 2 if plain else 0.0), low / 2, high / 2
     if isinstance(law, GaussianMixture):
         square = r.steps * law.square
         return 0.0, square / 2, square / 2 * r.sensitivity**2
     if isinstance(law, Zcdp) and notion == "rho":
         return 0.0, 0.0, r.steps * (law.rho + law.xi)
-    pure = law.cost(r, 0.0).epsilon / r.steps
+    pure = r.cost.pure[0] / r.steps
     if isinstance(law, DiscreteGaussian | Zcdp) or pure == math.inf:
         rule = f"history must have steps of which a finite {notion} is known (Gaussian or Laplace noise, pure epsilon)"
         raise ValueError(f"{rule}; got mechanism {law.name}")

@@ -32,9 +32,9 @@ from scipy.optimize import minimize_scalar
 from dpzero_theory import check
 from dpzero_theory.bisection import largest_integer
 from dpzero_theory.privacy.accountant import upper_epsilon
-from dpzero_theory.privacy.certified.laws.arithmetic import log_c
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.laws.arithmetic import log_c
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.privacy.step import MOST_STEPS, Release, Step, Steps, releases_of
 

@@ -23,75 +23,49 @@ rate.
 - full, fixed-order: every batch's change is at most k times one record's, in no more batches; exact where a batch can
   hold k records.
 
-Each of these is a dominating pair of one release, so histories compose; `group_release` makes the releases, from what
-`Sampling.of_group` says. A second bound holds for any history, by changing one record after another: delta_k(epsilon)
-<= sum over i < k of e^(i epsilon/k) delta(epsilon/k), where delta is for one record and delta_k for the group. The
-smaller of the two bounds is taken. It is the second where the noise is little compared with k clips and records of the
-group are seldom drawn together. With fixed-size batches and add-remove, the record after i others is removed from n - i
-records, of which a batch holds B, so that its sample rate is B/(n - i); every record counts at the last one's rate,
-B/(n - k + 1). If n is not given it is taken as the smallest number of records for which q n is a whole number.
+Each of these is a dominating pair of one release, so histories compose (`Sampling.group_cost`). A second bound holds
+for any history, by changing one record after another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k)
+delta(epsilon/k), where delta is for one record and delta_k for the group. The smaller of the two bounds is taken. It is
+the second where the noise is little compared with k clips and records of the group are seldom drawn together. With
+fixed-size batches and add-remove, the record after i others is removed from n - i records, of which a batch holds B, so
+that its sample rate is B/(n - i); every record counts at the last one's rate, B/(n - k + 1). If n is not given it is
+taken as the smallest number of records for which q n is a whole number.
 """
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess, upper_delta, upper_epsilon
+from dpzero_theory.privacy.accountant import (
+    cost_delta,
+    cost_epsilon,
+    cost_of,
+    delta_of_history,
+    epsilon_of_history,
+    excess,
+    notes,
+    require_one_relation,
+)
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrated, settled
-from dpzero_theory.privacy.certified.laws.exponential import MOST_IN_LAPLACE_GROUP
-from dpzero_theory.privacy.composition import Pairs
+from dpzero_theory.privacy.calibration import calibrated, central_noise, least_noise, require_noise, settled
+from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
+from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
-_BOUND_ROUNDING = 1e-15
-_MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
+_ROUNDING = 1e-12
 _MOST_EPSILON = 700.0
 _MOST_SIZE = 10**9
-_LEAST_SAMPLED_NOISE = 0.03
-"""The least noise of a sampled batch, over the clips by which a group may move it, for which the group's pair is used.
-Less noise needs a grid of 1/noise points."""
+_ONE_BY_ONE = "one record after another"
 _VACUOUS = 50.0
 """If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
-_BELOW = (1e-3, 1e-2, 0.1, 0.3, 0.5, 0.7)
-"""`group_noise` seeks a noise that certainly misses the target. It tries noises that are below the one that meets it by
-these shares of it."""
 _ABOUT_EXACT = 1.1
 """Where the upper end of a group's bracket is at most this many times the lower end, no bound by changing one record
 after another is tried."""
-_ONE_BY_ONE = "one record after another"
-_NOTHING = Bracket(0.0, math.inf, math.inf, "none")
-
-
-def group_release(release: Release, size: int) -> Release:
-    """The releases whose delta for one record is, at every epsilon, at least that of `release` for a group of up to
-    `size` records.
-
-    The upper ends of their delta and epsilon therefore hold for the group.
-
-    Args:
-        release: releases with Gaussian or Laplace noise and with full, poisson, cyclic-poisson, fixed-size (not
-            add-remove) or fixed-order batches.
-        size: k >= 1.
-
-    Raises:
-        ValueError: another mechanism or sampling, or a size that is not a whole number >= 1.
-    """
-    k = check.integer("size", size)
-    if release.mechanism not in _MECHANISMS:
-        raise ValueError(f"release must have mechanism {', '.join(_MECHANISMS)} for a group; got {release.mechanism}")
-    drawn = release.step.sampling.of_group(k, release.relation)
-    if drawn is None:
-        raise ValueError(
-            "release must be full, poisson, cyclic-poisson, fixed-size (not add-remove) or fixed-order for a group;"
-            f" got {release.sampling}, {release.relation}"
-        )
-    return release.drawn_as(drawn).with_noise(release.noise_multiplier / k)
 
 
 def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = None) -> Bracket:
@@ -110,30 +84,17 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
     Returns:
         A bracket, whose `upper` is certified and is the number to state. For full, Poisson and cyclic-Poisson batches
         and a fixed order both ends are bounds on one number, delta for the worst data of a group. For other batches the
-        lower end is attained by data of a group, or, for random allocations, truncated batches and discrete noise on a
-        coarse lattice, it is that of one record.
+        lower end is attained by data of a group, or it is that of one record.
 
     Raises:
         ValueError: an argument outside its range; with fixed-size batches of B records a `size` above n - B, the most
             records that can be removed.
     """
-    made = releases_of(history)
-    k, eps = _size(made, size, n), check.real("epsilon", epsilon, at_least=0)
-    links = _links(made, k, n)
-    one = delta_of_history(made, eps)
-    if k == 1:
-        return one
-    together, attained = _together(made, k), _attained(made, k, n)
-    bracket = delta_of_history(together, eps) if together is not None else _NOTHING
-    if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
-        return bracket
-    if attained is not None:
-        least = delta_of_history(attained, eps).lower
-        one = replace(one, lower=max(one.lower, least))
-    upper = _one_by_one(links, eps / k, k)
-    if upper < bracket.upper:
-        bracket = Bracket(0.0, upper, upper, _ONE_BY_ONE)
-    return _bracket(k, bracket, one, of_group=attained is not None)
+    eps = check.real("epsilon", epsilon, at_least=0)
+    group = _Group(history, size, n)
+    if group.size == 1:
+        return delta_of_history(group.made, eps)
+    return group.bracket(group.delta(eps), "")
 
 
 def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = None) -> Bracket:
@@ -143,15 +104,12 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
-        delta: 0 < delta < 1, or 0 where every step has pure epsilon, as with Laplace noise.
+        delta: 1e-30 <= delta < 1, or 0 where every step has pure epsilon, as with Laplace noise.
         size: k, 1 <= k <= n.
         n: the number of records of the larger data set, or None if it is not known (see `group_delta`).
 
     Returns:
-        A bracket with value = upper, which is certified. For full, Poisson and cyclic-Poisson batches and a fixed order
-        both ends are bounds on one number, epsilon for the worst data of a group. For other batches the lower end is
-        attained by data of a group, or, for random allocations, truncated batches and discrete noise on a coarse
-        lattice, it is that of one record.
+        A bracket with value = upper, which is certified. Its ends are as those of `group_delta`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -159,46 +117,22 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
             batches, or because the noise is less than 0.03 of the clips by which the group moves a batch), and by one
             record after another no epsilon up to 700 times `size` holds.
     """
-    made = releases_of(history)
-    k = _size(made, size, n)
-    links = _links(made, k, n)
-    one = epsilon_of_history(made, delta)
-    if k == 1:
-        return one
-    least_of_one = one.lower
-    together, attained = _together(made, k), _attained(made, k, n)
-    ask = epsilon_of_history if together == attained else upper_epsilon
-    bracket = ask(together, delta) if together is not None else _NOTHING
-    if together is not None and together == attained and bracket.upper <= _ABOUT_EXACT * bracket.lower:
-        return _warned(k, bracket)
-    if attained is not None:
-        with suppress(ValueError):  # so small a delta may not be resolved for them
-            one = replace(one, lower=max(one.lower, epsilon_of_history(attained, delta).lower))
-    most = min(bracket.upper / k, _MOST_EPSILON)
-    least = max(least_of_one, 1e-6)
-    share = (
-        smallest_real(lambda x: _one_by_one(links, x, k, delta) <= delta, least, most, 1e-3) if least <= most else None
-    )
-    if share is not None:
-        upper = share * k * (1 + _BOUND_ROUNDING)
-        bracket = Bracket(0.0, upper, upper, _ONE_BY_ONE)
+    target = check.real("delta", delta, at_least=0, below=1)
+    group = _Group(history, size, n)
+    if group.size == 1:
+        return epsilon_of_history(group.made, target)
+    found = group.epsilon(target)
     check.precondition(
-        bracket.upper < math.inf,
-        f"size must be small enough for this noise to protect the group; got {k}, and no epsilon up to"
-        f" {_MOST_EPSILON * k:g} is known to hold (`group_noise` says how much noise protects it)",
+        found.upper < math.inf,
+        f"size must be small enough for this noise to protect the group; got {group.size}, and no epsilon up to"
+        f" {_MOST_EPSILON * group.size:g} is known to hold (`group_noise` says how much noise protects it)",
     )
-    return _warned(k, _bracket(k, bracket, one, of_group=attained is not None))
-
-
-def _warned(size: int, bracket: Bracket) -> Bracket:
-    """This `bracket` of epsilon for a group of `size` records, with a note if it is so large that it protects
-    nothing."""
-    if bracket.upper < _VACUOUS:
-        return bracket
     vacuous = (
-        f"epsilon {bracket.upper:.4g} protects nothing: this noise does not hide what {size} records may do together"
+        f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {group.size} records may do"
+        " together (`group_noise` says how much does)"
     )
-    return replace(bracket, notes=(*bracket.notes, f"{vacuous} (`group_noise` says how much does)"))
+    bracket = group.bracket(found, vacuous if found.upper >= _VACUOUS else "")
+    return replace(bracket, value=bracket.upper)
 
 
 def group_excess(
@@ -207,16 +141,15 @@ def group_excess(
     """Compares what a history costs groups of up to `size` records with a target; at most 0 where the target is met.
 
     It returns the larger of epsilon(target_delta)/target_epsilon - 1 and delta(target_epsilon)/target_delta - 1, with
-    certified upper ends of epsilon and delta for the group (with target_delta = 0 only the former); for one record it
-    is `accountant.excess`. n: the number of all records; None stands, for batches of fixed size, for the smallest
-    number for which the batch size is a whole number.
+    certified upper ends of epsilon and delta for the group (with target_delta = 0 only the former). n: the number of
+    all records; None stands, for batches of fixed size, for the smallest number for which the batch size is whole.
     """
-    made = releases_of(history)
-    if _size(made, size, n) == 1:
-        return excess(made, target_epsilon, target_delta)
-    beyond = [group_epsilon(made, target_delta, size=size, n=n).upper / target_epsilon - 1]
+    group = _Group(history, size, n)
+    if group.size == 1:
+        return excess(cost_of(group.made), target_epsilon, target_delta)
+    beyond = [group.epsilon(target_delta).upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(group_delta(made, target_epsilon, size=size, n=n).upper / target_delta - 1)
+        beyond.append(group.delta(target_epsilon).upper / target_delta - 1)
     return max(beyond)
 
 
@@ -226,55 +159,122 @@ def group_noise(
     """The smallest noise multiplier with which `steps` releases are (target_epsilon, target_delta)-DP for groups of
     `size` records.
 
-    It is found to about 1e-4 of it where it is searched for. n: the number of all records, or None if it is not known.
-    words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`. The errors are those of
-    `calibration.calibrate_noise_multiplier` and `group_delta`. Returns a bracket with value = upper, which is
-    certified. Below its lower end the target is certainly missed, by the lower ends of `group_delta`.
+    n: the number of all records, or None if it is not known. words: sampling, relation, sample_rate, mechanism and
+    coordinates, as of `step.Words`. The errors are those of `calibration.calibrate_noise_multiplier` and `group_delta`.
+    Returns a bracket with value = upper, which is certified. Below its lower end the target is certainly missed, by the
+    lower ends of `group_delta`.
     """
     goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
-    k = _size([unit], size, n)
-    _links([unit], k, n)
+    k = _Group(unit, size, n).size
     one = calibrated(unit, goal, target_delta)
     if k == 1:
         return one
+    if target_delta == 0 or unit.cost.closed:
+        # Noise k times as loud hides k times the change.
+        more = Bounds(k * one.lower, k * one.upper * (1 + (_ROUNDING if target_delta == 0 else 2.0**-51)))
+    else:
+        require_noise(unit, target_delta)
 
-    def beyond(noise: float) -> float:
-        return group_excess([unit.with_noise(noise)], target_epsilon, target_delta, size=k, n=n)
+        def deltas(noise: float, wanted: float) -> Bounds:
+            try:
+                return _Group(unit.with_noise(noise), k, n).delta(goal, near=target_delta, wanted=wanted)
+            except OverflowError:
+                return Bounds(0.0, 1.0)
 
-    if unit.sample_rate == 1:
-        more = k * one.upper * (1 + _BOUND_ROUNDING)
-        return settled(replace(one, lower=k * one.lower, value=more, upper=more), beyond)
-
-    def meets(noise: float) -> bool:
-        return group_delta([unit.with_noise(noise)], target_epsilon, size=k, n=n).upper <= target_delta
-
-    value = smallest_real(meets, one.value, 2 * k * k * one.value, 1e-4)
-    check.precondition(value is not None, f"target must be met with noise {2 * k * k * one.value:g}; got groups of {k}")
-    assert value is not None
-    bracket = settled(Bracket(0.0, value, value, "search"), beyond)
-    history = [unit.with_noise(value)]
-    attained = _attained(history, k, n)
-    for share in _BELOW if attained is not None else ():
-        low = max(value * (1 - share), one.lower)
-        missed = group_delta([unit.with_noise(low)], target_epsilon, size=k, n=n)
-        if missed.lower > target_delta:
-            one = replace(one, lower=low)
-            break
-    if attained is not None and attained == _together(history, k):
-        return replace(bracket, lower=min(one.lower, bracket.upper))
-    return _bracket(k, bracket, one, of_group=attained is not None)
+        more = least_noise(deltas, target_delta, k * central_noise(unit, goal, target_delta))
+    bracket = _Group(unit.with_noise(more.upper), k, n).bracket(Bounds(max(more.lower, one.lower), more.upper), "")
+    return settled(
+        replace(bracket, value=bracket.upper),
+        lambda noise: group_excess(unit.with_noise(noise), goal, target_delta, size=k, n=n),
+    )
 
 
-def _size(history: Sequence[Release], size: int, n: int | None) -> int:
-    """`size`, the number of records of a group, as an integer. Raises ValueError if it is more than the number n of all
-    records.
+class _Group:
+    """A history for data sets that differ in up to `size` of n records."""
 
-    n: the number of all records; if it is None, that which a sampling of the history knows, if any.
-    """
-    known = [made.step.sampling.records or _MOST_SIZE for made in history]
-    if n is not None:
-        known.append(check.integer("n", n))
-    return check.integer("size", size, at_most=min([_MOST_SIZE, *known]))
+    def __init__(self, history: Steps, size: int, n: int | None) -> None:
+        self.made = releases_of(history)
+        known = [made.step.sampling.records or _MOST_SIZE for made in self.made]
+        if n is not None:
+            known.append(check.integer("n", n))
+        self.size = check.integer("size", size, at_most=min([_MOST_SIZE, *known]))
+        require_one_relation(self.made)
+        self.n, self.method = n, "grid"
+        self.links = _links(self.made, self.size, n)
+        if self.size > 1:
+            self.one, self.each = cost_of(self.made), cost_of(self.links)
+            costs = [made.group_cost(self.size, _records(made, n)) for made in self.made]
+            self.together = sum((cost or UNKNOWN for cost in costs), NOTHING)
+            self.attained = all(costs) and any((any(self.together.below), self.together.squares[1]))
+
+    def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3) -> Bounds:
+        found = cost_delta(self.together, epsilon, near=near, wanted=wanted)
+        if found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
+            return found
+        upper = found.upper
+        if (each := self._one_by_one(epsilon / self.size, near)) < upper:
+            upper, self.method = each, _ONE_BY_ONE
+        one = cost_delta(self.one, epsilon, near=near, wanted=wanted).lower
+        if not self._known and self.attained:
+            one = max(one, cost_delta(self._below, epsilon, near=near, wanted=wanted).lower)
+        return Bounds(min(max(found.lower, one), upper), upper)
+
+    def epsilon(self, delta: float) -> Bounds:
+        found = cost_epsilon(self.together, delta) if self._known else Bounds(0.0, math.inf)
+        if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
+            return found
+        least = cost_epsilon(self.one, delta).lower
+        # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
+        upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
+        if not self._known and self.attained:
+            least = max(least, cost_epsilon(self._below, delta).lower)
+        if first <= most:
+            share = smallest_real(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
+            if share is not None and share * self.size * (1 + _ROUNDING) < upper:
+                upper, self.method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
+        return Bounds(min(max(found.lower, least), upper), upper)
+
+    @property
+    def _known(self) -> bool:
+        return self.together.squares[0] < math.inf
+
+    @property
+    def _below(self) -> Cost:
+        """What data attain, as a cost of its own."""
+        return replace(self.together, above=self.together.below, squares=(self.together.squares[1],) * 2)
+
+    def _one_by_one(self, epsilon: float, near: float | None) -> float:
+        """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at epsilon.
+
+        near: a delta with which the caller compares the bound, or None.
+        """
+        k = self.size
+        far = k * epsilon > _MOST_EPSILON
+        times = k if epsilon == 0 else 1.0 if far else math.expm1(k * epsilon) / math.expm1(epsilon)
+        small = None if far or near is None or near / times < 1e-30 else near / times
+        each = cost_delta(self.each, epsilon, near=small).upper
+        if each == 0:
+            return 0.0
+        if far:
+            more = (k - 1) * epsilon
+            return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + _ROUNDING * more, 0.0))
+        return min(each * times * (1 + _ROUNDING), 1.0)
+
+    def bracket(self, found: Bounds, note: str) -> Bracket:
+        """The bracket with these ends, and with notes; a note says whose number each end bounds, unless both bound
+        one."""
+        said = [*notes(self.made), note]
+        if not (self._known and self.together.exact):
+            whose = "attained by data of a group" if self.attained else "that of one record"
+            said.append(f"groups of {self.size} records: the upper end is certified, the lower end is {whose}")
+        return Bracket(found.lower, found.upper, found.upper, self.method, tuple(one for one in said if one))
+
+
+def _records(made: Release, n: int | None) -> int | None:
+    """The number of all records, or the smallest for which the batches exist where that matters and n is not known."""
+    kind = made.step.sampling
+    fewest = n is None and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE
+    return _fewest_records(kind.sample_rate) if fewest else n
 
 
 def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release]:
@@ -288,7 +288,8 @@ def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release
     for made in history:
         kind = made.step.sampling
         if size > 1 and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE:
-            records = _fewest_records(kind.sample_rate) if n is None else n
+            records = _records(made, n)
+            assert records is not None
             batch = kind.batch_size(records)
             assert batch is not None
             if size > records - batch:
@@ -313,65 +314,3 @@ def _fewest_records(sample_rate: float) -> int:
         if last[0] > 0 and (rest == whole or abs(sample_rate * last[1] - last[0]) <= 1e-9):
             return last[1]
         rest = 1 / (rest - whole)
-
-
-def _together(history: Sequence[Release], size: int) -> list[Release] | None:
-    try:
-        releases = [group_release(release, size) for release in history]
-    except ValueError:
-        return None
-    unclear = any(isinstance(each.part, Pairs) and each.noise_multiplier < _LEAST_SAMPLED_NOISE for each in releases)
-    return None if unclear else releases
-
-
-def _attained(history: Sequence[Release], size: int, n: int | None) -> list[Release] | None:
-    """Releases whose delta for one record is at most that of this history for a group of `size` records at some data;
-    they give lower ends.
-
-    n: the number of all records, or None for any number. None is returned if no such releases are known.
-    """
-    if not all(made.mechanism in _MECHANISMS for made in history):
-        return None
-    releases = []
-    for made in history:
-        kind = made.step.sampling
-        fewest = n is None and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE
-        records = _fewest_records(kind.sample_rate) if fewest else n
-        drawn = kind.attained_by_group(size, made.relation, records)
-        if drawn is None or (made.mechanism == "laplace" and drawn.sample_rate < 1 and size > MOST_IN_LAPLACE_GROUP):
-            return None
-        releases.append(made.drawn_as(drawn).with_noise(made.noise_multiplier / size))
-    return releases
-
-
-def _one_by_one(history: Sequence[Release], epsilon: float, size: int, near: float | None = None) -> float:
-    """An upper bound on delta for a group of `size` records, by changing one record after another: delta at `size`
-    times `epsilon`.
-
-    epsilon: that of each change of one record. history: the releases, with the sample rates that one change of a record
-    counts with. near: a delta with which the caller compares the bound, or None; the bound may be far above it where it
-    is not met.
-    """
-    far = size * epsilon > _MOST_EPSILON
-    times = size if epsilon == 0 else 1.0 if far else math.expm1(size * epsilon) / math.expm1(epsilon)
-    each = upper_delta(history, epsilon, near=None if far or near is None else near / times)
-    if each == 0:
-        return 0.0
-    more = (size - 1) * epsilon
-    if far:
-        return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + 1e-12 * more, 0.0))
-    return min(each * times * (1 + 1e-12), 1.0)
-
-
-def _bracket(size: int, bracket: Bracket, one: Bracket, *, of_group: bool = False) -> Bracket:
-    """The bracket, with value = upper, from the lower end of `one` to the upper end of `bracket`, with a note that says
-    whose number each end bounds.
-
-    bracket: of epsilon, delta or the noise multiplier for groups of `size` records. one: a bracket of that number whose
-    lower end holds for groups too. of_group: whether this lower end is attained by data of a group; else it is that of
-    a single record.
-    """
-    whose = "attained by data of a group" if of_group else "that of one record"
-    note = f"groups of {size} records: the upper end is certified, the lower end is {whose}"
-    lower = min(one.lower, bracket.upper)
-    return Bracket(lower, bracket.upper, bracket.upper, bracket.method, (*one.notes, note))

@@ -16,11 +16,6 @@ release.
   so epsilon_1 = log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches.
 
 Both bounds are attained. T adaptive releases cost T epsilon_1 at delta = 0.
-
-A lower bound on epsilon at delta > 0: a record that contributes v = levels to every batch (and w = -levels in the other
-data set) attains the ratio e^epsilon_1 on the event that each of t <= T releases is at least `levels`. This event has
-probability at least p^t under the first data set, with p = (q + (1-q) e^-a)/2. So delta(epsilon) >= p^t - e^epsilon p^t
-e^(-t epsilon_1), that is epsilon(delta) >= t epsilon_1 + log(1 - delta/p^t).
 """
 
 import math
@@ -65,27 +60,6 @@ def lattice_gap(noise_multiplier: float, steps: int) -> float:
     """
     y = 2.0**-31 / real("noise_multiplier", noise_multiplier, above=0.0)
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)
-
-
-def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, delta: float, *, replaced: bool) -> float:
-    """A certified lower bound on the least epsilon at `delta` of `steps` releases with discrete Laplace noise.
-
-    It is the largest, over some t <= steps, of t epsilon_1 + log(1 - delta/p^t), where epsilon_1 is the pure epsilon of
-    one release and p the probability of its worst event. noise_multiplier: the noise parameter over the clip, > 0.
-    sample_rate: q in (0, 1]. delta: 0 <= delta < 1. replaced: True if neighbours replace a record, False if a record is
-    there or not.
-    """
-    each = release_epsilon(noise_multiplier, sample_rate, replaced=replaced) * (1 - 3 * _FORMULA_ROUNDING)
-    log_p = math.log((sample_rate + (1 - sample_rate) * math.exp(-1 / noise_multiplier)) / 2)
-    if delta == 0:
-        return steps * each
-    longest = min(steps, int(math.log(delta) / log_p))
-    found = [0.0]
-    for t in range(max(longest - 60, 1), longest + 1):
-        left = delta * math.exp(-t * log_p)
-        if left < 1:
-            found.append(t * each + math.log1p(-left))
-    return max(found) * (1 - _FORMULA_ROUNDING)
 
 
 def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *, replaced: bool) -> float:

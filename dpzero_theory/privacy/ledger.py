@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Self, Unpack
 from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
-from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.accountant import epsilon_beside
 from dpzero_theory.privacy.filter import BudgetExceededError, Filter
 from dpzero_theory.privacy.step import Chosen, Release, Step, Words
 from dpzero_theory.privacy.stopping import ANY, claimed
@@ -429,11 +429,13 @@ class Ledger(AbstractContextManager["Ledger"]):
         delta, target = self._account.target_delta, self._account.target_epsilon
         if self._filter is not None:
             return Report(steps - left, left, self._filter.odometer, target, target, delta)
+        planned = epsilon_beside([self.settings.release(steps)], delta, target)
         return Report(
             releases_spent=steps - left,
             releases_left=left,
-            epsilon_spent=claimed(self.settings.step, steps - left, steps, delta, stopping).upper,
-            epsilon_planned=epsilon_of_history([self.settings.release(steps)], delta).upper,
+            # A part of the plan shows no more than the whole one.
+            epsilon_spent=min(claimed(self.settings.step, steps - left, steps, delta, stopping).upper, planned),
+            epsilon_planned=planned,
             target_epsilon=target,
             target_delta=delta,
         )
@@ -685,7 +687,7 @@ def _chained(chain: bytes, number: int, sums: bytes) -> bytes:
 def _require_planned(plan: Release, epsilon: float, delta: float) -> None:
     """Raise PlanCostsMoreError if the certified epsilon of the releases `plan` at `delta` is more than `epsilon` (by
     more than 1e-9 of it)."""
-    cost = epsilon_of_history([plan], delta).upper
+    cost = epsilon_beside([plan], delta, epsilon)
     if not cost <= epsilon * (1 + _BUDGET_ROUNDING):
         raise PlanCostsMoreError(
             "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "

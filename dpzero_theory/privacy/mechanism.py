@@ -8,81 +8,43 @@ of `Mechanism` and one call of `MECHANISMS.register`; a law that is not register
 import math
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.laws.concentrated import Curve
-from dpzero_theory.privacy.certified.laws.exponential import (
+from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
+from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier
+from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, release_epsilon
+from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
+from dpzero_theory.privacy.laws.laplace import (
     LEAST_LAPLACE,
     MOST_IN_LAPLACE_GROUP,
     laplace_group_pairs,
     laplace_pairs,
 )
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
-from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier, on_lattice
-from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
+from dpzero_theory.privacy.laws.shifts import any_drawn
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.registry import Registry
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What equal releases cost, in a form that composes with other costs.
-
-    gaussian: whether they count as continuous Gaussian releases. multipliers: the noise multipliers of continuous
-    Gaussian releases that cost at least, and at most, as much; None means the releases' own multiplier. pairs: for
-    another law the dominating pair of one release in each of the two directions, if it is known. ratio: G >= 0 such
-    that every event has, under the law of what is released, e^-G to e^G times its probability under a post-processing
-    of those Gaussian releases or pairs. epsilon: the pure epsilon of all the releases, without that factor; 0 for
-    Gaussian releases, infinite for a law that has none. least: a lower bound on epsilon of these releases alone, at the
-    delta that was asked for. concentrated: (rho, xi) of all the releases, of which nothing else is known: their Renyi
-    divergence of order a is at most xi + rho a; (0, 0) for other releases. renyi: of releases of which only Renyi
-    divergences at some orders are known, those of all of them, as `certified.laws.concentrated.Curve`.
-    """
-
-    gaussian: bool
-    ratio: float = 0.0
-    epsilon: float = 0.0
-    least: float = 0.0
-    pairs: tuple[FinitePair, FinitePair] | None = None
-    multipliers: tuple[float, float] | None = None
-    concentrated: tuple[float, float] = (0.0, 0.0)
-    renyi: Curve = ()
+class Made(Protocol):
+    """What a noise law needs to know of a step. A `step.Step` has all of it."""
 
     @property
-    def composed(self) -> bool:
-        """Whether the releases have a privacy loss that composes with others, so that their pure epsilon (`epsilon`)
-        need not be added to the cost."""
-        return self.gaussian or self.pairs is not None or self.concentrated[0] > 0 or bool(self.renyi)
-
-
-_UNKNOWN = Cost(gaussian=False, epsilon=math.inf)
-
-
-class Counted(Protocol):
-    """What a noise law needs to know of a number of equal releases. A `step.Release` has all of it."""
-
+    def noise(self) -> float: ...
     @property
-    def noise_multiplier(self) -> float: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def sampling(self) -> str: ...
-    @property
-    def sample_rate(self) -> float: ...
+    def sampling(self) -> Sampling: ...
     @property
     def relation(self) -> Relation: ...
     @property
     def coordinates(self) -> int: ...
-    @property
-    def group(self) -> tuple[float, int] | None: ...
 
 
 class Mechanism(ABC):
@@ -120,30 +82,25 @@ class Mechanism(ABC):
                 f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {coordinates}"
             )
 
-    def require_noise(self, releases: Counted) -> None:
-        """Raise ValueError if the releases have so little noise that the cost of this law is not known."""
+    def require_noise(self, step: Made, steps: int) -> None:
+        """Raise ValueError if the steps have so little noise that the cost of this law is not known."""
         return
 
     @abstractmethod
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        """Return what these releases cost. delta: 0 <= delta < 1, at which the lower bound `Cost.least` holds.
+    def cost(self, step: Made, steps: int) -> Cost:
+        """What `steps` steps equal to `step` cost. Raises ValueError for steps outside the law's range."""
 
-        Raises ValueError for releases outside the range of the law's formulas.
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
+        """What the steps cost data sets that differ in up to `size` of n records; None if it is not known.
+
+        n: the number of all records, or None, which stands for any number.
         """
+        return self.cost(step, steps) if size == 1 else None
 
-    def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
-        """The least noise multiplier with which the releases are target_epsilon-DP at delta = 0, or None for a law
+    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float | None:
+        """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None for a law
         without pure epsilon."""
         return None
-
-    def on_lattice(self, continuous: Bracket) -> Bracket:
-        """The bracket of the least noise multiplier with which this law meets a target, from that of continuous
-        Gaussian noise for the same target.
-
-        continuous: the bracket of the continuous noise's multiplier. The method is used for laws that are accounted as
-        Gaussian noise.
-        """
-        return continuous
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -157,15 +114,20 @@ class Mechanism(ABC):
         """Draw an array of this shape of noise with parameter `scale`, with random bits from `source`."""
 
 
-class _Gaussian(Mechanism):
+class Gaussian(Mechanism):
+    """Continuous Gaussian noise, as float64 numbers."""
+
     name = "gaussian"
     noise = "gaussian"
     lattice = False
     exactness = "float64 numbers whose law is the continuous Gaussian up to rounding"
     coordinates = 10**18
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        return Cost(gaussian=True)
+    def cost(self, step: Made, steps: int) -> Cost:
+        return step.sampling.cost(step.noise, steps, step.relation)
+
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
+        return step.sampling.group_cost(step.noise, steps, step.relation, size, n)
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
         return noise_multiplier * levels
@@ -218,39 +180,42 @@ class DiscreteGaussian(Mechanism):
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS[self.family if levels >= FINE_GAUSSIAN else f"{self.family}:{levels}"]
 
-    def _summed(self, releases: Counted) -> bool:
-        """Whether the cost of these releases can be computed by sums over the integers.
+    def _summed(self, step: Made, steps: int) -> bool:
+        """Whether the cost of these steps can be computed by sums over the integers.
 
         They must be few, of one coordinate each, and with full or Poisson batches.
         """
-        r = releases
-        return r.coordinates == 1 and r.sampling in ("full", "poisson") and r.steps <= _MOST_COMPOSED
+        return step.coordinates == 1 and step.sampling.word in ("full", "poisson") and steps <= _MOST_COMPOSED
 
-    def require_noise(self, releases: Counted) -> None:
-        r = releases
-        least = least_multiplier(self.levels, r.steps * r.coordinates)
-        if self._summed(r):
+    def require_noise(self, step: Made, steps: int) -> None:
+        least = least_multiplier(self.levels, steps * step.coordinates)
+        if self._summed(step, steps):
             least = min(least, LEAST_DISCRETE)
-        if not r.noise_multiplier >= least:
+        if not step.noise >= least:
             raise ValueError(
-                f"noise_multiplier must be at least {least:.6g} with mechanism {self.name}, sampling {r.sampling},"
-                f" {r.steps} steps and {r.coordinates} coordinates; got {r.noise_multiplier!r}"
+                f"noise_multiplier must be at least {least:.6g} with mechanism {self.name}, sampling"
+                f" {step.sampling.word}, {steps} steps and {step.coordinates} coordinates; got {step.noise!r}"
             )
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        r, s = releases, releases.noise_multiplier
-        if self._summed(r) and s >= LEAST_DISCRETE and s * self.levels <= WIDEST:
-            pairs = discrete_pairs(s, r.sample_rate, self.levels, replaced=r.relation.replaces)
-            return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
-        compared = between(s, self.levels, r.steps * r.coordinates)
-        if compared is None:
-            return _UNKNOWN
-        return Cost(gaussian=True, ratio=compared.ratio, multipliers=(compared.above, compared.below))
+    def cost(self, step: Made, steps: int) -> Cost:
+        if self._summed(step, steps) and step.noise >= LEAST_DISCRETE and step.noise * self.levels <= WIDEST:
+            pairs = discrete_pairs(step.noise, step.sampling.sample_rate, self.levels, replaced=step.relation.replaces)
+            return Cost.of(*pairs, count=steps)
+        return self.group_cost(step, steps, 1, None) or UNKNOWN
 
-    def on_lattice(self, continuous: Bracket) -> Bracket:
-        upper = on_lattice(continuous.upper, self.levels)
-        lower = continuous.lower - 2 * (upper - continuous.upper)
-        return replace(continuous, lower=max(lower, 0.0), value=upper, upper=upper)
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
+        compared = between(step.noise, self.levels, steps * step.coordinates)
+        if compared is None or (size > 1 and not self._runs):
+            return None
+        above, below = (
+            step.sampling.group_cost(noise, steps, step.relation, size, n)
+            if size > 1
+            else step.sampling.cost(noise, steps, step.relation)
+            for noise in (compared.above, compared.below)
+        )
+        if above is not None and compared.above != compared.below:
+            above = above.bounding(below)
+        return above and replace(above, ratio=compared.ratio)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         if self._runs:
@@ -287,37 +252,35 @@ class _Laplace(Mechanism):
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{CoarseLaplace.family}:{levels}"]
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        r, replaced = releases, releases.relation.replaces
-        known = r.noise_multiplier >= LEAST_LAPLACE and r.steps <= _MOST_COMPOSED
-        if known and r.group and r.group[1] <= MOST_IN_LAPLACE_GROUP:
-            return self._grouped(releases, delta, *r.group)
-        return Cost(
-            gaussian=False,
-            ratio=0.0 if self.levels else lattice_gap(r.noise_multiplier, r.steps),
-            epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, replaced=replaced),
-            least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, delta, replaced=replaced),
-            pairs=laplace_pairs(r.noise_multiplier, r.sample_rate, self.levels, replaced=replaced) if known else None,
-        )
+    def cost(self, step: Made, steps: int) -> Cost:
+        s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
+        each = release_epsilon(s, q, replaced=replaced)
+        return self._cost(each, steps, s, lambda: laplace_pairs(s, q, self.levels, replaced=replaced))
 
-    def _grouped(self, releases: Counted, delta: float, rate: float, size: int) -> Cost:
-        """What releases of Poisson batches cost a group of `size` records, each drawn at `rate`.
+    def _cost(self, pure: float, steps: int, noise: float, pairs: Callable[[], tuple[FinitePair, FinitePair]]) -> Cost:
+        """The cost of steps with this pure epsilon each, noise over the change of the sum, and pairs of laws."""
+        total = (steps * pure, steps * pure * (1 - _PURE_ROUNDING))
+        if noise < LEAST_LAPLACE or steps > _MOST_COMPOSED:
+            return replace(NOTHING, pure=total, apart=total[0])
+        ratio = 0.0 if self.levels else lattice_gap(noise, steps)
+        return replace(Cost.of(*pairs(), count=steps), pure=total, ratio=ratio)
 
-        The noise multiplier of the releases is over `size` clips.
-        """
-        r, s, replaced = releases, releases.noise_multiplier * size, releases.relation.replaces
-        pure = r.steps * size * release_epsilon(s, rate, replaced=replaced)
-        return Cost(
-            gaussian=False,
-            ratio=lattice_gap(r.noise_multiplier, r.steps),
-            epsilon=pure,
-            least=pure * (1 - _PURE_ROUNDING) if delta == 0 else 0.0,
-            pairs=laplace_group_pairs(s, rate, size, replaced=replaced),
-        )
+    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
+        s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
+        if self.levels:
+            return self.cost(step, steps) if size == 1 else None
+        if q < 1 and size <= MOST_IN_LAPLACE_GROUP:
+            pure = size * release_epsilon(s, q, replaced=replaced)
+            return self._cost(pure, steps, s / size, lambda: laplace_group_pairs(s, q, size, replaced=replaced))
+        # One record that moves the sum by `size` clips whenever any record of the group is drawn costs as much or more.
+        rate = any_drawn(q, size)
+        pure = release_epsilon(s / size, rate, replaced=replaced)
+        found = self._cost(pure, steps, s / size, lambda: laplace_pairs(s / size, rate, replaced=replaced))
+        return found if q == 1 else found.bounding()
 
-    def multiplier(self, releases: Counted, target_epsilon: float) -> float:
-        r = releases
-        return laplace_multiplier(target_epsilon, r.steps, r.sample_rate, replaced=r.relation.replaces)
+    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float:
+        rate = step.sampling.sample_rate
+        return laplace_multiplier(target_epsilon, steps, rate, replaced=step.relation.replaces)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(Fraction(noise_multiplier) * levels)
@@ -346,7 +309,7 @@ class CoarseLaplace(_Laplace):
 
 
 MECHANISMS: Registry[Mechanism] = Registry("mechanism")
-for _mechanism in (_Gaussian(), DiscreteGaussian(), _Laplace()):
+for _mechanism in (Gaussian(), DiscreteGaussian(), _Laplace()):
     MECHANISMS.register(_mechanism)
 MECHANISMS.register_family(DiscreteGaussian.family, DiscreteGaussian.of)
 MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)

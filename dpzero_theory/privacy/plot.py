@@ -138,9 +138,7 @@ def _times(history: list[Release]) -> float:
     steps."""
     (whole,) = history
     one = whole.with_steps(1)
-    if whole.part.gdp and one.part.gdp:
-        return (whole.part.gdp / one.part.gdp) ** 2
-    return whole.batches[1]
+    return whole.step.sampling.uses(whole.steps) / one.step.sampling.uses(1)
 
 
 LABELS = {

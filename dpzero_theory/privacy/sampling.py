@@ -1,7 +1,7 @@
 """How a step's batch is drawn, as values such as `Poisson(1/16)` or `RandomAllocation(1/16, taken=2)`.
 
 A value knows its sample rate q, which is the (expected) number of records in a batch over the number n of all records,
-and the other parameters of its law. `Sampling.part` tells the accountant what T steps with such batches cost, and
+and the other parameters of its law. `Sampling.cost` tells the accountant what T steps with such batches cost, and
 `Sampling.draw` or `Sampling.drawer` draws batches where a run can use them. The batches must stay secret: amplification
 by sampling holds only for batches that an observer does not know.
 
@@ -13,7 +13,6 @@ import math
 import random
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -21,37 +20,30 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
-from dpzero_theory.privacy.certified.allocations.allocation import Allocated
-from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
-from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
-from dpzero_theory.privacy.certified.laws.binomial import binomial_tails
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.groups import (
+from dpzero_theory.privacy.cost import UNKNOWN, Cost
+from dpzero_theory.privacy.laws.arithmetic import UNIT
+from dpzero_theory.privacy.laws.binomial import binomial_tails
+from dpzero_theory.privacy.laws.epoch import LEAST_EPOCH_NOISE, Epoch
+from dpzero_theory.privacy.laws.gaussian import Gaussian
+from dpzero_theory.privacy.laws.law import ByChance, Law
+from dpzero_theory.privacy.laws.shifts import (
     LEAST_NOISE,
     MOST_IN_GROUP,
     MOST_NOISE,
-    Mixture,
+    any_drawn,
     attained_pair,
     binomial_shifts,
     drawn_shifts,
-    group_pairs,
     mixture_pairs,
 )
-from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.certified.laws.shuffled import LEAST_SHUFFLED, largest_pairs
-from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
-from dpzero_theory.privacy.composition import Epochs, FinitePairs, Pairs, Part, PlainGaussian, by_chance
+from dpzero_theory.privacy.laws.subset import Subset
+from dpzero_theory.privacy.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
 
-_CHANCE_ROUNDING = 1e-15
-"""A bound on the relative rounding error of the probability 1 - (1 - q)^k, computed with expm1 and log1p."""
-_QUIET, _QUIET_ZEROED = 0.8, 3.0
-"""The noise over the clip from which on the bound by all outputs of a shuffled epoch is above the bound by its largest
-output: under replace-one, and under zero-out. Below it the largest output alone is used for the lower end."""
-_OF_EPOCH: dict[str, float] = {"reach": 10.0, "near": 7.0, "ratio": 0.06, "work": 2.5e7}
-"""The accuracy of the pairs of laws of a shuffled epoch: arguments of `allocations.epoch.epoch_pairs`."""
+_LEAST_GROUP_NOISE = 0.03
+"""The least noise, over the clips by which a group may move a batch, for which the bound by one record is used."""
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it."""
 
@@ -123,54 +115,32 @@ class Sampling:
         `relation`."""
         return
 
-    def part(self, noise: float, steps: int, relation: Relation) -> Part:
-        """The part of a composition that stands for `steps` releases with Gaussian noise.
+    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        """What `steps` releases with Gaussian noise and such batches cost.
 
-        noise: the standard deviation of the noise on the sum of a batch, over the clip. relation: which data sets are
-        neighbours.
+        Args:
+            noise: the standard deviation of the noise on the sum of a batch, over the clip.
+            steps: their number.
+            relation: which data sets are neighbours.
         """
         if self.sample_rate == 1:
-            return PlainGaussian(math.sqrt(steps) * relation.sensitivity / noise)
-        return self._sampled(noise, steps, relation)
+            return Cost.plain(math.sqrt(steps) * relation.sensitivity / noise)
+        return self._cost(noise, steps, relation)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        """The part of a composition that stands for `steps` releases with Gaussian noise, for a sample rate q < 1.
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        """The same for a sample rate q < 1."""
+        raise NotImplementedError(f"sampling {self.word} says neither cost nor _cost")
 
-        noise: the standard deviation of the noise on the sum of a batch, over the clip. relation: which data sets are
-        neighbours.
+    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
+        """What the releases cost data sets that differ in up to `size` records of n; None if it is not known.
+
+        n: the number of all records, or None, which stands for any number.
         """
-        raise NotImplementedError(f"sampling {self.word} says neither part nor _sampled")
+        return self.cost(noise / size, steps, relation) if self.sample_rate == 1 else None
 
-    def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
-        """The parts of a composition whose delta is at most that of the releases at some data, for lower ends.
-
-        It is the one part that `part` returns, unless that bounds from above only. The arguments are those of `part`.
-        """
-        return (self.part(noise, steps, relation),)
-
-    def of_group(self, size: int, relation: Relation) -> "Sampling | None":
-        """A sampling with which one record costs at least as much (has at least the delta, at every epsilon) as a group
-        of `size` records with this one.
-
-        The noise is then taken over `size` clips instead of one (`group.group_release`). None is returned if no such
-        sampling is known for neighbours by `relation`.
-        """
-        return self if self.sample_rate == 1 else None
-
-    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> "Sampling | None":
-        """A sampling with which one record costs at most as much as some group of `size` records does at some data, for
-        lower ends.
-
-        As with `of_group` the noise is then over `size` clips. n: the number of all records, or None, which stands for
-        any number. None is returned if no such sampling is known.
-        """
-        return self if self.sample_rate == 1 else None
-
-    @property
-    def group(self) -> tuple[float, int] | None:
-        """For a sampling made by `of_group` whose cost needs them, the pair (rate of each record, number of records in
-        the group); else None."""
-        return None
+    def uses(self, steps: int) -> int:
+        """The most of `steps` batches that can hold a given record."""
+        return steps
 
     @property
     def records(self) -> int | None:
@@ -262,20 +232,13 @@ class Poisson(Sampling):
     name = "poisson"
     runnable = True
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         return _poisson(noise, self.sample_rate, steps, relation)
 
-    def of_group(self, size: int, relation: Relation) -> Sampling | None:
+    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
         if size == 1 or self.sample_rate == 1:
-            return self
-        return _PoissonGroup(_any(self.sample_rate, size), self.sample_rate, size)
-
-    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
-        drawn = self.of_group(size, relation)
-        if drawn is self or drawn is None:
-            return drawn
-        # A probability that is 1 but for rounding would count as a full batch, which is an upper end only.
-        return replace(drawn, sample_rate=min(drawn.sample_rate, math.nextafter(1.0, 0.0)))
+            return self.cost(noise / size, steps, relation)
+        return _poisson_group(noise, self.sample_rate, steps, relation, size)
 
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
@@ -287,50 +250,26 @@ class Poisson(Sampling):
         return _independent(source, n, self.sample_rate)
 
 
-@dataclass(frozen=True)
-class _PoissonGroup(Poisson):
-    """Poisson batches for neighbours that differ in a group of `size` records, made for `group.group_release`.
-
-    each: the rate at which each record is drawn. `sample_rate` is the probability that a batch holds any record of the
-    group. Noise is given in units of `size` clips, so that one record with this sample rate and noise costs at least as
-    much as the group.
-    """
-
-    each: float
-    size: int
-
-    @property
-    def group(self) -> tuple[float, int]:
-        return self.each, self.size
-
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        s = noise * self.size
-        attained = _poisson(s, self.each, steps, relation)
-        known = replace(_poisson(noise, self.sample_rate, steps, relation), below=attained.below)
-        if not (LEAST_NOISE <= s <= MOST_NOISE and self.size <= MOST_IN_GROUP):
-            return known
-        return FinitePairs(
-            group_pairs(s, self.each, self.size, replaced=relation is Relation.REPLACE_ONE), steps, known
-        )
+def _poisson_group(noise: float, q: float, steps: int, relation: Relation, size: int) -> Cost | None:
+    """The cost of Poisson batches of rate q < 1 for groups of `size` >= 2 records; None if the noise is too little."""
+    if LEAST_NOISE <= noise <= MOST_NOISE and size <= MOST_IN_GROUP:
+        pairs = mixture_pairs(noise, binomial_shifts(q, size), replaced=relation.replaces)
+        return Cost.of(*pairs, count=steps)
+    if noise < _LEAST_GROUP_NOISE * size:
+        return None
+    # One record with this noise that is drawn whenever any record of the group is costs at least as much.
+    attained = _poisson(noise, q, steps, relation)
+    return (
+        FullBatch().cost(noise / size, steps, relation).bounding(attained)
+        if (rate := any_drawn(q, size)) == 1
+        else (_poisson(noise / size, rate, steps, relation).bounding(attained))
+    )
 
 
-def _any(rate: float, size: int) -> float:
-    """An upper bound on the probability that at least one of `size` records is drawn, each independently with
-    probability `rate`."""
-    if size == 1 or rate >= 1:
-        return rate
-    return min(-math.expm1(size * math.log1p(-rate)) * (1 + _CHANCE_ROUNDING), 1.0)
-
-
-def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Pairs:
-    """The part of a composition for `steps` releases with Poisson batches of rate q < 1.
-
-    noise: the standard deviation of the noise on a batch's sum, over the clip. relation: which data sets are
-    neighbours.
-    """
-    kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
-    pairs = tuple(Pair(kind, q, noise) for kind in kinds)
-    return Pairs(pairs, pairs, steps)
+def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Cost:
+    """The cost of `steps` releases with Poisson batches of rate q < 1. noise: as for `Sampling.cost`."""
+    kinds = ("replace",) if relation.replaces else ("remove", "add")
+    return Cost.of(*(Gaussian(kind, q, noise) for kind in kinds), count=steps)
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
@@ -402,16 +341,22 @@ class TruncatedPoisson(Poisson):
         when_full = share * kept.most / others.least * (1 + 4 * UNIT) if others.least > 0 else q
         return others.most, others.less_most, min(when_full, q), used
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         full, usual, when_full, used = self._chances()
         if self.largest >= self.n:
             return _poisson(noise, self.sample_rate, steps, relation)
-        drawn, attained = (_poisson(noise, rate, 1, relation) for rate in (self.sample_rate, used))
-        otherwise = FixedSize(when_full)._sampled(noise, 1, relation)
-        return by_chance([(usual, drawn), (full, otherwise)], attained, steps)
+        drawn, otherwise = (
+            _poisson(noise, self.sample_rate, 1, relation),
+            FixedSize(when_full)._cost(noise, 1, relation),
+        )
+        first, second = (
+            ByChance(tuple((w, cost.above[k][0][0]) for w, cost in ((usual, drawn), (full, otherwise)) if w > 0))
+            for k in (0, 1)
+        )
+        return Cost.of(first, second, count=steps).bounding(_poisson(noise, used, steps, relation))
 
-    def of_group(self, size: int, relation: Relation) -> None:
-        return None
+    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
+        return self.cost(noise, steps, relation) if size == 1 else None
 
     @property
     def records(self) -> int:
@@ -480,20 +425,16 @@ class CyclicPoisson(Sampling):
         """The probability B q with which a record of the current group is drawn."""
         return min(self.groups * self.sample_rate, 1.0)
 
-    def part(self, noise: float, steps: int, relation: Relation) -> Part:
-        return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
+    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        return Poisson(self._turn).cost(noise, -(-steps // self.groups), relation)
 
-    def of_group(self, size: int, relation: Relation) -> Sampling:
-        drawn, turn = Poisson(self._turn).of_group(size, relation), self._turn
-        return self if turn == 1 or drawn is None else _CyclicGroup(self.sample_rate, self.groups, drawn)
+    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
+        found = Poisson(self._turn).group_cost(noise, -(-steps // self.groups), relation, size, None)
+        # Records that all take the same turn attain it, if there are so many of them.
+        return found.bounding() if found and n is not None and size * self.groups > n else found
 
-    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
-        room = n is None or size * self.groups <= n
-        turn = Poisson(self._turn).attained_by_group(size, relation, None)
-        drawn = self.of_group(size, relation)
-        if not room or turn is None:
-            return None
-        return replace(drawn, turn=turn) if isinstance(drawn, _CyclicGroup) else drawn
+    def uses(self, steps: int) -> int:
+        return -(-steps // self.groups)
 
     def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)
@@ -517,52 +458,53 @@ class CyclicPoisson(Sampling):
 
 
 @dataclass(frozen=True)
-class _CyclicGroup(CyclicPoisson):
-    """Cyclic Poisson batches for neighbours that differ in a group of records, made for `group.group_release`.
-
-    turn: the sampling of a batch in the turns of the group's records, at which one record costs at least as much as the
-    group.
-    """
-
-    turn: Sampling
-
-    def part(self, noise: float, steps: int, relation: Relation) -> Part:
-        return self.turn.part(noise, -(-steps // self.groups), relation)
-
-
-@dataclass(frozen=True)
 class FixedSize(Sampling):
     """A batch is a uniformly random set of q n records, drawn without replacement; q n must be a whole number."""
 
     name = "fixed-size"
     runnable = refilled = True
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs | FinitePairs:
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         q = self.sample_rate
         # With zero-out the batch's sum changes by at most one clip. With add-remove and replace-one it changes by up to
         # two, since another record takes the place of the one that is removed or replaced.
         moved = noise if relation is Relation.ZERO_OUT else noise / 2
-        attained = tuple(Pair(kind, q, moved) for kind in ("remove", "add"))
-        if relation is Relation.ADD_REMOVE:
-            return Pairs(attained, attained, steps)
-        both = (Pair("fixed-size", q, noise / 2),)
-        if relation is Relation.REPLACE_ONE:
-            return Pairs(both, attained, steps, alone=attained)
-        known = Pairs(both, attained, steps)
-        return FinitePairs(zeroed_pairs(noise, q), steps, known) if LEAST_ZEROED <= noise <= q * MOST_ZEROED else known
+        attained = Cost.of(*(Gaussian(kind, q, moved) for kind in ("remove", "add")), count=steps)
+        if relation is Relation.ADD_REMOVE or (relation.replaces and steps == 1):
+            return attained
+        if not relation.replaces and LEAST_ZEROED <= noise <= q * MOST_ZEROED:
+            wider = Gaussian("fixed-size", q, noise / 2)
+            return Cost.of(*(replace(pair, wider=wider) for pair in zeroed_pairs(noise, q)), count=steps)
+        return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
-    def of_group(self, size: int, relation: Relation) -> Sampling | None:
-        if relation is Relation.ADD_REMOVE:
-            return super().of_group(size, relation)
-        return self.at(min(size * self.sample_rate, 1.0))
-
-    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
+    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
         if size == 1 or self.sample_rate == 1:
-            return self
+            return self.cost(noise / size, steps, relation)
+        below = self._attained_by_group(noise, steps, relation, size, n)
+        if relation is Relation.ADD_REMOVE:  # no bound is known but that by one record after another
+            return UNKNOWN.bounding(below)
+        return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding(below)
+
+    def _attained_by_group(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
+        """What some data attain: the group's records contribute 1 clip and all others -1.
+
+        Each of the j records of the group that are drawn takes the place of another one, and moves the sum by 2.
+        """
         if size > MOST_IN_GROUP:
             return None
         number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
-        return _FixedGroup(self.sample_rate, number, size)
+        most = number[-1][0]
+        if (
+            relation is Relation.ZERO_OUT
+            and LEAST_NOISE * size <= noise <= min(size * self.sample_rate, 1.0) * MOST_NOISE * size
+        ):
+            twice = tuple((2 * j, log_weight) for j, log_weight in number)
+            return Cost.of(attained_pair(noise, twice, number), attained_pair(noise, number, twice), count=steps)
+        scale = most * (1 if relation is Relation.ZERO_OUT else 2)
+        if not LEAST_NOISE <= noise / scale <= MOST_NOISE:
+            return self._cost(noise, steps, relation)
+        shifts = tuple((j / most, log_weight) for j, log_weight in number)
+        return Cost.of(*mixture_pairs(noise / scale, shifts, replaced=False), count=steps)
 
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
@@ -586,34 +528,6 @@ class FixedSize(Sampling):
 
 
 @dataclass(frozen=True)
-class _FixedGroup(FixedSize):
-    """Fixed-size batches for neighbours that differ in a group of records, at data that attain a large cost.
-
-    The records of the group contribute 1 clip, and all others -1. Each of the j that are drawn takes the place of
-    another record. So without the group, or where its records contribute -1, the sum is the same in every batch, and
-    with it the sum is larger by 2 j; where the group's records count as zero it is larger by j.
-
-    number: the law of j, as pairs (j, log of its probability). size: k, the number of records of the group. Noise is
-    given in units of `size` clips.
-    """
-
-    number: Mixture
-    size: int
-
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs | FinitePairs:
-        s, q = noise * self.size, min(self.size * self.sample_rate, 1.0)
-        most = self.number[-1][0]
-        if relation is Relation.ZERO_OUT and LEAST_NOISE <= noise <= q * MOST_NOISE:
-            twice = tuple((2 * j, log_weight) for j, log_weight in self.number)
-            return FinitePairs((attained_pair(s, twice, self.number), attained_pair(s, self.number, twice)), steps)
-        scale = most * (1 if relation is Relation.ZERO_OUT else 2)
-        shifts = tuple((j / most, log_weight) for j, log_weight in self.number)
-        if not LEAST_NOISE <= s / scale <= MOST_NOISE:
-            return FixedSize(self.sample_rate)._sampled(s, steps, relation)
-        return FinitePairs(mixture_pairs(s / scale, shifts, replaced=False), steps)
-
-
-@dataclass(frozen=True)
 class FixedOrder(Sampling):
     """Ordered epochs: the records are used in any order that does not depend on the data and may be known, each at most
     once an epoch."""
@@ -628,14 +542,16 @@ class FixedOrder(Sampling):
                 f" change batches); got {str(relation)!r}"
             )
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        return PlainGaussian(math.sqrt(passes(steps, self.sample_rate)) * relation.sensitivity / noise)
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        return Cost.plain(math.sqrt(self.uses(steps)) * relation.sensitivity / noise)
 
-    def of_group(self, size: int, relation: Relation) -> Sampling:
-        return self
+    def uses(self, steps: int) -> int:
+        return passes(steps, self.sample_rate)
 
-    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> Sampling | None:
-        return self if n is None or size <= math.floor(self.sample_rate * n + 1e-9) else None
+    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
+        found = self.cost(noise / size, steps, relation)
+        fits = n is None or size <= math.floor(self.sample_rate * n + 1e-9)
+        return found if fits else found.bounding()
 
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
@@ -649,36 +565,14 @@ class Shuffled(FixedOrder):
     """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
     batches of one size are taken in that order.
 
-    No amplification by the secrecy of the order is proved for every adaptive use, so that the upper end is that of
-    `FixedOrder`. The lower end is attained by data (`certified.laws.shuffled`).
+    No amplification by the secrecy of the order is proved for every adaptive use. So these batches cost at most as much
+    as those of `FixedOrder`, and nothing is stated from below.
     """
 
     name = "shuffled"
 
-    def attained_parts(self, noise: float, steps: int, relation: Relation) -> tuple[Part, ...]:
-        if self.sample_rate == 1:
-            return super().attained_parts(noise, steps, relation)
-        whole, rest = divmod(steps, _epoch(self.sample_rate))
-        released = ((_epoch(self.sample_rate), whole), (rest, 1))
-        pairs = ((self._attained(noise, steps, relation), times) for steps, times in released if steps and times)
-        return tuple(FinitePairs(pair, times) for pair, times in pairs if pair is not None)
-
-    def _attained(self, noise: float, released: int, relation: Relation) -> tuple[FinitePair, FinitePair] | None:
-        """Finite pairs, for lower ends, that some data attain in `released` steps of an epoch, for (P, Q) and for (Q,
-        P); None if the noise is below `LEAST_SHUFFLED`."""
-        zeroed = relation is Relation.ZERO_OUT
-        # An epoch of more steps, of which as many are released, has the record among the released ones less often, so
-        # that the bound stays a lower one.
-        epoch = max(math.ceil((1 - 1e-12) / self.sample_rate), released)
-        if noise >= (_QUIET_ZEROED if zeroed else _QUIET):
-            with suppress(OverflowError):
-                return epoch_pairs(
-                    noise if zeroed else noise / 2, epoch, released, replaced=False, ends="lower", **_OF_EPOCH
-                )
-        return largest_pairs(noise, epoch, released, float(zeroed)) if noise >= LEAST_SHUFFLED else None
-
-    def attained_by_group(self, size: int, relation: Relation, n: int | None) -> None:
-        return None
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        return super()._cost(noise, steps, relation).bounding()
 
     def chance(self, steps: int) -> tuple[float, str]:
         return min(steps, _epoch(self.sample_rate)) * self.sample_rate, "min(steps, floor(1/q)) * sample_rate"
@@ -686,7 +580,7 @@ class Shuffled(FixedOrder):
     def note(self, relation: Relation) -> str:
         return (
             "shuffled: the upper end counts no amplification, because none is proved for batches of one size; the lower"
-            " end is attained by data"
+            " end is 0"
         )
 
     def batch_size(self, n: int) -> int:
@@ -724,12 +618,43 @@ class RandomAllocation(Sampling):
         """The number of steps of an epoch."""
         return _epoch(self.sample_rate / self.taken)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        epoch = self.epoch
+    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        epoch, taken, replaced = self.epoch, self.taken, relation.replaces
         whole, rest = divmod(steps, epoch)
-        used = whole * self.taken + min(rest, self.taken)
-        mu = math.sqrt(used) * relation.sensitivity / noise
-        return Epochs(Allocated(noise, epoch, steps, self.taken), mu) if epoch > self.taken else PlainGaussian(mu)
+        unamplified = Cost.plain(math.sqrt(self.uses(steps)) * relation.sensitivity / noise)
+        if epoch <= taken:
+            return unamplified
+        if noise < LEAST_EPOCH_NOISE:
+            return unamplified.bounding()
+        parts = [(released, count) for released, count in ((epoch, whole), (rest, 1)) if released and count]
+        total, ways = whole + bool(rest), (0, int(not replaced))
+        above: list[list[tuple[Law, int]]] = [[], []]
+        below: list[list[tuple[Law, int]]] = [[], []]
+        known = 0
+        # Whoever is told a random partition of the steps into as many blocks as the record has steps, one in each, sees
+        # epochs of the lengths of the blocks (derivation.md, section 7).
+        size, longer = divmod(epoch, taken)
+        for length, count in ((size, taken - longer), (size + 1, longer)):
+            for released, number in parts if count else ():
+                if length == 1:
+                    known += count * number
+                    continue
+                for way in dict.fromkeys(ways):
+                    law = Epoch(noise, length, min(released, length), replaced, way, "upper", total * taken)
+                    above[way].append((law, count * number))
+        for released, number in parts:
+            for way in dict.fromkeys(ways):
+                attained: Law = Subset(noise, epoch, taken, released, replaced, way)
+                if taken == 1:
+                    attained = Epoch(noise, epoch, released, replaced, way, "lower", total)
+                below[way].append((attained, number))
+        first, second = ((tuple(each[0]), tuple(each[ways[1]])) for each in (above, below))
+        squares = known * (relation.sensitivity / noise) ** 2, 0.0
+        return Cost(first, second, squares, unamplified=unamplified.squares[0])
+
+    def uses(self, steps: int) -> int:
+        whole, rest = divmod(steps, self.epoch)
+        return whole * self.taken + min(rest, self.taken)
 
     def chance(self, steps: int) -> tuple[float, str]:
         epoch = self.epoch

@@ -11,7 +11,6 @@ from typing import NoReturn, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import last_integer, outward
-from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
@@ -21,8 +20,6 @@ from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 
 MOST_RECORDS = 10**15
 _LEAST_FLOAT = 5e-324
-_FAR_OFF = 2.0
-"""A delta above this times the target, or below the target divided by this, is far from the target."""
 
 
 def most_steps(
@@ -208,10 +205,6 @@ class _Goal:
         Where delta is more than twice its target, or less than half of it, only the side of the target on which it lies
         is certain.
         """
-        if self.group == 1:
-            bracket = delta_of_history(history, self.epsilon, near=self.delta)
-            if bracket.upper < self.delta / _FAR_OFF or bracket.lower > self.delta * _FAR_OFF:
-                return bracket
         return group_delta(history, self.epsilon, size=self.group, n=n)
 
     def _met(self, number: int, way: int, first: int, most: int) -> int | None:
@@ -286,7 +279,7 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
     loss = min((unit.sensitivity / unit.noise_multiplier) ** 2, 600.0)
-    each = loss if unit.part.plain else unit.sample_rate**2 * math.expm1(loss)
+    each = loss if unit.cost.closed else unit.sample_rate**2 * math.expm1(loss)
     return min(gdp * gdp / each / goal.group**2, MOST_STEPS)
 
 

@@ -11,6 +11,7 @@ noise of these laws is drawn here: they say what somebody else's step cost.
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -20,10 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.laws.concentrated import LEAST_RHO, MOST_RHO, Curve, log_moment
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.groups import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
-from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
+from dpzero_theory.privacy.cost import Cost
+from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO, Curve, log_moment
+from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
+from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
@@ -64,11 +66,11 @@ class _Stated(Mechanism):
         """The pure epsilon of one step, infinite if it has none."""
         raise NotImplementedError
 
-    def require_noise(self, releases: Counted) -> None:
-        check.integer("steps", releases.steps, at_most=_MOST_COMPOSED)
+    def require_noise(self, step: Made, steps: int) -> None:
+        check.integer("steps", steps, at_most=_MOST_COMPOSED)
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        return Cost(gaussian=False, epsilon=releases.steps * self.pure(), pairs=self.pairs())
+    def cost(self, step: Made, steps: int) -> Cost:
+        return replace(Cost.of(*self.pairs(), count=steps), pure=(steps * self.pure(), 0.0))
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
         raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
@@ -119,9 +121,8 @@ class Zcdp(_Stated):
         """An upper bound on the Renyi divergence of this order of one step."""
         return self.xi + order * self.rho
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        steps = releases.steps
-        return Cost(gaussian=False, epsilon=math.inf, concentrated=(steps * self.rho, steps * self.xi))
+    def cost(self, step: Made, steps: int) -> Cost:
+        return Cost(zcdp=(steps * self.rho, steps * self.xi))
 
 
 class Renyi(_Stated):
@@ -159,15 +160,15 @@ class Renyi(_Stated):
             raise ValueError(f"order must be at most {self.curve[-1][0]:g}, the largest that is stated; got {order!r}")
         return known / (order - 1)
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
-        return Cost(gaussian=False, epsilon=math.inf, renyi=self.moments(releases.steps))
+    def cost(self, step: Made, steps: int) -> Cost:
+        return Cost(renyi=(self.moments(steps),))
 
 
 class GaussianMixture(_Stated):
     """A step with Gaussian noise on a sum that one record moves by a random distance, of a known law.
 
     With the record the output has the law sum_j p_j N(c_j, s^2), and without it N(0, s^2), for distances c_j >= 0. The
-    same pair dominates vectors of norm c_j in any directions (`certified.laws.groups`; Choquette-Choo et al., arXiv
+    same pair dominates vectors of norm c_j in any directions (`certified.laws.shifts`; Choquette-Choo et al., arXiv
     2310.15526, theorem 3.1). With replace-one both values of the record move the sum so, in opposite directions.
     """
 
@@ -201,12 +202,10 @@ class GaussianMixture(_Stated):
         the neighbouring data set by 0."""
         return (self.shifts[-1][0] / self.scatter) ** 2
 
-    def cost(self, releases: Counted, delta: float) -> Cost:
+    def cost(self, step: Made, steps: int) -> Cost:
         largest = self.shifts[-1][0]
         law = tuple((each / largest, math.log(share)) for each, share in self.shifts)
-        replaced = releases.relation is Relation.REPLACE_ONE
-        pairs = mixture_pairs(self.scatter / largest, law, replaced=replaced)
-        return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
+        return Cost.of(*mixture_pairs(self.scatter / largest, law, replaced=step.relation.replaces), count=steps)
 
 
 class Randomised(_Stated):
@@ -232,10 +231,10 @@ class Randomised(_Stated):
         other = (1 - self.truth) / (self.categories - 1)
         return _pair(self.pure(), self.truth, other, none=(self.categories - 2) * other)
 
-    def require_noise(self, releases: Counted) -> None:
-        super().require_noise(releases)
-        if releases.relation is not Relation.REPLACE_ONE:
-            raise ValueError(f"relation must be replace-one with {self.family}; got {releases.relation}")
+    def require_noise(self, step: Made, steps: int) -> None:
+        super().require_noise(step, steps)
+        if step.relation is not Relation.REPLACE_ONE:
+            raise ValueError(f"relation must be replace-one with {self.family}; got {step.relation}")
 
     def pure(self) -> float:
         return math.log(self.truth) - math.log1p(-self.truth) + math.log(self.categories - 1)

@@ -9,11 +9,10 @@ describe a step in words and numbers (`poisson` and 0.0625 for `Poisson(1 / 16)`
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Required, TypedDict, Unpack
 
 from dpzero_theory import check
-from dpzero_theory.privacy.composition import Composition, Part
+from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
@@ -166,7 +165,7 @@ class Release:
     def _set(self, step: Step, steps: int) -> None:
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "steps", check.integer("steps", steps, at_most=MOST_STEPS))
-        MECHANISMS[step.mechanism].require_noise(self)
+        MECHANISMS[step.mechanism].require_noise(step, self.steps)
 
     def with_noise(self, noise_multiplier: float) -> "Release":
         """The same steps with another noise multiplier > 0, which the caller has checked."""
@@ -216,38 +215,13 @@ class Release:
         return self.relation.sensitivity
 
     @property
-    def group(self) -> tuple[float, int] | None:
-        """For steps made by `group.group_release` from Poisson batches, the pair (rate of each record, number of
-        records in the group); else None."""
-        return self.step.sampling.group
+    def cost(self) -> Cost:
+        """What these steps cost."""
+        return MECHANISMS[self.step.mechanism].cost(self.step, self.steps)
 
-    @cached_property
-    def part(self) -> Part:
-        """These steps as one part of a `Composition`, computed as if their noise were Gaussian with this noise
-        multiplier."""
-        return self.step.sampling.part(self.noise_multiplier, self.steps, self.relation)
-
-    @cached_property
-    def attained_parts(self) -> tuple[Part, ...]:
-        """Parts of a composition whose delta is at most that of these steps at some data, for lower ends; `(part,)`
-        unless `part` bounds from above only."""
-        return self.step.sampling.attained_parts(self.noise_multiplier, self.steps, self.relation)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether `part` bounds the cost from above only, so that `attained_parts` has other parts for lower ends."""
-        sampling = self.step.sampling
-        return type(sampling).attained_parts is not Sampling.attained_parts and sampling.sample_rate < 1
-
-    @property
-    def composition(self) -> Composition:
-        """A composition of these steps alone, computed as if their noise were Gaussian with this noise multiplier."""
-        return Composition((self.part,), self.relation is Relation.REPLACE_ONE)
-
-    @property
-    def batches(self) -> tuple[float, int]:
-        """The sample rate of the batches that may hold a given record, and the number of such batches."""
-        return self.part.batches or (self.sample_rate, self.steps)
+    def group_cost(self, size: int, n: int | None) -> Cost | None:
+        """What these steps cost data sets that differ in up to `size` of n records; None if it is not known."""
+        return MECHANISMS[self.step.mechanism].group_cost(self.step, self.steps, size, n)
 
 
 class History(Sequence[Release]):

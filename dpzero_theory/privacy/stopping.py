@@ -35,15 +35,12 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import _reductions, epsilon_of_history, upper_epsilon
+from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
-from dpzero_theory.privacy.certified.laws.cells import Cells, Span, blended, cells
-from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.certified.laws.parts import OneOf
-from dpzero_theory.privacy.composition import FinitePairs, Pairs, PlainGaussian
+from dpzero_theory.privacy.laws.arithmetic import UNIT
+from dpzero_theory.privacy.laws.gaussian import Gaussian
+from dpzero_theory.privacy.laws.law import Law, Span
 from dpzero_theory.privacy.step import Release, Step, Words, step_of
 
 ANY, FIXED, LOOKS = "any", "fixed", "looks"
@@ -281,7 +278,7 @@ class _Direction:
     under P that may be cut off at one convolution, or at one end of one release.
     """
 
-    pair: Pair | OneOf | FinitePair | None
+    pair: Law | None
     plain: float
     lost: float
 
@@ -289,7 +286,7 @@ class _Direction:
         """The law of `count` releases, on a grid of this width unless it is 0."""
         if self.pair is None:
             mu = self.plain * math.sqrt(count) * (1 + 4 * UNIT)
-            return self._one(Pair("remove", 1.0, 1 / mu), width or mu / (2 * _CELLS))
+            return self._one(Gaussian("remove", 1.0, 1 / mu), width or mu / (2 * _CELLS))
         base, found = self._first(self.pair), None
         while True:
             if count & 1:
@@ -300,7 +297,7 @@ class _Direction:
                 return found.on(width)
             base = base.plus(base, self.lost).coarse()
 
-    def _first(self, pair: Pair | OneOf | FinitePair) -> _Law:
+    def _first(self, pair: Law) -> _Law:
         """One release, on a grid that is fine beside the standard deviation of its losses."""
         most = self._largest(pair)
         found = self._one(pair, most / 128)
@@ -313,27 +310,18 @@ class _Direction:
         """The distance z, in standard deviations of the noise, beyond which outputs are left out."""
         return -float(ndtri(self.lost))
 
-    def _largest(self, pair: Pair | OneOf | FinitePair) -> float:
+    def _largest(self, pair: Law) -> float:
         """A bound on the absolute losses of the outputs that are not left out."""
-        if isinstance(pair, FinitePair):
-            return float(np.max(np.abs(pair.loss)))
-        return max(kind.shift * (self._reach + kind.shift) for _, kind in pair.kinds)
+        losses, _ = pair.sketch(Span(self._reach, self._reach))
+        return float(np.max(np.abs(losses))) * 1.01
 
-    def _one(self, pair: Pair | OneOf | FinitePair, width: float) -> _Law:
-        span, lowest = Span(self._reach, self._reach), -self._largest(pair)
-
-        def of(kind: Pair, listed: FinitePair | None) -> Cells:
-            return listed.cells(0.0, width, lowest) if listed else cells(kind, 0.0, width, span, lowest)
-
-        if isinstance(pair, FinitePair):
-            found, infinite = pair.cells(0.0, width, lowest), pair.infinite
-        else:
-            kinds = [(p, of(kind, one)) for (p, kind), one in zip(pair.kinds, pair.listed, strict=True)]
-            found = kinds[0][1] if len(kinds) == 1 else blended(kinds)
-            infinite = 4 * self.lost + (pair.infinite if isinstance(pair, OneOf) else 0.0)
-        first, end = min(found.first, 0), max(found.first + len(found.dominating), 1)
+    def _one(self, pair: Law, width: float) -> _Law:
+        span = Span(self._reach, self._reach)
+        found = pair.cells(span, 0.0, width, -self._largest(pair))
+        infinite = 4 * self.lost + pair.infinite
+        first, end = min(found.first, 0), max(found.first + len(found.upper), 1)
         masses = np.zeros(end - first)
-        masses[found.first - first :][: len(found.dominating)] = found.dominating * math.exp(found.log_scale)
+        masses[found.first - first :][: len(found.upper)] = found.upper * math.exp(found.log_scale)
         return _Law(width, first, masses, infinite, found.slip, found.error)
 
 
@@ -389,17 +377,11 @@ def _directions(step: Step, steps: int, delta: float) -> tuple[list[_Direction],
     that is released may differ from those that are computed. Raises ValueError for steps that have no such form."""
     rule = "step must have batches that are drawn anew in each step, and noise with a law of losses, to plan looks"
     release = Release.of(step, steps)
-    reduced = _reductions([release], 0.0)[0]
-    parts, lost = reduced.above.parts, _LOST * delta / steps
-    if step.sampling.scheduled or reduced.epsilon or len(parts) != 1:
+    cost, lost = release.cost, _LOST * delta / steps
+    laws = list(dict.fromkeys(parts[0][0] for parts in cost.above if len(parts) == 1 and parts[0][1] == steps))
+    plain = cost.closed and 0 < cost.squares[0] < math.inf
+    if step.sampling.scheduled or cost.apart or any(cost.zcdp) or cost.renyi or not (laws or plain):
         raise ValueError(f"{rule}; got sampling {release.sampling} and mechanism {release.mechanism}")
-    (part,) = parts
-    if isinstance(part, FinitePairs) and part.count == steps:
-        pairs: list[Pair | OneOf | FinitePair] = list(dict.fromkeys(part.pairs))
-    elif isinstance(part, Pairs) and part.count == steps:
-        pairs = list(dict.fromkeys(part.above))
-    elif isinstance(part, PlainGaussian):
-        return [_Direction(None, part.mu / math.sqrt(steps), lost)], reduced.ratio
-    else:
-        raise ValueError(f"{rule}; got sampling {release.sampling} and mechanism {release.mechanism}")
-    return [_Direction(pair, 0.0, lost) for pair in pairs], reduced.ratio
+    if plain:
+        return [_Direction(None, math.sqrt(cost.squares[0] / steps), lost)], cost.ratio
+    return [_Direction(law, 0.0, lost) for law in laws], cost.ratio

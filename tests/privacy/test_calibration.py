@@ -224,3 +224,21 @@ def test_a_large_miss_raises_the_noise_a_little_at_first() -> None:
     """The truth is 1.0005; at 1 delta is a million times its target."""
     bracket = settled(Bracket(0.9, 1.0, 1.0, "grid"), lambda noise: 1e6 if noise < 1.0005 else -0.1)
     assert 1.0005 <= bracket.upper <= 1.002
+
+
+def test_many_steps_at_a_tiny_delta_are_calibrated_on_a_grid_fine_enough() -> None:
+    """A grid that is coarse beside the losses of one of six million steps says nothing: a finer one is used."""
+    words = {"sampling": "truncated-poisson:91/9319", "relation": "replace-one", "sample_rate": 0.007845340746373204}
+    target = {"target_epsilon": 1.6899713218121153, "target_delta": 4.415378069768956e-28}
+    found = calibrate_noise_multiplier(steps=5951665, **target, **words)  # type: ignore[arg-type]
+    # The method of contours found at most 240.194 and at least 240.171.
+    assert 240.1 < found.lower < 240.2 < found.upper < 1.001 * 240.2
+
+
+def test_coarse_lattices_are_calibrated_from_a_finite_guess() -> None:
+    """The cost at a noise multiplier of 1 is unknown there."""
+    words = {"sampling": "random-allocation:4", "relation": "replace-one", "sample_rate": 1.069041363882972e-05}
+    found = calibrate_noise_multiplier(
+        target_epsilon=28.7, target_delta=7.4e-12, steps=1453, mechanism="discrete-gaussian:1", **words
+    )  # type: ignore[arg-type]
+    assert 2.7 < found.upper < 2.7122

@@ -17,7 +17,6 @@ from scipy import optimize, stats
 
 from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings, read
 
@@ -402,8 +401,7 @@ def test_bad_budgets_write_nothing(path: Path, name: str, value: object) -> None
 
 
 def test_an_accountant_that_fails_is_not_trusted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Bracket(math.nan, math.nan, math.nan, "fails")
-    monkeypatch.setattr(ledger_module, "epsilon_of_history", lambda history, delta: nothing)
+    monkeypatch.setattr(ledger_module, "epsilon_beside", lambda history, delta, target: math.nan)
     with pytest.raises(LedgerError, match="costs epsilon nan"):
         Ledger.create(path, target_epsilon=10.0, target_delta=1e-6, settings=SETTINGS, steps=5)
     assert not path.exists()

@@ -20,8 +20,7 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.allocations.allocation import Allocated
-from dpzero_theory.privacy.composition import Epochs, Part, PlainGaussian
+from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, FullBatch, RandomAllocation, Sampling
 from dpzero_theory.privacy.schedule import Allocation, Indices
@@ -37,7 +36,7 @@ class ShuffledOnce(Sampling):
     of factors Y_{e,i}, and those of step i are together as one Gaussian release with noise s/sqrt(E). A history may
     choose its shifts from the outputs before: with these given, each factor is log-normal with mean 1, and the ratio is
     linear in it. So replacing the factors by independent ones with the largest shift, from the last to the first, can
-    only raise the divergence (`certified.allocations.allocation`). E epochs cost what one epoch of a random allocation
+    only raise the divergence (derivation.md, section 7). E epochs cost what one epoch of a random allocation
     with that noise does. An epoch that is not complete counts as a whole one, which is an upper end only.
     """
 
@@ -48,12 +47,9 @@ class ShuffledOnce(Sampling):
     def epoch(self) -> int:
         return math.floor((1 + 1e-12) / self.sample_rate)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         epochs = -(-steps // self.epoch)
-        mu = math.sqrt(epochs) * relation.sensitivity / noise
-        if self.epoch == 1:
-            return PlainGaussian(mu)
-        return Epochs(Allocated(noise / math.sqrt(epochs), self.epoch, self.epoch), mu)
+        return RandomAllocation(self.sample_rate).cost(noise / math.sqrt(epochs), self.epoch, relation)
 
     def chance(self, steps: int) -> tuple[float, str]:
         return min(steps / self.epoch, 1.0), "steps * sample_rate"

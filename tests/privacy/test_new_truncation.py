@@ -23,7 +23,8 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.composition import FinitePairs, Pairs, Part, by_chance
+from dpzero_theory.privacy.cost import Cost
+from dpzero_theory.privacy.laws.law import ByChance
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, FixedSize, Poisson, Sampling
 from dpzero_theory.privacy.schedule import Indices
@@ -71,16 +72,14 @@ class RedrawnPoisson(Sampling):
         redrawn = law.sf(self.largest) + self.sample_rate * law.pmf(self.largest)
         return float(self.sample_rate * law.cdf(self.largest - 1) + self.largest / self.n * redrawn)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
-        usual = Poisson(self.sample_rate).part(noise, 1, relation)
-        otherwise = FixedSize(self.largest / self.n).part(noise, 1, relation)
-        below = Poisson(self._used()).part(noise, 1, relation)
-        assert isinstance(usual, Pairs)
-        assert isinstance(otherwise, Pairs | FinitePairs)
-        assert isinstance(below, Pairs)
-        full = float(stats.binom.sf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9)
-        rarely_full = float(stats.binom.cdf(self.largest - 1, self.n - 1, self.sample_rate)) * (1 + 1e-9)
-        return by_chance([(rarely_full, usual), (full, otherwise)], below, steps)
+    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+        usual = Poisson(self.sample_rate).cost(noise, 1, relation)
+        otherwise = FixedSize(self.largest / self.n).cost(noise, 1, relation)
+        below = Poisson(self._used()).cost(noise, steps, relation)
+        law = stats.binom(self.n - 1, self.sample_rate)
+        full, rarely_full = law.sf(self.largest - 1) * (1 + 1e-9), law.cdf(self.largest - 1) * (1 + 1e-9)
+        kinds = [ByChance(((rarely_full, usual.above[k][0][0]), (full, otherwise.above[k][0][0]))) for k in (0, 1)]
+        return Cost.of(*kinds, count=steps).bounding(below)
 
     def chance(self, steps: int) -> tuple[float, str]:
         return Poisson(self._used()).chance(steps)

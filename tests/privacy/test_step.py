@@ -57,7 +57,7 @@ def test_a_release_of_every_mechanism_with_every_sampling_is_accounted_or_refuse
     assert (release.mechanism, release.sampling, release.steps) == (mechanism, sampling, 4)
     found = delta_of_history([release], 0.1)
     assert 0 <= found.lower <= found.upper < 1
-    assert found.lower > 0
+    assert found.lower > 0 or "shuffled" in sampling
 
 
 def test_the_fault_that_was():
@@ -112,7 +112,7 @@ def test_with_noise_changes_the_noise_alone():
     release = Release(2.0, 5, **GOOD, mechanism="discrete-gaussian", coordinates=3)
     other = release.with_noise(4.0)
     assert other == Release(4.0, 5, **GOOD, mechanism="discrete-gaussian", coordinates=3)
-    assert other.part != release.part
+    assert other.cost != release.cost
     assert release == Release(2.0, 5, **GOOD, mechanism="discrete-gaussian", coordinates=3)
 
 

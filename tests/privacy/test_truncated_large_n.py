@@ -7,7 +7,7 @@ import mpmath
 import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.certified.laws.binomial import binomial_tails
+from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.sampling import FixedSize, TruncatedPoisson
 from dpzero_theory.privacy.step import Step
 

@@ -13,12 +13,10 @@ from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
-from dpzero_theory.privacy.certified.router import direction_delta
-from dpzero_theory.privacy.composition import FinitePairs, Pairs
+from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.interop.events import RELATIONS, event_from_history, history_from_event
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FixedSize, Poisson, TruncatedPoisson
+from dpzero_theory.privacy.sampling import TruncatedPoisson
 from dpzero_theory.privacy.step import Release
 
 
@@ -85,19 +83,18 @@ def test_no_data_exceed_the_upper_end_and_some_attain_the_lower(relation):
 
 @pytest.mark.parametrize(("largest", "n", "rate"), [(2, 4, 0.4), (60, 1000, 0.05), (80, 1000, 0.05)])
 def test_the_chances_are_those_of_the_binomial_law(largest, n, rate):
-    part = release(largest, n, rate=rate).part
-    (usual_chance, usual), (full, otherwise) = part.above[0].kinds
+    cost = release(largest, n, rate=rate).cost
+    (usual_chance, usual), (full, otherwise) = cost.above[0][0][0].kinds
     m = np.arange(n)
     chance = stats.binom.pmf(m, n - 1, rate)
     assert full == pytest.approx(float(chance[largest:].sum()), rel=1e-6)
     used = float(np.sum(chance * rate * np.minimum(1.0, largest / (m + 1))))
-    assert part.below[0].sample_rate == pytest.approx(used, rel=1e-8)
-    assert full >= chance[largest:].sum()
+    assert cost.below[0][0][0].rate == pytest.approx(used, rel=1e-8)
     assert usual_chance == pytest.approx(float(chance[:largest].sum()), rel=1e-6)
     assert usual_chance + full >= 1
-    assert usual.sample_rate == rate
+    assert usual.rate == rate
     given = float(np.sum(chance[largest:] * rate * largest / (m[largest:] + 1)) / chance[largest:].sum())
-    assert otherwise.sample_rate == pytest.approx(given, rel=1e-8)
+    assert otherwise.rate == pytest.approx(given, rel=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -115,26 +112,14 @@ def test_delta_is_the_mean_over_all_numbers_of_truncated_steps(relation, steps):
     """The upper end is the largest sum of both directions, made term by term: the binomial probability of the number of
     truncated steps, times delta with so many fixed-size steps and Poisson steps else."""
     one, epsilon = release(3, 10, steps=steps, rate=0.2, relation=relation), 0.7
-    (_, _), (w, kept) = one.part.above[0].kinds
-    counts = np.arange(steps + 1)
-    least, exact = [0.0, 0.0], [0.0, 0.0]
-    for count in counts:
-        kinds = [(FixedSize(kept.sample_rate), count), (Poisson(0.2), steps - count)]
-        parts = [sampling.part(1.5, int(times), relation) for sampling, times in kinds if times]
-        for index in (0, 1):
-            finite = [part.of(index) for part in parts if isinstance(part, FinitePairs)]
-            plain = tuple(part.of(index, attained=False) for part in parts if isinstance(part, Pairs))
-            if finite:
-                found = grid_delta_beside(epsilon, finite, plain, 0.0, -60.0, points=2**14)
-            else:
-                found = direction_delta(epsilon, plain, 0.0)
-            exact[index] += stats.binom.pmf(count, steps, w) * found.upper
-            least[index] += stats.binom.pmf(count, steps, w) * found.lower
     found = delta_of_history([one], epsilon)
-    # A grid sums zero-out, and few steps.
-    room = 2e-3 if relation is Relation.ZERO_OUT or steps < 10 else 1e-6
-    assert found.upper == pytest.approx(max(exact), rel=room)
-    assert max(least) <= found.upper * (1 + 1e-9)
+    exact = [0.0, 0.0]
+    for index in (0, 1):
+        (_, plain), (w, kept) = one.cost.above[index][0][0].kinds
+        for count in range(steps + 1):
+            parts = tuple((law, times) for law, times in ((kept, count), (plain, steps - count)) if times)
+            exact[index] += stats.binom.pmf(count, steps, w) * delta_bounds([(parts, parts)], epsilon).upper
+    assert found.upper == pytest.approx(max(exact), rel=3e-3)
 
 
 @pytest.mark.parametrize("name", RELATIONS)

@@ -1,1 +1,0 @@
-"""Laws of sums of privacy losses, on grids of numbers, by Fourier transforms or by direct addition."""

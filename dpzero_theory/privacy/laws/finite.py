@@ -1,0 +1,236 @@
+"""A pair of laws (P, Q) between two pairs of laws with finitely many outcomes: one dominates it, and one it dominates.
+
+From above, the divergences P(A) - a Q(A), maximised over events A, at finitely many ratios a and joined by straight
+lines, are those of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many events A,
+joined by straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be
+randomised. Derived in derivation.md, section 9.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.laws.arithmetic import UNIT, log_law
+from dpzero_theory.privacy.laws.law import Cells, Law, Span
+
+_ROUNDING = 1e-12
+"""A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
+the probabilities of events."""
+_SKETCHED, _MOST_CELLS = 1600, 2**20
+
+
+Ends: TypeAlias = Literal["both", "lower", "upper"]
+"""Which ends of a bracket are wanted. The other one may be wrong, and whoever asks must not use it."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Bounds on the divergences of (P, Q) at the ratios e^l, for the losses l in `loss`, which rise from 0.
+
+    above, cut: P(A) - e^l Q(A) <= above + cut for every event A; `above` is one number for each l, `cut` one for all.
+    p, q: the probabilities under P and under Q of finitely many events, the smallest event first.
+    error: a bound on the relative error of p and q.
+    Either `above` or p and q may be empty if they are not wanted.
+    """
+
+    loss: Array
+    above: Array
+    p: Array
+    q: Array
+    cut: float
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class FinitePair(Law):
+    """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): one dominates it, and one it dominates.
+
+    Attributes:
+        loss, mass, infinite: the pair that dominates, by the law of its privacy loss under P: the weights at the
+            losses, which rise, and the weight of an infinite loss.
+        p, q: the pair that is dominated, by the weights under P and under Q on one partition of the outputs.
+    """
+
+    loss: Array
+    mass: Array
+    infinite: float
+    p: Array
+    q: Array
+    wider: Law | None = None
+
+    def largest(self, span: Span) -> float:
+        most = float(np.max(self._within(span)[0], initial=-math.inf))
+        return most + 1e-12 * abs(most) if math.isfinite(most) else most
+
+    def _within(self, span: Span) -> tuple[Array, Array, Array, Array]:
+        """Losses and weights of the pair that dominates and p and q of the other, without the outputs of large losses
+        beyond `span.near`, or these alone with `span.outside`. They have at most the probability Phi(-near)."""
+        beyond = np.cumsum(self.mass[::-1])[::-1] <= float(ndtr(-span.near))
+        kept = max(int(np.sum(~beyond)), 1)
+        near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
+        cut, chosen = (slice(kept, None), ~near) if span.outside else (slice(kept), near)
+        return self.loss[cut], self.mass[cut], self.p[chosen], self.q[chosen]
+
+    def sketch(self, span: Span) -> tuple[Array, Array]:
+        loss, mass, _, _ = self._within(span)
+        if len(loss) <= _SKETCHED:
+            return loss, log_law(mass)
+        starts = np.arange(0, len(loss), -(-len(loss) // _SKETCHED))
+        total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * loss, starts)
+        seen = total > 0
+        return moment[seen] / total[seen], np.log(total[seen])
+
+    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
+        loss, mass, p, q = self._within(span)
+        loss = np.maximum(loss, lowest)
+        low = np.floor(loss / width).astype(np.int64)
+        share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * UNIT, 0.0, 1.0)
+        log_p, log_q = np.log(p), np.log(q)
+        nearest = np.rint(np.maximum(log_p - log_q, lowest) / width).astype(np.int64)
+        terms = (
+            (low, log_law(mass * (1 - share)) + tau * width * low),
+            (low + 1, log_law(mass * share) + tau * width * (low + 1)),
+            (nearest, log_p + tau * width * nearest),
+            (nearest, log_q + (1 + tau) * width * nearest),
+        )
+        first = min(int(at.min(initial=0)) for at, _ in terms)
+        count = max(int(at.max(initial=0)) for at, _ in terms) - first + 1
+        if count > _MOST_CELLS:
+            raise OverflowError("too many cells")
+        log_scale = max(float(np.max(log_weight, initial=-math.inf)) for _, log_weight in terms)
+        below, above, kept_p, kept_q = (
+            np.asarray(np.bincount(at - first, np.exp(log_weight - log_scale), count), dtype=np.float64)
+            for at, log_weight in terms
+        )
+        largest = width * max(abs(first), abs(first + count))
+        error = _ROUNDING + UNIT * (16 + 8 * (1 + tau) * largest)
+        return Cells(first, below + above, kept_p, kept_q, 0.0, error, log_scale)
+
+
+def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
+    """The finite pair that dominates (P, Q) and the one that it dominates, made from a partition of the outputs.
+
+    The k-th set of the partition has the masses p[k] under P and q[k] under Q, up to the absolute errors p_error[k] and
+    q_error[k], and losses between least[k] and most[k]. To tell only the set of an output is post-processing, so the
+    masses are a pair that (P, Q) dominates. If the masses of each set are split between the losses at its ends so that
+    both are kept, the pair dominates (P, Q). Where least[k] is -inf all of P's mass counts at most[k], and where
+    most[k] is inf it counts as an infinite loss.
+    """
+    more_p, less_q = p + p_error, np.maximum(q - q_error, 0.0)
+    split = np.isfinite(least) & np.isfinite(most) & (most > least)
+    bottom, width = np.where(split, least, 0.0), np.where(split, most - least, 1.0)
+    at_bottom = np.exp(np.minimum(log_law(less_q) + bottom, 0.0))
+    rounding = 8 * UNIT * (1 + np.abs(bottom)) * (more_p + at_bottom)
+    up = np.where(split, (more_p - at_bottom + rounding) / -np.expm1(-width), more_p)
+    up = np.clip(up, 0.0, more_p)
+    ends = np.isfinite(most)
+    low = ends & split
+    loss = np.concatenate([least[low], most[ends]])
+    mass = np.concatenate([(more_p - up)[low], up[ends]])
+    order = np.argsort(loss, kind="stable")
+    less_p, more_q = p - p_error, q + q_error
+    seen = (less_p > 0) & (more_q > 0)
+    infinite = float(np.sum(more_p[~ends]))
+    return FinitePair(loss[order], mass[order], infinite, less_p[seen], more_q[seen])
+
+
+def _convex(x: Array, y: Array) -> list[int]:
+    """The indices of those points (x, y) that are on the lower convex hull of all the points; x must rise."""
+    kept: list[int] = []
+    for k in range(len(x)):
+        while len(kept) > 1:
+            i, j = kept[-2:]
+            if (y[j] - y[i]) * (x[k] - x[j]) < (y[k] - y[j]) * (x[j] - x[i]):
+                break
+            kept.pop()
+        kept.append(k)
+    return kept
+
+
+def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
+    """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
+
+    side: bounds on the divergences of (P, Q), from which the pair is made; the caller adds `side.cut` to the weight of
+    an infinite loss. at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
+    """
+    ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
+    kept = _convex(ratio, height)
+    ratio, height, loss = ratio[kept], height[kept], side.loss[kept]
+    slope = np.append(np.diff(height) / np.diff(ratio), 0.0)
+    q = np.diff(slope)
+    return loss[1:], q * ratio[1:], q, float(height[-1])
+
+
+def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The outputs `points` of a pair of laws (P, Q), each as (P's weight, Q's weight), merged until the quotient of the
+    two falls from each to the next.
+
+    Only neighbours are merged. That is post-processing, so that a pair that was dominated is still dominated.
+    """
+    kept: list[tuple[float, float]] = []
+    for segment in points:
+        p, q = segment
+        while kept and not (p > 0 and q > 0 and kept[-1][1] > 0 and kept[-1][0] * q > p * kept[-1][1]):
+            p, q = p + kept[-1][0], q + kept[-1][1]
+            kept.pop()
+        kept.append((p, q))
+    return kept
+
+
+def region(forward: Profile, backward: Profile) -> FinitePair:
+    """The finite pair that dominates (P, Q) and the one that it dominates, made from bounds on the divergences of (P,
+    Q).
+
+    forward, backward: the bounds for (P, Q) and for (Q, P). Where `forward` has no upper bounds, or no events, the pair
+    of the result for that end is a copy of the pair for the other end, and bounds nothing.
+    """
+    if not len(forward.above):
+        low_p, low_q = _dominated(forward, backward)
+        return FinitePair((np.log(low_p) - np.log(low_q))[::-1], low_p[::-1], 0.0, low_p, low_q)
+    losses, mass, infinite = _dominating(forward, backward)
+    if not len(forward.p):
+        return FinitePair(losses, mass, infinite, mass, mass * np.exp(-losses))
+    return FinitePair(losses, mass, infinite, *_dominated(forward, backward))
+
+
+def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, float]:
+    """The losses of a pair of laws that dominates (P, Q), their weights under its first law, and that law's weight of
+    an infinite loss.
+
+    forward, backward: bounds on the divergences of (P, Q) and of (Q, P).
+    """
+    at_zero = min(forward.above[0], backward.above[0])
+    loss, p, _, infinite = _weights(forward, at_zero)
+    loss_back, _, p_back, _ = _weights(backward, at_zero)
+    middle = max(1.0 - float(np.sum(p) + np.sum(p_back)) - infinite, 0.0)
+    losses = np.concatenate([-loss_back[::-1], [0.0], loss])
+    mass = np.concatenate([p_back[::-1], [middle], p])
+    seen = mass > 0
+    return losses[seen], mass[seen], infinite + forward.cut
+
+
+def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
+    """The outcomes' weights under the two laws of a pair that (P, Q) dominates.
+
+    forward, backward: the probabilities of events for (P, Q) and for (Q, P), with the smallest event first. `forward`
+        has one at least.
+    """
+    # Where an error bound says nothing, P's probability of an event is at least 0 and Q's at most 1.
+    keep, more = max(1 - forward.error - _ROUNDING, 0.0), 1 + forward.error + _ROUNDING
+    ends = [(keep * a, min(more * b, 1.0)) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
+    keep, more = max(1 - backward.error - _ROUNDING, 0.0), 1 + backward.error + _ROUNDING
+    # The events of `backward` are complements: where an event is as likely under P as possible, its complement is as
+    # unlikely as possible. So P's probability is rounded up here and Q's down, the opposite of `forward` above.
+    far = [(min(more * b, 1.0), keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
+    segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
+    after = far[0] if far else (0.0, 0.0)
+    segments.append((1 - ends[-1][0] - after[0], 1 - ends[-1][1] - after[1]))
+    segments += [(a[0] - b[0], a[1] - b[1]) for a, b in pairwise([*far, (0.0, 0.0)])]
+    low_p, low_q = np.array(joined(segments)).T
+    return low_p, low_q

@@ -1,0 +1,317 @@
+"""Dominating pairs of one subsampled Gaussian release, for each neighbouring relation and sampling.
+
+One release is the sum of the clipped contributions of a batch plus Gaussian noise. Lengths are in units of the
+per-record clip C, so the noise has standard deviation s = `noise_multiplier`, and q = `sample_rate` is the
+probability that a given record is in the batch. A pair of laws (P, Q) on the line dominates a mechanism if for every
+two neighbouring data sets and every alpha > 0 the divergence sup over E of P(E) - alpha Q(E) is at least that of the
+mechanism's two output laws; dominating pairs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10). The privacy
+loss L(x) of an output x is the log of the density ratio of P to Q. With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the
+density ratio of (1-q) N(0, s^2) + q N(1, s^2) to N(0, s^2), and B(x) = A(-x):
+
+    kind         P                           loss L(x)          source
+    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A              Zhu, Dong and Wang, Theorem 11; here Q = N(0,s^2)
+    add          N(0,s^2)                      -log A             the same pair reversed
+    replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B      below; here Q = (1-q) N(0,s^2) + q N(-1,s^2)
+    fixed-size   two half-lines, see below                      Balle, Barthe and Gaboardi 2018; below
+
+Replace-one, Poisson. Given the rest of the batch the two laws are (1-q) N(0) + q N(v) and (1-q) N(0) + q N(v')
+with |v|, |v'| <= 1. Among all sets E of a given N(0)-probability the half-space {x > c} maximises N(1)(E) over
+all N(v)(E) and minimises N(-1)(E) over all N(v')(E) (Neyman and Pearson, twice), so it is optimal for
+P(E) - alpha Q(E) at every alpha >= 0: the pair dominates, and it is attained.
+
+Fixed size B of n, without replacement, q = B/n. Exchange the record with a uniformly random one outside the batch:
+given the rest, the batch holds the record (probability q) or another one in its place, at distance up to 2.
+
+  - add-remove (B fixed, n changes by one): exactly the Poisson pairs remove and add at s/2.
+  - replace-one: for alpha >= 1 the divergence is at most that of `remove` at s/2 (advanced joint convexity), and
+    for alpha < 1 that of `add` at s/2. One step attains both, but one pair with this whole profile has the loss
+    of `remove` where it is positive, that of `add` where it is negative, and an atom at 0 (kind `fixed-size`).
+    Its T-fold composition is an upper bound; the compositions of `remove` and of `add` at s/2 are lower bounds
+    (they are attained by data), and the truth is in between.
+  - zero-out: the pairs of the module `zeroed`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.laws.arithmetic import LOG_SQRT_2PI, UNIT
+from dpzero_theory.privacy.laws.law import Cells, Law, Span
+
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+"""The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""
+_RULE_ERROR = 1e-13
+"""A bound on the relative error of that rule for normal densities on intervals of at most 1/50 of a standard deviation
+(derivation.md, section 2)."""
+_MOST_PIECES = 2**19
+"""The most pieces into which the outputs of one branch are cut."""
+_MOST_FROM_ZERO = 2**50
+"""The largest absolute loss in units of half a cell. The rounding error of a larger one is not small against a cell."""
+_SKETCHED = 1600
+_TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A part x > start of the line of outputs on which P and the privacy loss L each have one formula.
+
+    There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x).
+    """
+
+    a: float
+    up: float
+    down: float
+    start: float
+
+
+_BRANCHES = {
+    "remove": (Branch(1.0, 1.0, 0.0, -math.inf),),
+    "add": (Branch(0.0, -1.0, 0.0, -math.inf),),
+    "replace": (Branch(1.0, 1.0, 1.0, -math.inf),),
+    "fixed-size": (Branch(1.0, 1.0, 0.0, 0.5), Branch(0.0, -1.0, 0.0, 0.5)),
+}
+
+
+@dataclass(frozen=True)
+class Gaussian(Law):
+    """A dominating pair (P, Q) of one release with Gaussian noise.
+
+    Args:
+        kind: `remove` if the record is there under P and missing under Q; `add` for the other way round; `replace` if
+            it has another value under Q; `fixed-size` for replace-one with batches of fixed size.
+        rate: the sample rate q in (0, 1].
+        noise: s, the standard deviation of the noise over the unit of length.
+    """
+
+    kind: str
+    rate: float
+    noise: float
+    infinite = 0.0
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        return _BRANCHES[self.kind]
+
+    def largest(self, span: Span) -> float:
+        ends = [(branch, np.array(ends)) for branch, *ends in self._used(span)]
+        most = max((float(np.max(self.losses(branch, x)[0])) for branch, x in ends), default=-math.inf)
+        return most + 1e-9 * abs(most) if math.isfinite(most) else most
+
+    @property
+    def atom(self) -> float:
+        """The probability that the loss is exactly 0, which only the kind `fixed-size` allows."""
+        return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
+
+    def log_mixture(self, x: Array) -> Array:
+        """The log of A(x). Its relative error is small where it is near 0, and its absolute error elsewhere."""
+        q = self.rate
+        u = (2 * x - 1) / (2 * self.noise**2)
+        if q == 1:
+            return np.asarray(u)
+        y = q * np.expm1(np.minimum(u, 700.0))
+        far = np.abs(y) >= 0.5
+        result = np.asarray(np.log1p(np.clip(y, -0.5, 0.5)))
+        result[far] = np.logaddexp(math.log1p(-q), math.log(q) + u[far])
+        return result
+
+    def losses(self, branch: Branch, x: Array) -> tuple[Array, Array]:
+        """The privacy losses at the outputs x of a branch, and log A(x)."""
+        log_a = self.log_mixture(x)
+        return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
+
+    def rounding(self, branch: Branch, x: Array) -> tuple[Array, Array]:
+        """Bounds on the absolute rounding errors of the losses and of log A that `losses` returns."""
+        s, q = self.noise, self.rate
+        keep = math.log1p(-q) if q < 1 else 0.0
+
+        def error(y: Array) -> Array:
+            log_a = self.log_mixture(y)
+            u = (2 * y - 1) / (2 * s * s)
+            posterior = np.exp(np.minimum(math.log(q) + u - log_a, 0.0))
+            coarse = np.where(np.abs(log_a) > 0.4, -keep * (1 - posterior) - math.log(q) * posterior, 0.0)
+            near = np.abs(log_a) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * posterior + coarse
+            return np.asarray(16 * UNIT * near)
+
+        one = error(x)
+        return one + error(-x) if branch.down else one, one
+
+    def inverse(self, branch: Branch, level: Array) -> Array:
+        """The outputs x at which log A(x), or log A(x) - log A(-x), is about `level`. Both rise in x.
+
+        The error of x is not bounded here: callers measure the loss at x.
+        """
+        q, square = self.rate, self.noise**2
+        if q == 1:
+            return np.asarray(square * level / 2 if branch.down else square * level + 0.5)
+        if not branch.down:
+            with np.errstate(divide="ignore"):
+                near = np.log(np.maximum(q + np.expm1(np.minimum(level, 1.0)), 0.0))
+            far = level + np.log1p(-(1 - q) * np.exp(-np.maximum(level, 1.0)))
+            return np.asarray(square * (np.where(level > 1, far, near) - math.log(q)) + 0.5)
+        size = np.abs(level)
+        with np.errstate(divide="ignore"):
+            log_sinh = size / 2 + np.log(-np.expm1(-size) / 2)
+        log_w = math.log1p(-q) + log_sinh - math.log(q) + 1 / (2 * square)
+        found = np.where(log_w > 18, log_w + math.log(2), np.arcsinh(np.exp(np.minimum(log_w, 18.0))))
+        return np.asarray(square * (level / 2 + np.sign(level) * found))
+
+    def _interval(self, span: Span, branch: Branch) -> tuple[float, float]:
+        """The outputs (low, high) of the span on a branch; low = high if there are none."""
+        s, rising = self.noise, branch.up > 0
+        if span.outside:
+            if branch.start > -math.inf and not rising:
+                return branch.start, branch.start
+            low, high = (1 + s * span.near, 1 + s * span.far) if rising else (-s * span.far, -s * span.near)
+        else:
+            low, high = (-s * span.far, 1 + s * span.near) if rising else (-s * span.near, 1 + s * span.far)
+        return max(low, branch.start), max(high, branch.start)
+
+    def _used(self, span: Span) -> list[tuple[Branch, float, float]]:
+        used = [(branch, *self._interval(span, branch)) for branch in self.branches]
+        return [each for each in used if each[1] < each[2]]
+
+    def sketch(self, span: Span) -> tuple[Array, Array]:
+        losses, logs = [], []
+        for branch, low, high in self._used(span):
+            x = np.linspace(low, high, _SKETCHED + 1)[:-1] + (high - low) / (2 * _SKETCHED)
+            loss, log_a = self.losses(branch, x)
+            losses.append(loss)
+            logs.append(-((x / self.noise) ** 2) / 2 + branch.a * log_a - LOG_SQRT_2PI)
+            logs[-1] += math.log((high - low) / (self.noise * _SKETCHED))
+        if self.atom > 0 and not span.outside:
+            losses.append(np.zeros(1))
+            logs.append(np.log([self.atom]))
+        return np.concatenate(losses), np.concatenate(logs)
+
+    def _nodes(self, branch: Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
+        s, sign, half = self.noise, branch.up, width / 2
+        ends = np.array([low, high])
+        first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])
+        bottom = math.floor(lowest / half)
+        first, last = (max(first, bottom), last) if sign > 0 else (first, min(last, -1 - bottom))
+        if last - first > _MOST_PIECES:
+            raise OverflowError("too many cells")
+        if max(abs(first), abs(last)) > _MOST_FROM_ZERO:
+            raise OverflowError("losses that are all but one value")
+        # The outputs are cut where the loss crosses the multiples of half a cell. Any numbers are correct ends: the
+        # distance of the loss there from the multiple is measured, and is the slip.
+        levels = np.arange(first + 1, last + 1) * half
+        inner = np.clip(self.inverse(branch, levels), low, high)
+        missed = np.abs(sign * self.losses(branch, inner)[0] - levels) + self.rounding(branch, inner)[0]
+        slip = float(np.max(missed, initial=float(np.max(self.rounding(branch, ends)[0]))))
+        edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
+        widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
+        pieces = np.ceil(np.diff(edges) / widest).astype(np.int64)
+        if pieces.sum() > _MOST_PIECES:
+            raise OverflowError("too many nodes")
+        cell = np.repeat(np.arange(len(pieces)), pieces)
+        length = np.repeat(np.diff(edges) / np.maximum(pieces, 1), pieces)
+        left = edges[cell] + (np.arange(len(cell)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
+        x = (left[:, None] + length[:, None] * (1 + _POINTS) / 2).ravel()
+        log_width = np.log((length[:, None] * _WEIGHTS / (2 * s)).ravel()) - LOG_SQRT_2PI
+        loss, log_a = self.losses(branch, x)
+        loss_error, log_error = self.rounding(branch, x)
+        mass_error = UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+        cell = np.repeat(cell, len(_POINTS)) + first
+        return _Nodes(
+            half=cell if sign > 0 else -1 - cell,
+            loss=loss,
+            log_mass=-((x / s) ** 2) / 2 + log_width + branch.a * log_a,
+            slip=max(slip, float(np.max(loss_error))) + 4 * UNIT * float(np.max(np.abs(loss))),
+            error=_RULE_ERROR + float(np.max(mass_error + branch.a * log_error)) + 4 * UNIT * int(pieces.max()),
+        )
+
+    def log_moment(self, t: float) -> tuple[float, float]:
+        """A lower and an upper bound on log E_P e^{t L}, for t > 0. Raises OverflowError if that is beyond floats.
+
+        The outputs are cut at equal distances. What each cell tells bounds from below (Jensen), and the split of its
+        masses between the losses at its ends from above.
+        """
+        s, q, far = self.noise, self.rate, 38.0
+        low_sum, high_sum = -math.inf, -math.inf
+        for branch in self.branches:
+            low, high = -far * s, far * s + (1 + t if branch.up > 0 else 0)
+            edges = np.linspace(
+                max(low, branch.start), high, math.ceil((high - max(low, branch.start)) / s * _TO_MOMENT)
+            )
+            length = np.diff(edges)
+            x = edges[:-1, None] + length[:, None] * (1 + _POINTS) / 2
+            loss, log_a = self.losses(branch, x.ravel())
+            log_p = (-((x.ravel() / s) ** 2) / 2 + branch.a * log_a - LOG_SQRT_2PI).reshape(x.shape)
+            log_p += np.log(length[:, None] * _WEIGHTS / (2 * s))
+            top = log_p.max(axis=1)
+            p = np.exp(log_p - top[:, None]).sum(axis=1)
+            ends = self.losses(branch, edges)[0]
+            least, most = (ends[:-1], ends[1:]) if branch.up > 0 else (ends[1:], ends[:-1])
+            reduced = np.exp(log_p - top[:, None] + least[:, None] - loss.reshape(x.shape)).sum(axis=1)
+            gap = np.maximum(most - least, 1e-300)
+            share = np.clip((p - reduced) / -np.expm1(-gap) + 1e-12 * (p + p / gap * 1e-3), 0.0, p)
+            top_p = top + np.log(p)
+            low_sum = np.logaddexp(low_sum, np.logaddexp.reduce(top_p + t * (np.log(p) - np.log(reduced) + least)))
+            split = np.log(np.maximum(p - share, 0.0) * np.exp(-t * gap) + share)
+            high_sum = np.logaddexp(high_sum, np.logaddexp.reduce(top + split + t * most))
+        if self.atom > 0:
+            low_sum, high_sum = (float(np.logaddexp(end, math.log(self.atom))) for end in (low_sum, high_sum))
+        # Beyond the last edge L <= (2 x - 1)/(2 s^2) - log(1 - q); before the first one the loss is at most its value
+        # there, or for `add` at most -log(1 - q).
+        keep = -math.log1p(-q) if q < 1 and self.kind in ("replace", "add") else 0.0
+        tail = t * keep + t * (t + 1) / (2 * s * s) + float(log_ndtr(-far))
+        high_sum = float(np.logaddexp(high_sum, tail + 1))
+        if not math.isfinite(high_sum) or high_sum > _LARGEST_MOMENT or tail > high_sum - 30:
+            raise OverflowError("a moment beyond floating-point numbers")
+        wrong = 3e-13 * (1 + t * 1e-2)
+        return max(float(low_sum) - wrong, 0.0), high_sum + wrong
+
+    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
+        nodes = [self._nodes(*each, width, lowest) for each in self._used(span)]
+        half, loss, log_mass = (
+            np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass")
+        )
+        first = min(int(half.min()) >> 1, 0)
+        count = max(int(half.max()) + 1 >> 1, 0) - first + 2
+        largest = width * max(abs(first), first + count)
+        slip = max(n.slip for n in nodes)
+        error = max(n.error for n in nodes) + slip + UNIT * (16 + 8 * (1 + tau) * largest)
+
+        def logs(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
+            base = cell * width
+            log_p = log_mass + tau * base
+            return log_p, log_p + base - (np.maximum(loss, base) if raised else loss)
+
+        below, nearest = half >> 1, (half + 1) >> 1
+        logs_below, logs_nearest = logs(below, raised=True), logs(nearest, raised=False)
+        log_scale = float(max(np.max(each) for each in (*logs_below, *logs_nearest)))
+
+        def masses(cell: NDArray[np.int64], logs: tuple[Array, Array]) -> tuple[Array, Array]:
+            found = [np.bincount(cell - first, np.exp(log - log_scale), count).astype(np.float64) for log in logs]
+            for law in found:
+                law[-first] += 0.0 if span.outside else self.atom * math.exp(-log_scale)
+            return found[0], found[1]
+
+        # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to its upper end and the rest to its lower end,
+        # so that P's and Q's masses are kept: a larger law of dQ/dP in convex order. `slack` covers rounding.
+        p, q = masses(below, logs_below)
+        slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
+        up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
+        upper = p - up
+        upper[1:] += up[:-1] * math.exp(tau * width)
+        return Cells(first, upper, *masses(nearest, logs_nearest), slip, error, log_scale)
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Nodes of a quadrature rule over the outputs of a branch: the half cell of each, its loss and the log of P's mass.
+
+    slip: a bound on how far the losses of a half cell may be beyond its ends. error: a bound on the relative error of
+    the masses.
+    """
+
+    half: NDArray[np.int64]
+    loss: Array
+    log_mass: Array
+    slip: float
+    error: float

@@ -1,0 +1,140 @@
+"""A law: what one release costs, as weights on a grid of privacy losses.
+
+The privacy loss of an output is L = log dP/dQ, with P and Q the laws of what a release shows of two neighbouring data
+sets. A `Law` bounds one release from both sides on every grid: by a law that dominates it, and by one that it
+dominates.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.laws.arithmetic import UNIT
+
+
+@dataclass(frozen=True)
+class Span:
+    """The outputs of one release that count, by their distance z from the means in standard deviations of the noise.
+
+    Each bound z stands for the probability Phi(-z) by which a law without standard deviations cuts. Outputs with small
+    losses count up to the distance `far`, those with large losses up to `near`. With `outside` only large losses
+    count, from `near` to `far`.
+    """
+
+    near: float
+    far: float
+    outside: bool = False
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Tilted weights of one release at the losses k H, k = first, first + 1, ..., with H the width of the grid.
+
+    Tilted by tau means multiplied by e^{tau k H}, and a weight of Q by e^{k H} more. All weights lack a factor
+    e^{log_scale}.
+
+    Attributes:
+        upper: P's weights of a law that dominates the release. Its losses are too large by at most `slip`.
+        p, q: P's and Q's masses of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
+        slip: a bound on the absolute error of the losses at which the outputs were cut.
+        error: a bound on the relative error of every weight.
+    """
+
+    first: int
+    upper: Array
+    p: Array
+    q: Array
+    slip: float
+    error: float
+    log_scale: float
+
+
+class Law(ABC):
+    """The law of the privacy loss of one release, for one order of two neighbouring data sets.
+
+    Attributes:
+        infinite: a bound on the probability under P of an infinite loss; `cells` leaves these outputs out.
+    """
+
+    infinite: float
+
+    @abstractmethod
+    def largest(self, span: Span) -> float:
+        """An upper bound on the finite losses of the outputs that count; -inf if there are none."""
+
+    def refined(self, points: int, z: float) -> "Law":
+        """The law to use for a grid of so many points, where outputs farther than z standard deviations are left out.
+
+        It is this law itself, unless a sharper one takes more work.
+        """
+        return self
+
+    @abstractmethod
+    def sketch(self, span: Span) -> tuple[Array, Array]:
+        """Return rough losses and the logs of their probabilities, which only choose tilts and grids."""
+
+    @abstractmethod
+    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
+        """Return the weights on the grid of this width, tilted by tau > 0.
+
+        Losses below `lowest` count as `lowest`. Raises OverflowError if the grid needs too many cells.
+        """
+
+
+class Stand(Law):
+    """A law that stands for another one, which its method `refined` returns and all other methods need."""
+
+    @abstractmethod
+    def refined(self, points: int, z: float) -> Law: ...
+
+    def largest(self, span: Span) -> float:
+        raise TypeError("a law must be refined first")
+
+    def sketch(self, span: Span) -> tuple[Array, Array]:
+        raise TypeError("a law must be refined first")
+
+    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
+        raise TypeError("a law must be refined first")
+
+
+@dataclass(frozen=True)
+class ByChance(Law):
+    """A release of one of several kinds, by a chance that does not depend on the protected record.
+
+    An observer may know of which kind a release is: its loss is that of the kind.
+
+    Args:
+        kinds: for each kind an upper bound on its chance, and its law.
+    """
+
+    kinds: tuple[tuple[float, Law], ...]
+
+    def __post_init__(self) -> None:
+        chances = [chance for chance, _ in self.kinds]
+        if not (math.fsum(chances) >= 1 and max(chances) <= 1):
+            raise ValueError(f"kinds must have chances of at most 1 that sum to at least 1; got {chances}")
+        object.__setattr__(self, "infinite", math.fsum(chance * law.infinite for chance, law in self.kinds))
+
+    def largest(self, span: Span) -> float:
+        return max(law.largest(span) for _, law in self.kinds)
+
+    def sketch(self, span: Span) -> tuple[Array, Array]:
+        found = [(law.sketch(span), math.log(chance)) for chance, law in self.kinds]
+        return np.concatenate([one[0] for one, _ in found]), np.concatenate([one[1] + log for one, log in found])
+
+    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
+        kinds = [(math.log(chance), law.cells(span, tau, width, lowest)) for chance, law in self.kinds]
+        first = min(one.first for _, one in kinds)
+        count = max(one.first + len(one.upper) for _, one in kinds) - first
+        log_scale = max(log + one.log_scale for log, one in kinds)
+        total = {name: np.zeros(count) for name in ("upper", "p", "q")}
+        for log, one in kinds:
+            factor = math.exp(log + one.log_scale - log_scale)
+            for name, law in total.items():
+                law[one.first - first :][: len(one.upper)] += factor * getattr(one, name)
+        spread = max(abs(log + one.log_scale - log_scale) - log for log, one in kinds)
+        error = max(one.error for _, one in kinds) + UNIT * (16 + 4 * spread)
+        return Cells(first, **total, slip=max(one.slip for _, one in kinds), error=error, log_scale=log_scale)
