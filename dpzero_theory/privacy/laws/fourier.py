@@ -80,9 +80,12 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], start: int) -> tuple[Array,
     power, turns, spread = np.zeros(len(kept), np.complex128), np.zeros(len(kept)), np.zeros(len(kept))
     for one, count in spectra:
         w = one.w[kept]
-        square = 2 * w.real + w.real**2 + w.imag**2
+        # log |1 + w| has a small relative error near w = 0 by the first formula, and a small absolute error of |1 + w|
+        # near w = -1 by the second.
+        size_of_f, square = np.abs(1 + w), 2 * w.real + w.real**2 + w.imag**2
         with np.errstate(divide="ignore"):
-            log = 0.5 * np.log1p(np.maximum(square, -1.0)) + 1j * np.arctan2(w.imag, 1 + w.real)
+            log_size = np.where(size_of_f > 0.5, 0.5 * np.log1p(np.maximum(square, -0.75)), np.log(size_of_f))
+            log = log_size + 1j * np.arctan2(w.imag, 1 + w.real)
         log = np.where(np.isfinite(log), log, -1e4)
         power += count * log
         turns += count * np.abs(log)
