@@ -35,7 +35,8 @@ def test_heterogeneous_history_lies_between_homogeneous_ones():
     assert found.upper < epsilon_of_history(strongest, 1e-5).lower
     with_full = [*history, Release(5.0, 1, sampling="full", relation="add-remove")]
     assert epsilon_of_history(with_full, 1e-5).lower > found.upper
-    assert found.upper < (1 + 2e-4) * found.lower
+    # The grid is refined to a relative width of 1e-4 in epsilon.
+    assert found.upper < (1 + 1.1e-4) * found.lower
 
 
 def test_zero_epsilon_where_delta_is_generous():
@@ -121,9 +122,10 @@ def test_gaussian_and_laplace_releases_together_against_their_losses(steps, q, r
     for epsilon in (0.0, 0.1, 1.0):
         found, exact = delta_of_history(history, epsilon), oracle.exact_delta(epsilon, runs)
         assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
-        assert found.upper <= 1.002 * found.lower
+        assert found.upper <= 1.0011 * found.lower
+        # The order of the laws in the sums changes the last bits alone.
         turned = delta_of_history(history[::-1], epsilon)
-        assert turned.upper == pytest.approx(found.upper, rel=1e-9)
+        assert (turned.lower, turned.upper) == pytest.approx((found.lower, found.upper), rel=1e-13)
         # The Gaussian release alone, which a dropped mechanism would leave, costs less, so the test can fail
         assert delta_of_history(history[1:], epsilon).upper < exact
 
@@ -159,7 +161,7 @@ def test_a_discrete_gaussian_release_on_a_fine_lattice_is_in_the_bracket(q, rela
     for epsilon in (0.0, 0.5, 1.5):
         found, exact = delta_of_history(history, epsilon), oracle.exact_delta(epsilon, [run])
         assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
-        assert found.upper <= found.lower * (1 + 2e-3)
+        assert found.upper <= found.lower * 1.0011
 
 
 @pytest.mark.parametrize("beyond", [1e-3, 1.0, 5.0, 800.0])
@@ -176,10 +178,12 @@ def test_pure_epsilon_at_a_smaller_epsilon_is_randomised_response(beyond):
             exact = float(max(truth - mpmath.exp(epsilon) * (1 - truth), 0))
         found = delta_of_history(history, epsilon)
         assert exact * (1 - 1e-9) <= found.upper <= 1
-        assert found.upper <= exact * 1.01 + 2e-12 * beyond
+        # Close to its one largest loss the law of a step is bounded by its moments.
+        close = share == 0.999
+        assert found.upper <= exact * (1.01 if close else 1.0011) + 2e-12 * beyond
         assert found.lower <= found.value <= found.upper
         assert found.lower <= exact * (1 + 1e-9)
-        assert beyond > 300 or share > 0.9 or found.lower >= exact * (1 - 1e-3) - 2e-12 * beyond
+        assert beyond > 300 or close or found.lower >= exact * (1 - 1.1e-3) - 2e-12 * beyond
 
 
 class Loose(Mechanism):
@@ -299,16 +303,16 @@ def test_rare_events_have_narrow_brackets(multiplier, steps, q, epsilon, relatio
     assert more.lower > 1.9 * found.upper
 
 
-@pytest.mark.parametrize("delta", [1e-29])
+@pytest.mark.parametrize("delta", [1e-29, 1e-30])
 def test_deltas_far_below_the_unit_of_rounding(delta):
     for history in (sampled(1.0, 1, 0.01), sampled(1.0, 2, 0.01, "replace-one")):
         found = epsilon_of_history(history, delta)
         assert 0 < found.lower <= found.upper < 1.001 * found.lower
-        assert (
-            delta_of_history(history, found.upper).upper
-            <= 1.01 * delta
-            < 1.02 * delta_of_history(history, found.lower).upper
-        )
+        # Each end of delta is on its side of the target; near the least delta that is resolved it is 1% wide.
+        above, below = (delta_of_history(history, end) for end in (found.upper, found.lower))
+        assert above.lower <= delta < below.upper
+        assert above.upper <= 1.01 * delta
+        assert delta <= 1.01 * below.lower
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_statement_costs_at_least_the_gaussian_and_at_most_the_conversion(rho,
     found = delta_of_history([concentrated(rho / 4, xi / 4, steps=4, relation="add-remove")], epsilon)
     assert found.lower == 0
     assert gaussian_delta(epsilon, math.sqrt(2 * rho)) <= found.upper * (1 + 1e-9) + 1e-300
-    assert found.upper <= converted(rho, xi, epsilon) * (1 + 1e-5) + 1e-30
+    assert found.upper <= converted(rho, xi, epsilon) * (1 + 1e-5) + 1e-300
     assert found.upper <= math.sqrt((rho + xi) / 2) * (1 + 1e-8)
     assert found.upper >= 0.99 * min(converted(rho, xi, epsilon), math.sqrt((rho + xi) / 2)) or epsilon < 1
 

@@ -29,8 +29,7 @@ def test_renyi_divergence_against_dp_accounting():
     for order, theirs in zip(orders, accountant._rdp, strict=True):
         ours = rdp_of_history([unit], order)
         assert ours.lower <= theirs * (1 + 1e-9)
-        assert theirs * (1 - 1e-9) <= ours.upper
-        assert ours.upper == pytest.approx(theirs, rel=1e-3)
+        assert theirs * (1 - 1e-9) <= ours.upper <= (1 + 2e-5) * ours.lower
 
 
 def test_zcdp_bounds_the_currencies():
@@ -79,7 +78,7 @@ def test_renyi_divergence_of_either_gaussian_law_against_its_integral(relation, 
     for mechanism in ("gaussian", "discrete-gaussian"):
         found = rdp_of_history([release(mechanism, 1.3, 6, q, relation)], order)
         assert found.lower * (1 - 1e-7) <= 6 * exact <= found.upper * (1 + 1e-7)
-        assert found.upper == pytest.approx(found.lower, rel=1e-3)
+        assert found.upper == pytest.approx(found.lower, rel=2e-5)
 
 
 @pytest.mark.parametrize("relation", Relation)

@@ -76,7 +76,7 @@ def test_it_is_a_poisson_batch_where_it_has_two_distances_and_composes():
         first, second = (epsilon_of_history([*part, *more], 1e-6) for part in (told, drawn))
         assert first.lower <= second.upper
         assert second.lower <= first.upper
-        assert first.upper == pytest.approx(second.upper, rel=1e-3)
+        assert first.upper == pytest.approx(second.upper, rel=1e-4)
     rho = zcdp_of_history([*told, full])
     assert rho.lower == pytest.approx(50 / 1.69 / 2 + 4 / 9 * 2 / 2)
     assert rho.upper == pytest.approx(4 * 50 / 1.69 / 2 + 4 / 9 * 2 / 2)

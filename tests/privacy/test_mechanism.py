@@ -88,8 +88,10 @@ def test_calibrated_noise_meets_its_target_and_a_little_less_does_not(
         mechanism=name,
     )  # fmt: skip
     unit = Release(found.upper, 100, sampling=sampling, relation=relation, sample_rate=q, mechanism=name)
-    assert epsilon_of_history([unit], delta).upper == pytest.approx(1.3, rel=2e-4)
-    assert epsilon_of_history([unit.with_noise(found.lower * (1 - 1e-4))], delta).lower > 1.3
+    # Sampled Gaussian noise is calibrated on a grid that resolves epsilon to 1e-4; closed forms are met.
+    room = 1e-4 if sampling == "poisson" and name != "laplace" else 1e-8
+    assert 1.3 * (1 - room) < epsilon_of_history([unit], delta).upper <= 1.3
+    assert epsilon_of_history([unit.with_noise(found.lower * (1 - room))], delta).lower > 1.3
     if name == "laplace":
         couples = oracle.laplace(3, found.upper, q, relation)
         assert 100 * max(float(np.max(np.log(p / r))) for p, r in couples) == pytest.approx(1.3, rel=1e-9)

@@ -97,7 +97,8 @@ def test_the_fault_that_was():
     """
     exact = one_release(1, 0.5, 1.0, "add-remove", 5.3767)
     assert exact == pytest.approx(0.0496, abs=5e-5)
-    assert delta_of_history([release(1, 0.5)], 5.3767).lower == pytest.approx(exact, rel=1e-3)
+    known = delta_of_history([release(1, 0.5)], 5.3767)
+    assert known.lower <= exact * (1 + 1e-12) <= known.upper <= 1.0011 * known.lower
     fine = delta_of_history([release(2**28, 0.5)], 5.3767)
     assert fine.upper == pytest.approx(0.02126, abs=1e-5)
     assert "2^28 integers to the clip" in " ".join(fine.notes)
@@ -113,7 +114,7 @@ def test_one_release_on_every_lattice(levels, q):
             found = delta_of_history([release(levels, s, q=q, relation=relation)], epsilon)
             room = 1e-12 * exact + 1e-25
             assert found.lower - room <= exact <= found.upper + room, (levels, s, relation, epsilon)
-            assert found.upper - found.lower <= 3e-3 * exact + 1e-14, (levels, s, relation, epsilon)
+            assert found.upper - found.lower <= 1.1e-3 * exact + 1e-14, (levels, s, relation, epsilon)
 
 
 @pytest.mark.parametrize(("levels", "s", "steps"), [
@@ -129,7 +130,7 @@ def test_compositions_against_all_outputs(levels, s, steps, q, relation):
         exact = oracle.exact_delta(epsilon, [run])
         found = delta_of_history(history, epsilon)
         assert found.lower * (1 - 1e-9) - 1e-15 <= exact <= found.upper * (1 + 1e-9) + 1e-15
-        assert found.upper - found.lower <= 3e-3 * exact + 1e-12
+        assert found.upper - found.lower <= 1.1e-3 * exact + 1e-12
     found = epsilon_of_history(history, 1e-3)
     assert oracle.exact_delta(found.upper, [run]) <= 1e-3 * (1 + 1e-9)
     assert oracle.exact_delta(found.lower * (1 - 1e-6), [run]) >= 1e-3 * (1 - 1e-9) or found.lower == 0
@@ -227,7 +228,9 @@ def test_noise_is_calibrated_on_its_lattice(levels, how):
     question = {"steps": 3, "relation": "replace-one", "mechanism": f"discrete-gaussian:{levels}", **how}
     found = calibrate_noise_multiplier(target_epsilon=1.5, target_delta=1e-4, **question)
     assert delta_of_history([Release(found.upper, **question)], 1.5).upper <= 1e-4
-    assert delta_of_history([Release(found.lower, **question)], 1.5).lower > 0.998e-4
+    short = delta_of_history([Release(found.lower, **question)], 1.5)
+    assert short.upper > 1e-4
+    assert short.lower > 0.998e-4
 
 
 def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too():

@@ -27,7 +27,7 @@ def exact(epsilons, s, t, k, released, *, replaced):
     The noise multiplier is s, and a record is in k of t steps. If `replaced`, the other data set has another record,
     else none.
     """
-    each = 40 if released < 3 else 8
+    each = {1: 4000, 2: 100}.get(released, 8)
     x = np.arange(-7 * s - 1, 7 * s + 1, s / each)
     grid = np.meshgrid(*[x] * released, indexing="ij", sparse=True)
     base = math.prod(np.exp(-g * g / (2 * s * s)) / (each * math.sqrt(2 * math.pi)) for g in grid)
