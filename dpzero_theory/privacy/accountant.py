@@ -6,7 +6,7 @@ delta'(epsilon - 2 G), with delta' for continuous noise.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dpzero_theory import check
@@ -15,6 +15,7 @@ from dpzero_theory.privacy.cost import NOTHING, Cost
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds, Parts, delta_bounds, epsilon_bounds
 from dpzero_theory.privacy.laws.concentrated import direct_delta, direct_epsilon
+from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
@@ -87,7 +88,7 @@ def upper_epsilon(history: Steps, delta: float) -> Bracket:
 
 def upper_delta(history: Steps, epsilon: float) -> float:
     """The upper end of `delta_of_history`, in less time."""
-    return cost_delta(cost_of(releases_of(history)), epsilon).upper
+    return cost_delta(cost_of(releases_of(history)), epsilon, ends="upper").upper
 
 
 def epsilon_beside(history: Steps, delta: float, target: float) -> float:
@@ -105,9 +106,9 @@ def epsilon_beside(history: Steps, delta: float, target: float) -> float:
 def excess(cost: Cost, target_epsilon: float, target_delta: float) -> float:
     """The share by which a cost misses the target (target_epsilon, target_delta): at most 0 if it is certified to meet
     it, both where epsilon is asked at the target delta and where delta is asked at the target epsilon."""
-    beyond = [cost_epsilon(cost, target_delta).upper / target_epsilon - 1]
+    beyond = [cost_epsilon(cost, target_delta, ends="upper").upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(cost_delta(cost, target_epsilon).upper / target_delta - 1)
+        beyond.append(cost_delta(cost, target_epsilon, ends="upper").upper / target_delta - 1)
     return max(beyond)
 
 
@@ -124,8 +125,13 @@ def require_one_relation(releases: Sequence[Release]) -> None:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
 
 
-def cost_delta(cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon; the other arguments are those of `grid.delta_bounds`."""
+def cost_delta(
+    cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
+) -> Bounds:
+    """Bounds on the smallest delta of a cost at an epsilon.
+
+    ends: the ends that are used. The other one may be wrong. near, wanted: arguments of `grid.delta_bounds`.
+    """
     if epsilon >= cost.pure[0]:
         return Bounds(0.0, 0.0)
     # Releases with pure epsilon e alone have at an epsilon x < e a delta of at most (e^e - e^x)/(1 + e^e).
@@ -135,7 +141,7 @@ def cost_delta(cost: Cost, epsilon: float, *, near: float | None = None, wanted:
     at = max(left - apart, 0.0)
     if (shifted := cost.ratio + apart) > 0:
         at, least_at = at * (1 - 2.0**-50), (epsilon + 2 * cost.ratio) * (1 + 2.0**-50)
-    found = _composed_delta(cost, at, least_at if shifted else at, near, wanted)
+    found = _composed_delta(cost, at, least_at if shifted else at, near, wanted, ends)
     # No loss exceeds the pure epsilon.
     most = min(-math.expm1(epsilon - cost.pure[0]) * (1 + 1e-15), 1.0)
     if not shifted:
@@ -144,18 +150,23 @@ def cost_delta(cost: Cost, epsilon: float, *, near: float | None = None, wanted:
     return Bounds(min(found.lower * math.exp(-cost.ratio) * (1 - 1e-15), upper), upper)
 
 
-def _composed_delta(cost: Cost, epsilon: float, least_at: float, near: float | None, wanted: float) -> Bounds:
+def _composed_delta(
+    cost: Cost, epsilon: float, least_at: float, near: float | None, wanted: float, ends: Ends
+) -> Bounds:
     """Bounds on delta of the laws of a cost: the upper one at `epsilon`, the lower one at `least_at`."""
     if cost.squares[0] == math.inf:
         return Bounds(0.0, 1.0)
     if cost.closed:
         upper, lower = (_plain(square, at) for square, at in zip(cost.squares, (epsilon, least_at), strict=True))
         upper = min(upper * (1 + GDP_ACCURACY) + 5e-324 * (cost.squares[0] > 0), 1.0)
-        if any(cost.below):
-            below = [(parts, parts) for parts in cost.directions(attained=True)]
-            lower = delta_bounds(below, least_at, near=near, wanted=wanted).lower
+        if any(cost.below) and ends != "upper":
+            lower = delta_bounds(cost.directions(attained=True), least_at, near=near, wanted=wanted).lower
         return Bounds(min(lower * (1 - GDP_ACCURACY), upper), upper)
-    found = delta_bounds(_directions(cost), epsilon, least_at=least_at, near=near, wanted=wanted)
+
+    def bounds(parts: list[Parts]) -> Bounds:
+        return delta_bounds(parts, epsilon, least_at=least_at, near=near, wanted=wanted)
+
+    found = _both(cost, ends, bounds)
     # A grid of the losses of Renyi divergences loses a little on them.
     told = cost.moments()
     if told is not None:
@@ -170,16 +181,24 @@ def _plain(square: float, epsilon: float) -> float:
     return float(delta_from_gdp(epsilon, math.sqrt(square))) if square > 0 else 0.0
 
 
-def _directions(cost: Cost) -> list[tuple[Parts, Parts]]:
-    """The laws for the upper and the lower end, for each direction in which they differ."""
-    above = cost.directions()
-    below = above if cost.exact else cost.directions(attained=True)
-    count = max(len(above), len(below))
-    return [(above[min(k, len(above) - 1)], below[min(k, len(below) - 1)]) for k in range(count)]
+def _both(cost: Cost, ends: Ends, bounds: Callable[[list[Parts]], Bounds]) -> Bounds:
+    """The bounds of a cost, where `bounds` gives those of the largest of several compositions.
+
+    If the laws for the two ends differ, each end is that of its own laws, and an end that is not in `ends`
+    says nothing.
+    """
+    if cost.exact:
+        return bounds(cost.directions())
+    upper = bounds(cost.directions()).upper if ends != "lower" else math.inf
+    below = [parts for parts in cost.directions(attained=True) if parts] if ends != "upper" else []
+    return Bounds(min(bounds(below).lower, upper) if below else 0.0, upper)
 
 
-def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4) -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta; the other arguments are those of `grid.epsilon_bounds`."""
+def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
+    """Bounds on the smallest epsilon of a cost at a delta.
+
+    ends: the ends that are used. The other one may be wrong. wanted: an argument of `grid.epsilon_bounds`.
+    """
     upper, lower = cost.pure
     if delta == 0:
         if upper == math.inf:
@@ -190,15 +209,15 @@ def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4) -> Bounds:
     check.real("delta", delta, at_least=LEAST_DELTA, below=1)
     shifted = cost.ratio + cost.apart > 0
     more = math.exp(cost.ratio) * (1 + 2.0**-50 * shifted)
-    found = _composed_epsilon(cost, delta / more, delta * more, wanted)
-    if min(found.upper, upper) == math.inf:
+    found = _composed_epsilon(cost, delta / more, delta * more, wanted, ends)
+    if min(found.upper, upper) == math.inf and ends != "lower":
         shown = max((sum(n * law.infinite for law, n in parts) for parts in cost.directions()), default=1.0)
         raise ValueError(f"delta must be above {shown:.3g}, what this history shows for certain; got {delta!r}")
     upper = min((found.upper + 2 * cost.ratio + cost.apart) * (1 + 2.0**-50 * shifted), upper)
     return Bounds(min(max(found.lower - 2 * cost.ratio * (1 + 2.0**-50), 0.0), upper), upper)
 
 
-def _composed_epsilon(cost: Cost, delta: float, least_delta: float, wanted: float) -> Bounds:
+def _composed_epsilon(cost: Cost, delta: float, least_delta: float, wanted: float, ends: Ends) -> Bounds:
     """Bounds on epsilon of the laws of a cost: the upper one at `delta`, the lower one at `least_delta`."""
     if cost.squares[0] == math.inf:
         return Bounds(0.0, math.inf)
@@ -207,11 +226,15 @@ def _composed_epsilon(cost: Cost, delta: float, least_delta: float, wanted: floa
             float(epsilon_from_gdp(math.sqrt(square), at)) if square > 0 else 0.0
             for square, at in zip(cost.squares, (delta, least_delta), strict=True)
         )
-        if any(cost.below):
-            below = [(parts, parts) for parts in cost.directions(attained=True)]
-            lower = epsilon_bounds(below, least_delta, wanted=wanted).lower
+        if any(cost.below) and ends != "upper":
+            lower = epsilon_bounds(cost.directions(attained=True), least_delta, wanted=wanted).lower
         return Bounds(min(lower * (1 - 1e-9), upper), upper)
-    found, told = epsilon_bounds(_directions(cost), delta, least_delta=least_delta, wanted=wanted), cost.moments()
+
+    def bounds(parts: list[Parts]) -> Bounds:
+        return epsilon_bounds(parts, delta, least_delta=least_delta, wanted=wanted)
+
+    found = _both(cost, ends, bounds)
+    told = cost.moments()
     if told is not None:
         return found.within(Bounds(0.0, direct_epsilon(*told, delta)))
     if 0 < cost.unamplified < math.inf:

@@ -12,6 +12,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds
+from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.laplace import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Release, Words
@@ -26,13 +27,14 @@ _PURE_ACCURACY = 1e-10
 _ROUGH, _FINE = 0.3, 1e-3
 """The relative widths of delta's bracket in the search for the noise and at its end."""
 _LOOKS, _MOVES, _SLOPE = 40, 12, -6.0
-_MARGIN, _CLOSED = 1e-7, 1e-11
+_MARGIN, _CLOSED, _LOOSE = 1e-7, 1e-11, 3e-5
 _LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
 """A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
 second."""
 
-Deltas = Callable[[float, float], Bounds]
-"""A function of a noise multiplier and of the relative width that is wanted, which gives bounds on delta."""
+Deltas = Callable[[float, float, Ends], Bounds]
+"""A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
+bounds on delta."""
 
 
 def calibrate_noise_multiplier(
@@ -88,15 +90,15 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
     def cost(noise: float) -> Cost:
         return unit.with_noise(noise).cost
 
-    def deltas(noise: float, wanted: float) -> Bounds:
+    def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
         try:
-            return cost_delta(cost(noise), epsilon, near=delta, wanted=wanted)
+            return cost_delta(cost(noise), epsilon, near=delta, wanted=wanted, ends=ends)
         except OverflowError:
             return Bounds(0.0, 1.0)
 
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    margin = _CLOSED if known.closed else _MARGIN
+    margin = _CLOSED if known.closed else _MARGIN if known.exact else _LOOSE
     found = least_noise(deltas, delta, central_noise(unit, epsilon, delta), margin)
     method = "closed form" if known.closed else "grid"
     if pure is not None and pure < found.upper:
@@ -134,42 +136,40 @@ def least_noise(deltas: Deltas, target: float, start: float, margin: float = _MA
     search = LogSecant(start, _SLOPE, longest=1.5)
 
     def far(noise: float) -> float:
-        found = deltas(noise, _ROUGH)
+        found = deltas(noise, _ROUGH, "both")
         middle = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
         return math.log(max(middle, LEAST_DELTA**2) / target)
 
     search.run(far, lambda value: abs(value) < 0.03, _LOOKS)
-    here, fine, slope = search.x, deltas(search.x, _FINE), -search.slope
+    here, slope = search.x, -search.slope
     if search.slope == _SLOPE:  # it was not measured yet
         slope = (far(here) - far(1.02 * here)) / math.log(1.02)
     slope = max(slope, 0.1)
-    upper = _moved(deltas, here, fine, slope, lambda b: math.log(max(b.upper, LEAST_DELTA**2) / target), 1, margin)
-    lower = _moved(deltas, here, fine, slope, lambda b: math.log(target / max(b.lower, LEAST_DELTA)), -1, margin)
+
+    def above(noise: float) -> float:
+        return math.log(max(deltas(noise, _FINE, "upper").upper, LEAST_DELTA**2) / target)
+
+    def below(noise: float) -> float:
+        return math.log(target / max(deltas(noise, _FINE, "lower").lower, LEAST_DELTA))
+
+    upper, lower = _moved(above, here, slope, 1, margin), _moved(below, here, slope, -1, margin)
     if upper is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return Bounds(lower or 0.0, upper)
 
 
-def _moved(
-    deltas: Deltas,
-    noise: float,
-    fine: Bounds,
-    slope: float,
-    missing: Callable[[Bounds], float],
-    way: int,
-    margin: float,
-) -> float | None:
-    """A noise multiplier close to where missing(bounds on delta) is 0, on the side where it is below 0.
+def _moved(missing: Callable[[float], float], noise: float, slope: float, way: int, margin: float) -> float | None:
+    """A noise multiplier close to where missing(noise) is 0, on the side where it is below 0; None if there is none
+    within reach.
 
-    fine: the bounds at `noise`. slope: about the change of log delta with log noise. way: 1 if more noise lowers
-    `missing`, -1 if less noise does. None if there is none within reach.
+    noise: where the search begins. slope: about the change of `missing` with log noise. way: 1 if more noise lowers
+    `missing`, -1 if less noise does.
     """
+    miss = missing(noise)
     for _ in range(_MOVES):
-        miss = missing(fine)
-        step = min(max(miss * 1.03 / slope + margin, -0.7), 0.7)
-        noise *= math.exp(way * step)
-        fine = deltas(noise, _FINE)
-        if missing(fine) < 0:
+        noise *= math.exp(way * min(max(miss * 1.03 / slope + margin, -0.7), 0.7))
+        miss = missing(noise)
+        if miss < 0:
             return noise
         margin = max(4 * margin, min(100 * margin, 1e-5))
     return None

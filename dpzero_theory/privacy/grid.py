@@ -37,7 +37,9 @@ _REACH = 25.0
 _TAILS_APART, _TWICE = 2.0, 1e-5
 """Large losses are composed apart where that shortens the grid by the first factor. Runs with two of them have at most
 the second number as a share of delta."""
-_COARSE = 0.05
+_COARSE, _STUCK = 0.05, 0.3
+_ROUGH_LAW = 4e-3
+"""The width of bounds counts as this share at least where their laws are rough ones."""
 _FARTHEST, _HALVINGS = 1e7, 36
 _FAR = 40.0
 """Of large losses those count that have e^-40 of the probability of all of them."""
@@ -172,7 +174,7 @@ class _Lower:
         return best * math.exp(min(self.log_scale, 300.0)) if best > 0 else 0.0
 
 
-Terms = list[tuple[int, _Upper | None, _Lower | None]]
+Terms = list[tuple[int, _Upper, _Lower | None]]
 
 
 @dataclass(frozen=True)
@@ -187,10 +189,15 @@ class Composed:
 
     @property
     def tau(self) -> float:
-        return max((one.tau for _, one, _ in self.terms if one), default=0.0)
+        return max((one.tau for _, one, _ in self.terms), default=0.0)
+
+    @property
+    def known(self) -> float:
+        """The smallest epsilon of which the upper bounds say anything."""
+        return max((one.known for _, one, _ in self.terms), default=0.0)
 
     def upper(self, epsilon: float) -> float:
-        total = math.fsum(n * one.delta(epsilon) for n, one, _ in self.terms if one)
+        total = math.fsum(n * one.delta(epsilon) for n, one, _ in self.terms)
         return min((total + self.left) * (1 + 4 * UNIT) + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
@@ -304,6 +311,8 @@ class _Plan:
     delta: float
     """About delta at the epsilon in question."""
     points: int = _FEWEST
+    rough: bool = False
+    """Whether grids of more points have sharper laws."""
 
     @property
     def steps(self) -> int:
@@ -318,7 +327,8 @@ class _Plan:
         if not self.parts:
             return self
         z = _reach(math.log(self.delta * _LEFT_OUT), self.steps)
-        return _Plan(tuple((law.refined(points, z), count) for law, count in self.parts), self.delta, points)
+        parts = tuple((law.refined(points, z), count) for law, count in self.parts)
+        return _Plan(parts, self.delta, points, points == _FEWEST and parts != self.parts)
 
     def sketches(self, log_cut: float) -> list[_Sketch]:
         return [_Sketch(count, *law.sketch(span)) for law, count, span in self.slices(log_cut)]
@@ -327,8 +337,8 @@ class _Plan:
     def infinite(self) -> float:
         return math.fsum(count * law.infinite for law, count in self.parts)
 
-    def composed(self, epsilon: float, ends: str) -> Composed:
-        """The bounds on delta near `epsilon`; `ends` are those wanted, of "lower", "upper" and "both"."""
+    def composed(self, epsilon: float) -> Composed:
+        """The bounds on delta near `epsilon`."""
         points = self.points
         log_cut = math.log(self.delta * _LEFT_OUT)
         log_rare = 0.5 * math.log(self.delta * _TWICE)
@@ -340,8 +350,8 @@ class _Plan:
 
         (tau, log_most), (tau_near, _) = tilt(whole), tilt(near)
         if self._apart(tau, tau_near, whole, near):
-            return self._large_apart(epsilon, points, ends, log_rare, left)
-        return Composed([(1, *self._term(self.slices(log_cut), epsilon, tau, log_most, points, ends))], left)
+            return self._large_apart(epsilon, points, log_rare, left)
+        return Composed([(1, *self._term(self.slices(log_cut), epsilon, tau, log_most, points))], left)
 
     def _apart(self, tau: float, tau_near: float, whole: Sequence[_Sketch], near: Sequence[_Sketch]) -> bool:
         folded = math.log(1e-10)
@@ -352,8 +362,8 @@ class _Plan:
         return long[1] - long[0] > _TAILS_APART * (short[1] - short[0])
 
     def _term(
-        self, slices: Slices, epsilon: float, tau: float, log_most: float, points: int, ends: str
-    ) -> tuple[_Upper | None, _Lower | None]:
+        self, slices: Slices, epsilon: float, tau: float, log_most: float, points: int
+    ) -> tuple[_Upper, _Lower | None]:
         most = math.fsum(count * law.largest(span) for law, count, span in slices)
         if most <= epsilon:
             # No total loss of this term exceeds epsilon, nor any larger one; of smaller ones nothing is said.
@@ -362,8 +372,7 @@ class _Plan:
         log_folded = min(max(math.log(self.delta) - log_most - 18.0, -36.0), -12.0)
         try:
             grid = _Grid(slices, epsilon, tau, points, log_folded)
-            lower = grid.lower() if ends != "upper" else None
-            return (replace(grid.upper(), most=most) if ends != "lower" else None), lower
+            return replace(grid.upper(), most=most), grid.lower()
         except OverflowError:
             return replace(self._moments(slices, epsilon), most=most), None
 
@@ -392,7 +401,7 @@ class _Plan:
             raise OverflowError("a law that no tilt resolves")
         return best
 
-    def _large_apart(self, epsilon: float, points: int, ends: str, log_rare: float, left: float) -> Composed:
+    def _large_apart(self, epsilon: float, points: int, log_rare: float, left: float) -> Composed:
         """delta as the sum over the sets of releases with a large loss: none, or one. Two or more have at most the
         probability e^{2 log_rare}/2."""
         z, far = _reach(log_rare, self.steps), _reach(log_rare - _FAR, self.steps)
@@ -404,7 +413,7 @@ class _Plan:
             if any(not len(sketch.loss) for sketch in sketches):
                 return
             tau, log_most = _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)
-            terms.append((times, *self._term(slices, epsilon, tau, log_most, points, ends)))
+            terms.append((times, *self._term(slices, epsilon, tau, log_most, points)))
 
         add(1, [(law, count, inside) for law, count in self.parts])
         for k, (law, count) in enumerate(self.parts):
@@ -425,10 +434,9 @@ class Bounds:
         return Bounds(lower, max(min(self.upper, other.upper), lower))
 
 
-Directions = Sequence[tuple[Parts, Parts]]
-"""For each order of two neighbouring data sets the laws for the upper end and those for the lower end."""
-_Make = Callable[[int], Bounds]
-"""A function of the number of points of a grid, which gives bounds by such a grid."""
+_Make = Callable[[int], tuple[Bounds, bool]]
+"""A function of the number of points of a grid. It returns bounds by such a grid, and whether they are those of rough
+laws, which finer grids replace."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, nothing: float, far: Callable[[Bounds], bool]) -> Bounds:
@@ -439,33 +447,36 @@ def _largest(makes: Sequence[_Make], wanted: float, nothing: float, far: Callabl
     largest is left at its first bounds. An upper end of at least `nothing` says nothing: cells that are wide beside the
     losses of one of many releases give such ends.
     """
-    found = [_tried(make, _FEWEST) for make in makes]
+    if not makes:
+        return Bounds(0.0, math.inf)
+    found = []
+    for make in makes:
+        bounds, rough = _tried(make, _FEWEST)
+        found.append((bounds, rough, max(_width(bounds), _ROUGH_LAW * rough)))
     for k, make in enumerate(makes):
-        points = _FEWEST
-        width, most = _width(found[k]), (_MOST if wanted < _COARSE else 2**14)
-        while width > wanted and not far(found[k]):
-            last, before, said = found[k].upper, width, found[k].upper < nothing
-            if last <= max(one.lower for one in found) or points >= (most if said else _MOST):
+        (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else 2**14)
+        while width > wanted and not far(bounds):
+            said, before = bounds.upper < nothing, width
+            if bounds.upper <= max(one[0].lower for one in found) or points >= (most if said else _MOST):
                 break
             # The width falls as the square of the number of points.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 4) if said else 16
-            share = min(share, _MOST // points)
-            points *= share
-            found[k] = found[k].within(_tried(make, points))
-            width = _width(found[k])
-            # If the ends are of different laws the width stays. What the upper end has left to fall is about this share
-            # squared of what it fell.
-            if said and width > 0.4 * before and 4 * (last - found[k].upper) <= wanted * found[k].upper * share**2:
+            points *= min(share, _MOST // points)
+            better, _ = _tried(make, points)
+            bounds = better if rough else bounds.within(better)
+            rough, width = False, _width(bounds)
+            found[k] = bounds, rough, width
+            if width > 0.7 * before and before < _STUCK:
                 break
-    upper = max(one.upper for one in found)
-    return Bounds(min(max(one.lower for one in found), upper), upper)
+    upper = max(one[0].upper for one in found)
+    return Bounds(min(max(one[0].lower for one in found), upper), upper)
 
 
-def _tried(make: _Make, points: int) -> Bounds:
+def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
     try:
         return make(points)
     except OverflowError:
-        return Bounds(0.0, math.inf)
+        return Bounds(0.0, math.inf), False
 
 
 def _width(bounds: Bounds) -> float:
@@ -473,23 +484,23 @@ def _width(bounds: Bounds) -> float:
 
 
 @lru_cache(maxsize=256)
-def _at(plan: _Plan, epsilon: float, lower_at: float, ends: str) -> Bounds:
-    found = plan.composed(epsilon, ends)
+def _at(plan: _Plan, epsilon: float, lower_at: float) -> Bounds:
+    found = plan.composed(epsilon)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
 
 def delta_bounds(
-    directions: Directions,
+    compositions: Sequence[Parts],
     epsilon: float,
     *,
     least_at: float | None = None,
     near: float | None = None,
     wanted: float = 1e-3,
 ) -> Bounds:
-    """Bounds on the larger delta(epsilon) of the compositions in two directions.
+    """Bounds on the largest delta(epsilon) of some compositions, such as those in two directions.
 
     Args:
-        directions: the compositions.
+        compositions: the laws. Where some laws bound delta from above and others from below, each end has its search.
         epsilon: >= 0.
         least_at: the epsilon of the lower end, if it differs.
         near: a delta with which the caller compares the answer. Where delta is far from it the bounds are wide.
@@ -497,62 +508,57 @@ def delta_bounds(
     """
     lower_at = epsilon if least_at is None else least_at
 
-    def make(above: Parts, below: Parts, guess: float) -> _Make:
-        other = guess if near is not None or above == below or not below else _guess(below, lower_at)
+    def make(parts: Parts) -> _Make:
+        plan = _Plan(parts, near or _guess(parts, epsilon))
 
-        def bounds(points: int) -> Bounds:
-            top, bottom = _Plan(above, guess).refined(points), _Plan(below, other).refined(points)
-            if top.parts == bottom.parts:
-                return _at(top, epsilon, lower_at, "both")
-            lower = _at(bottom, epsilon, lower_at, "lower").lower if bottom.parts else 0.0
-            return Bounds(lower, _at(top, epsilon, lower_at, "upper").upper)
+        def bounds(points: int) -> tuple[Bounds, bool]:
+            refined = plan.refined(points)
+            return _at(refined, epsilon, lower_at), refined.rough
 
         return bounds
 
-    if near is not None:
-        makes = [make(*each, near) for each in directions]
-        found = _largest(makes, wanted, 1.0, lambda b: b.upper < near / 3 or b.lower > 3 * near)
-        return Bounds(found.lower, min(found.upper, 1.0))
-    makes = []
-    for each in directions:
-        guess = _guess(each[0], epsilon)
-        while True:
-            rough = _tried(make(*each, guess), _FEWEST).upper
-            if rough > guess / 30 or guess <= LEAST_DELTA:
-                break
-            guess = max(rough, LEAST_DELTA)
-        makes.append(make(*each, guess))
-    found = _largest(makes, wanted, 1.0, lambda b: b.upper <= 100 * LEAST_DELTA)
+    def far(found: Bounds) -> bool:
+        if near is None:
+            return found.upper <= 100 * LEAST_DELTA
+        return found.upper < near / 3 or found.lower > 3 * near
+
+    found = _largest([make(parts) for parts in compositions], wanted, 1.0, far)
     return Bounds(found.lower, min(found.upper, 1.0))
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """Chernoff's bound on delta(epsilon) by rough laws, from `LEAST_DELTA` to 0.1."""
+    """A guess of delta(epsilon), at most 0.1 and at most about 30 times too large: by Chernoff's bound and rough laws,
+    then by the smallest grid."""
     sketches = _Plan(parts, 1e-20).refined(_FEWEST).sketches(math.log(1e-20))
     log_delta = _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)[1]
-    return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
+    guess = math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
+    while guess > LEAST_DELTA:
+        try:
+            rough = _at(_Plan(parts, guess).refined(_FEWEST), epsilon, epsilon).upper
+        except OverflowError:
+            break
+        if rough > guess / 30:
+            break
+        guess = max(rough, LEAST_DELTA)
+    return guess
 
 
 def epsilon_bounds(
-    directions: Directions, delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
+    compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which both directions' delta(epsilon) are at most `delta`.
+    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`.
 
     least_delta: the delta of the lower end, if it differs. The other arguments are those of `delta_bounds`.
     """
-    return _largest(
-        [_Root(*each, delta, least_delta or delta).bounds for each in directions], wanted, math.inf, lambda _: False
-    )
+    makes = [_Root(parts, delta, least_delta or delta).bounds for parts in compositions]
+    return _largest(makes, wanted, math.inf, lambda _: False)
 
 
 class _Root:
-    """The epsilon of one direction at a delta, by finer and finer grids."""
+    """The epsilon of one composition at a delta, by finer and finer grids."""
 
-    def __init__(self, above: Parts, below: Parts, delta: float, least_delta: float) -> None:
-        self.plan, self.delta, self.least_delta = _Plan(above, delta), delta, least_delta
-        # Laws that cost much less have their epsilon, and so their grid, elsewhere.
-        self.below = _Root(below, below, least_delta, least_delta) if below and below != above else None
-        self.known = below == above
+    def __init__(self, parts: Parts, delta: float, least_delta: float) -> None:
+        self.plan, self.delta, self.least_delta = _Plan(parts, delta), delta, least_delta
         self.at: float | None = None
 
     def _start(self) -> float:
@@ -561,21 +567,19 @@ class _Root:
         log_delta = math.log(self.delta)
         return 0.95 * _saddle(sketches, lambda tau, moment: (moment + _log_c(tau) - log_delta) / tau)[1]
 
-    def bounds(self, points: int) -> Bounds:
+    def bounds(self, points: int) -> tuple[Bounds, bool]:
         at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)
-        for _ in range(6):
-            found = plan.composed(at, "both" if self.known else "upper")
+        for _ in range(8):
+            found = plan.composed(at)
             upper = _root(found.upper, self.delta, at, below=False)
-            if found.tau > 0 and (abs(upper - at) < 3 / (1 + found.tau) or upper > 1.2 * at + 0.01):
+            # A root at the end of what is known is not one.
+            known = upper > found.known * (1 + 1e-9)
+            if known and (abs(upper - at) < 3 / (1 + found.tau) or upper > 1.2 * at + 0.01):
                 break
-            at = upper if found.tau > 0 else upper * (1 - 1e-3)
-        lower = 0.0
-        if self.below:
-            lower = _tried(self.below.bounds, points).lower
-        elif self.known:
-            lower = _root(found.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True)
+            at = upper if known else 0.8 * upper
+        lower = _root(found.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True)
         self.at = upper if lower > 0.9 * upper or upper < at else at
-        return Bounds(min(lower, upper), upper)
+        return Bounds(min(lower, upper), upper), plan.rough
 
 
 def _root(delta: Callable[[float], float], target: float, near: float, *, below: bool) -> float:

@@ -54,6 +54,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, central_noise, least_noise, require_noise, settled
 from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
 from dpzero_theory.privacy.grid import Bounds
+from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
@@ -149,7 +150,7 @@ def group_excess(
         return excess(cost_of(group.made), target_epsilon, target_delta)
     beyond = [group.epsilon(target_delta).upper / target_epsilon - 1]
     if target_delta > 0:
-        beyond.append(group.delta(target_epsilon).upper / target_delta - 1)
+        beyond.append(group.delta(target_epsilon, ends="upper").upper / target_delta - 1)
     return max(beyond)
 
 
@@ -175,9 +176,9 @@ def group_noise(
     else:
         require_noise(unit, target_delta)
 
-        def deltas(noise: float, wanted: float) -> Bounds:
+        def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
             try:
-                return _Group(unit.with_noise(noise), k, n).delta(goal, near=target_delta, wanted=wanted)
+                return _Group(unit.with_noise(noise), k, n).delta(goal, near=target_delta, wanted=wanted, ends=ends)
             except OverflowError:
                 return Bounds(0.0, 1.0)
 
@@ -207,27 +208,30 @@ class _Group:
             self.together = sum((cost or UNKNOWN for cost in costs), NOTHING)
             self.attained = all(costs) and any((any(self.together.below), self.together.squares[1]))
 
-    def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3) -> Bounds:
+    def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
+        """Bounds on delta. The arguments are those of `accountant.cost_delta`."""
         found = cost_delta(self.together, epsilon, near=near, wanted=wanted)
         if found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
         upper = found.upper
-        if (each := self._one_by_one(epsilon / self.size, near)) < upper:
+        if ends != "lower" and (each := self._one_by_one(epsilon / self.size, near)) < upper:
             upper, self.method = each, _ONE_BY_ONE
-        one = cost_delta(self.one, epsilon, near=near, wanted=wanted).lower
+        if ends == "upper":
+            return Bounds(min(found.lower, upper), upper)
+        one = cost_delta(self.one, epsilon, near=near, wanted=wanted, ends="lower").lower
         if not self._known and self.attained:
-            one = max(one, cost_delta(self._below, epsilon, near=near, wanted=wanted).lower)
+            one = max(one, cost_delta(self._below, epsilon, near=near, wanted=wanted, ends="lower").lower)
         return Bounds(min(max(found.lower, one), upper), upper)
 
     def epsilon(self, delta: float) -> Bounds:
         found = cost_epsilon(self.together, delta) if self._known else Bounds(0.0, math.inf)
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
-        least = cost_epsilon(self.one, delta).lower
+        least = cost_epsilon(self.one, delta, ends="lower").lower
         # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if not self._known and self.attained:
-            least = max(least, cost_epsilon(self._below, delta).lower)
+            least = max(least, cost_epsilon(self._below, delta, ends="lower").lower)
         if first <= most:
             share = smallest_real(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
@@ -252,7 +256,7 @@ class _Group:
         far = k * epsilon > _MOST_EPSILON
         times = k if epsilon == 0 else 1.0 if far else math.expm1(k * epsilon) / math.expm1(epsilon)
         small = None if far or near is None or near / times < 1e-30 else near / times
-        each = cost_delta(self.each, epsilon, near=small).upper
+        each = cost_delta(self.each, epsilon, near=small, ends="upper").upper
         if each == 0:
             return 0.0
         if far:

@@ -20,7 +20,7 @@ EXTENDED = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 
 
 
 def delta(epsilon, *parts):
-    return delta_bounds([(parts, parts)], epsilon)
+    return delta_bounds([parts], epsilon)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_composition_against_extended_precision(kind, q, s, steps, epsilon):
     found = delta(epsilon, *parts)
     assert found.lower <= value <= found.upper
     assert found.upper - found.lower < 2e-3 * value
-    at = epsilon_bounds([(parts, parts)], value)
+    at = epsilon_bounds([parts], value)
     assert at.lower <= epsilon <= at.upper < (1 + 2e-4) * at.lower
 
 

@@ -118,7 +118,7 @@ def test_delta_is_the_mean_over_all_numbers_of_truncated_steps(relation, steps):
         (_, plain), (w, kept) = one.cost.above[index][0][0].kinds
         for count in range(steps + 1):
             parts = tuple((law, times) for law, times in ((kept, count), (plain, steps - count)) if times)
-            exact[index] += stats.binom.pmf(count, steps, w) * delta_bounds([(parts, parts)], epsilon).upper
+            exact[index] += stats.binom.pmf(count, steps, w) * delta_bounds([parts], epsilon).upper
     assert found.upper == pytest.approx(max(exact), rel=3e-3)
 
 

@@ -63,7 +63,7 @@ def game(q, s, steps, epsilon, actions, law=law):
 @pytest.mark.parametrize(("q", "s", "steps", "epsilon"), [(0.05, 3.0, 16, 0.3), (0.05, 0.8, 8, 3.0)])
 def test_the_exact_number_is_strictly_between_the_ends(q, s, steps, epsilon):
     parts = {k: ((Gaussian(k, q, s / 2), steps),) for k in ("remove", "add", "fixed-size")}
-    ends = {k: delta_bounds([(part, part)], epsilon) for k, part in parts.items()}
+    ends = {k: delta_bounds([part], epsilon) for k, part in parts.items()}
     one, _, _ = game(q, s, steps, epsilon, [REMOVE])
     assert one == pytest.approx(ends["remove"].upper, rel=2e-3)
     lower = max(ends["remove"].upper, ends["add"].upper)
