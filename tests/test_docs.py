@@ -193,7 +193,7 @@ def test_the_front_page_of_the_documentation_names_every_extra() -> None:
 
 
 THEOREM = ROOT / "dpzero_theory/theory/sharp/proof.md"
-DERIVATION = ROOT / "dpzero_theory/privacy/certified/derivation.md"
+DERIVATION = ROOT / "dpzero_theory/privacy/laws/derivation.md"
 PROOFS = pytest.mark.parametrize("path", [THEOREM, DERIVATION], ids=lambda path: path.name)
 REFERENCE = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.M)
 PAIR = re.compile(r"\]\[([^\]]+)\]")
@@ -234,7 +234,7 @@ def test_the_code_cites_sections_that_exist_and_is_linked_from_the_derivation() 
     cited = 0
     for module in (ROOT / "dpzero_theory").rglob("*.py"):
         text = " ".join(module.read_text().split())
-        if "certified" in module.parts and "derivation.md" in text:
+        if "laws" in module.parts and "derivation.md" in text:
             assert module in linked
         for name, section, part in re.findall(r"(proof|derivation)\.md, section (\d+)(\w?)", text):
             proof = (THEOREM if name == "proof" else DERIVATION).read_text()

@@ -14,7 +14,7 @@ is at most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c
 Let i be an index, chosen from the outcomes, for which the condition holds. Then the gain is at most M_i delta/m, so at
 most the sum of M_1, ..., M_m times delta/m, and delta(epsilon) = E_P of the gain is at most delta.
 
-Two kinds of freedom need less than this, by the theorems of derivation.md, section 17. Steps that one worst step
+Two kinds of freedom need less than this, by the theorems of derivation.md, section 9. Steps that one worst step
 dominates, at most T of them, cost at most that step T times, whatever is chosen and whenever one stops (`WorstFilter`).
 Full batches with Gaussian noise that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <= mu^2 are mu-GDP together,
 even if each mu_j follows from earlier outcomes (`GaussianFilter`).

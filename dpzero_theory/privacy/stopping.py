@@ -13,7 +13,7 @@ stopped, since what was not released could have been released and ignored. Two s
 **A curve that is safe to stop at.** Numbers epsilon_1, ..., epsilon_K at the looks n_1 < ... < n_K = T are safe at
 delta if for every two neighbouring data sets, every adaptive choice of what the steps ask, every rule by which the run
 stops, and every event E, P(E) <= E_Q(e^{epsilon at the stop}; E) + delta. Here P and Q are the laws of all that is
-released, and a run that stops between two looks claims the number of the later one. derivation.md, section 17, proves:
+released, and a run that stops between two looks claims the number of the later one. derivation.md, section 9, proves:
 let (A_k, B_k) dominate the releases between look k - 1 and look k, and
 
     V_K(r) = (1 - e^{epsilon_K} r)_+,   V_k(r) = max{(1 - e^{epsilon_k} r)_+, E_{A_{k+1}} V_{k+1}(r dB_{k+1}/dA_{k+1})}.

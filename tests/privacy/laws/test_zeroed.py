@@ -1,7 +1,7 @@
 """Tests of batches of fixed size under zero-out.
 
 The deltas of the pair of laws are compared with data on a line and in the plane, compositions with the game over data
-(`test_game`), and the brackets' ends with those of neighbouring relations. The theory is section 15 of derivation.md.
+(`test_game`), and the brackets' ends with those of neighbouring relations. The theory is section 5 of derivation.md.
 """
 
 import math
