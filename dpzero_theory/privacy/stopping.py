@@ -160,7 +160,7 @@ def stopping_curve(step: Step, steps: int, every: int, delta: float) -> Stopping
         return StoppingCurve((steps,), (upper_epsilon(step * steps, delta).upper,), 0.0, delta)
     looks = (*range(every, steps, every), steps)
     directions, ratio = _directions(step, steps, delta)
-    # The probabilities of what is released are within a factor e^ratio of those that are accounted for (section 17).
+    # The probabilities of what is released are within a factor e^ratio of those that are accounted for (section 9).
     target = delta * math.exp(-ratio)
     chains = [_Chain(direction, looks, target) for direction in directions]
     fixed = np.max([chain.fixed for chain in chains], axis=0)

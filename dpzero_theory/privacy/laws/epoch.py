@@ -5,7 +5,7 @@ x_i is the output of step i of an epoch of t steps, s the noise multiplier. With
 outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of replace-one
 it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1 and Y'_i = 1. The divergence at
 a ratio a is E_R (S - a S')_+, so 1/t times the mean of the positive part of a sum of t independent variables Z_i = Y_i
-- a Y'_i. Statements and proofs: derivation.md, section 9.
+- a Y'_i. Statements and proofs: derivation.md, section 7.
 """
 
 import math

@@ -3,7 +3,7 @@
 From above, the divergences P(A) - a Q(A), maximised over events A, at finitely many ratios a and joined by straight
 lines, are those of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many events A,
 joined by straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be
-randomised. Derived in derivation.md, section 9.
+randomised. Derived in derivation.md, section 4.
 """
 
 import math

@@ -46,7 +46,7 @@ _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 """The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""
 _RULE_ERROR = 1e-13
 """A bound on the relative error of that rule for normal densities on intervals of at most 1/50 of a standard deviation
-(derivation.md, section 2)."""
+(derivation.md, section 3)."""
 _MOST_PIECES = 2**19
 """The most pieces into which the outputs of one branch are cut."""
 _MOST_FROM_ZERO = 2**50

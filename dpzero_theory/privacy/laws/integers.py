@@ -4,7 +4,7 @@ One finite pair dominates the release, and the other is dominated by it. Lengths
 a clip is M = `levels` of them, and the probability of the noise x is proportional to e^{-x^2/(2 sigma^2)}, sigma = s M,
 s = `noise`. The record moves the sum by M; with replace-one the other record moves it by -M. Every integer output has a
 probability and a privacy loss of its own. Outputs farther than 37.5 sigma from the means, and outputs whose probability
-is below the smallest float, count with an infinite loss. Derived in derivation.md, section 16.
+is below the smallest float, count with an infinite loss. Derived in derivation.md, section 4.
 """
 
 import math

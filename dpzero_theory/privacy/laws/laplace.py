@@ -7,7 +7,7 @@ a clip. The record moves the sum by 1; with replace-one the other record moves i
 means the ratio of the densities of P and Q at x is constant, and between them it rises. So let the line be cut into
 intervals. To tell only the interval of an output is post-processing, so the intervals' exact masses under P and Q are a
 pair that is dominated ("below"). If each interval's masses are split between the two density ratios at its ends, so
-that its masses under P and under Q are both kept, the pair dominates ("above"). Derived in derivation.md, section 11.
+that its masses under P and under Q are both kept, the pair dominates ("above"). Derived in derivation.md, section 4.
 """
 
 import math

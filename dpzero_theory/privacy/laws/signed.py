@@ -6,7 +6,7 @@ upper bounds of divergences; moved to one of them, it gives the probabilities of
 bounds a divergence from below. Where the sum lies between its
 neighbours depends only on the difference of the two points' indices k, so that an addition of laws is a loop over
 differences. All terms are positive, so errors stay relative, however small a weight is. The statements are derived in
-derivation.md, section 9.
+derivation.md, section 7.
 """
 
 import math
