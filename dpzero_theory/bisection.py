@@ -1,12 +1,11 @@
 """Searches for the point at which a monotone condition changes, with the answer always on a stated side of that point.
 
 The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
-and some conditions answer only yes or no. `LogSecant` is for functions whose error differs from point to point.
+and some conditions answer only yes or no. `crossing` is for functions that take long.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -19,8 +18,6 @@ Number = TypeVar("Number", int, float)
 X = TypeVar("X", int, float, Array)
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
-_SAME_X = 1e-5  # `LogSecant` measures no slope between two x whose logarithms differ by less
-_FLATTEST = -1e-6  # it replaces a slope above this one by it
 
 
 def integer_between(low: int, high: int) -> int:
@@ -156,85 +153,6 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
     return np.where((low < near) & ~over_near, near, low), np.where((far < high) & over_far, far, high)
 
 
-@dataclass
-class LogSecant:
-    """A search by secants in log x for the x > 0 at which a falling function is 0.
-
-    Attributes:
-        x: where to evaluate the function; at first a guess of the answer.
-        slope: the derivative of the function with respect to log x, at first a guess; negative.
-        longest: the most by which one move changes log x.
-        low, high: the function was found positive at low, or low is 0; it was not positive at high, or high is
-            infinite.
-    """
-
-    x: float
-    slope: float
-    longest: float = 0.7
-    low: float = field(default=0.0, init=False)
-    high: float = field(default=math.inf, init=False)
-    _last: tuple[float, float] | None = field(default=None, init=False)
-
-    def run(
-        self,
-        function: Callable[[float], float | None],
-        near: Callable[[float], bool],
-        tries: int,
-        error: float = 0.0,
-    ) -> None:
-        """Search until a value of the function is near enough to 0, and leave the answer in `x`. After `tries` values
-        without one near enough, `x` is the point that would be tried next.
-
-        Args:
-            function: the function. Where it returns None the search ends; -inf says that the function cannot be
-                evaluated at x but is known to be negative there.
-            near: whether this value of the function is near enough to 0. When it is called, `slope` is already measured
-                with the value.
-            tries: how many values are computed at most.
-            error: the absolute size of the errors of the values. From two values that differ by at most this no slope
-                is measured.
-        """
-        for _ in range(tries):
-            value = function(self.x)
-            if value is None:
-                return
-            if value == -math.inf:
-                self._retreat()
-                continue
-            self._measure(value, error)
-            if near(value):
-                return
-            self._move(value)
-
-    def _measure(self, value: float, error: float) -> None:
-        """Set the slope from `value`, the function at `x`, and from the value at the x before it, unless the two values
-        differ by at most `error`."""
-        if self._last is None:
-            return
-        log_step, change = math.log(self.x / self._last[0]), value - self._last[1]
-        if abs(log_step) > _SAME_X and abs(change) > error:
-            self.slope = min(change / log_step, _FLATTEST)
-
-    def _move(self, value: float) -> None:
-        """Move `x` to where a line through the function at x, `value`, with the present slope is 0.
-
-        Where that is outside of (low, high), x becomes the middle of it in log x or, as long as one of these ends is
-        not found, is doubled or halved.
-        """
-        self.low, self.high = (self.x, self.high) if value > 0 else (self.low, self.x)
-        self._last = self.x, value
-        x = self.x * math.exp(min(max(-value / self.slope, -self.longest), self.longest))
-        if not self.low < x < self.high:
-            bounded = self.low > 0 and self.high < math.inf
-            x = math.sqrt(self.low * self.high) if bounded else (2 * self.x if value > 0 else self.x / 2)
-        self.x = x
-
-    def _retreat(self) -> None:
-        """Move `x` down from a point at which the function cannot be evaluated but is known to be negative."""
-        self.high, self._last = self.x, None
-        self.x = math.sqrt(self.low * self.high) if self.low > 0 else self.x / 1.6
-
-
 def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
     """The smallest integer in [low, high] that meets a condition, for a condition that stays true once true.
 
@@ -276,38 +194,69 @@ def _smallest(
     return halved(lambda value: not meets(value), miss, hit, middle=middle)[1]
 
 
-def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:
-    """The largest integer in [first, most] at which `excess`, a function that never falls, is at most 0.
+def crossing(
+    excess: Callable[[float], float],
+    guess: float,
+    *,
+    least: float = 1e-300,
+    most: float = 1e300,
+    rising: bool = False,
+    share: float = 0.0,
+    whole: bool = False,
+    tries: int = 100,
+) -> tuple[float | None, float | None]:
+    """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
 
-    None is returned where the function is positive at `first`. The search starts from `guess`, an integer or not, and
-    continues by secants in the logarithm of the integer. It therefore calls the function, which may take seconds, only
-    a few times where that is smooth and the guess is near. The function may return infinity.
+    The search goes outward from a guess, then by secants in log x inside the bracket. So it calls the function, which
+    may take seconds, only a few times where that is smooth and the guess is near. Values may be infinite.
+
+    Args:
+        excess: the function, at most 0 where x meets what is wanted.
+        guess: where the search begins.
+        least, most: the range of x.
+        rising: whether the function rises, so that small x meet; else large x do.
+        share: the search ends once the ends of the bracket differ by at most this share of x.
+        whole: whether only integers are tried; then the search ends at two neighbouring ones.
+        tries: how often the function is called at most.
+
+    Returns:
+        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
+        most 0. One of them is None if the function has one sign in the whole range.
     """
-    low = high = round(min(max(guess, first), most))
-    below = above = excess(low)
-    reach = 1.2
-    while above <= 0:
-        if high == most:
-            return most
-        low, below = high, above
-        high = min(math.ceil(high * reach) + 1, most)
-        above, reach = excess(high), reach * reach
-    while below > 0:
-        if low == first:
-            return None
-        high, above = low, below
-        low = max(math.floor(low / reach) - 1, first)
-        below, reach = excess(low), reach * reach
-    turn = 0
-    while high - low > 1:
-        share = 0.5
-        if turn % 3 < 2 and math.isfinite(below) and math.isfinite(above):
-            share = min(max(-below / (above - below), 0.01), 0.99)
-        middle = min(max(round(low * (high / low) ** share), low + 1), high - 1)
-        value = excess(middle)
-        if value <= 0:
-            low, below = middle, value
-        else:
-            high, above = middle, value
-        turn += 1
-    return low
+    way = -1 if rising else 1
+    ends: dict[bool, tuple[float, float]] = {}  # for whether x meets: way log x, and the value there, less for a stale end
+    points: dict[bool, float] = {}
+    x = min(max(round(guess) if whole else guess, least), most)
+    step, last, widths = share, None, [math.inf] * 3
+    for _ in range(tries):
+        value = excess(x)
+        side, here = value <= 0, way * math.log(x)
+        if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]) and value != ends[side][1]:
+            # The secant through the last two points, a little beyond the root.
+            step = min(max(1.2 * value * abs((here - ends[side][0]) / (value - ends[side][1])), 2 * step), 16 * step)
+        ends[side], points[side] = (here, value), x
+        if len(ends) < 2:
+            step = max(step * 2, share, min(abs(value) / 5, 1.5), 1e-15)
+            bound = most if (way > 0) != side else least
+            if x == bound:
+                break
+            x = x * math.exp((-1 if side else 1) * way * step)
+            x = (math.floor(x) if x < points[side] else math.ceil(x)) if whole else x
+            x = min(max(x, least), most)
+            continue
+        (start, above), (end, below) = ends[False], ends[True]
+        if end - start <= share or (whole and abs(points[True] - points[False]) <= 1):
+            break
+        if side is last:  # twice on one side: the other end counts half, so that the next point falls beyond the root
+            ends[not side] = (ends[not side][0], ends[not side][1] / 2)
+        last = side
+        halving = end - start > 0.5 * widths[-3] or not math.isfinite(above - below)
+        widths.append(end - start)
+        at = 0.5 if halving else above / (above - below)
+        room = min(share, end - start) / 2
+        x = math.exp(way * min(max(start + at * (end - start), start + room), end - room))
+        if whole:
+            x = min(max(round(x), min(points.values()) + 1), max(points.values()) - 1)
+        elif not min(points.values()) < x < max(points.values()):
+            break
+    return points.get(False), points.get(True)

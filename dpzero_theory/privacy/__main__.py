@@ -216,7 +216,7 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
     seconds = time.perf_counter() - started
     whole = question.answered(bracket)
     unit = whole.release()
-    change = _largest_change(unit)
+    change = unit.step.sampling.largest_change(unit.relation)
     answer = {
         "inputs": {
             **{known: getattr(question, known) for known in ("epsilon", "noise_multiplier", "delta", "steps", "n")},
@@ -299,13 +299,6 @@ def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Pa
     lines = ["".join(f"{column:>18}" for column in columns[:-1]) + f"  {columns[-1]}"]
     lines += ["".join(f"{found[c]:>18.10g}" for c in columns[:-1]) + f"  {found['method']}" for found in rows]
     return "\n".join(lines)
-
-
-def _largest_change(release: Release) -> int:
-    """Return the largest change of a batch's sum between neighbours, in clips."""
-    # In a batch whose size is fixed or capped, a record that joins may take the place of another.
-    takes_a_place = release.sampling.startswith(("fixed-size", "truncated-poisson"))
-    return 2 if takes_a_place and release.relation is Relation.ADD_REMOVE else release.sensitivity
 
 
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:

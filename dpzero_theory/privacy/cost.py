@@ -72,7 +72,7 @@ class Cost:
             apart=self.apart + other.apart,
             zcdp=_sum(self.zcdp, other.zcdp),
             renyi=self.renyi + other.renyi,
-            unamplified=_up(self.unamplified + other.unamplified),
+            unamplified=_up(self.unamplified, other.unamplified),
         )
 
     @property
@@ -122,11 +122,12 @@ def _both(one: Directions, other: Directions) -> Directions:
 
 
 def _sum(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return (_up(one[0] + other[0]), one[1] + other[1])
+    return (_up(one[0], other[0]), one[1] + other[1])
 
 
-def _up(x: float) -> float:
-    return math.nextafter(x, math.inf) if x > 0 else x
+def _up(one: float, other: float) -> float:
+    """The sum of two numbers, rounded up."""
+    return math.nextafter(one + other, math.inf) if one and other else one + other
 
 
 NOTHING = Cost(pure=(0.0, 0.0), unamplified=0.0)

@@ -37,7 +37,7 @@ _REACH = 25.0
 _TAILS_APART, _TWICE = 2.0, 1e-5
 """Large losses are composed apart where that shortens the grid by the first factor. Runs with two of them have at most
 the second number as a share of delta."""
-_COARSE, _STUCK = 0.05, 0.3
+_COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 _ROUGH_LAW = 4e-3
 """The width of bounds counts as this share at least where their laws are rough ones."""
 _FARTHEST, _HALVINGS = 1e7, 36
@@ -439,13 +439,13 @@ _Make = Callable[[int], tuple[Bounds, bool]]
 laws, which finer grids replace."""
 
 
-def _largest(makes: Sequence[_Make], wanted: float, nothing: float, far: Callable[[Bounds], bool]) -> Bounds:
+def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
     """The bounds of the largest of some numbers.
 
     The grid gets finer until the width of the bounds is at most the share `wanted` of the upper end, or until more
     points do not help, or where `far` says that the bounds are of no interest. A number that certainly is not the
-    largest is left at its first bounds. An upper end of at least `nothing` says nothing: cells that are wide beside the
-    losses of one of many releases give such ends.
+    largest is left at its first bounds. Ends that are far apart say nothing: cells that are wide beside the losses of
+    one of many releases give such ends.
     """
     if not makes:
         return Bounds(0.0, math.inf)
@@ -456,7 +456,7 @@ def _largest(makes: Sequence[_Make], wanted: float, nothing: float, far: Callabl
     for k, make in enumerate(makes):
         (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else 2**14)
         while width > wanted and not far(bounds):
-            said, before = bounds.upper < nothing, width
+            said, before = width < _NOTHING, width
             if bounds.upper <= max(one[0].lower for one in found) or points >= (most if said else _MOST):
                 break
             # The width falls as the square of the number of points.
@@ -509,11 +509,15 @@ def delta_bounds(
     lower_at = epsilon if least_at is None else least_at
 
     def make(parts: Parts) -> _Make:
-        plan = _Plan(parts, near or _guess(parts, epsilon))
+        guess = near or _guess(parts, epsilon)
 
         def bounds(points: int) -> tuple[Bounds, bool]:
-            refined = plan.refined(points)
-            return _at(refined, epsilon, lower_at), refined.rough
+            nonlocal guess
+            plan = _Plan(parts, guess).refined(points)
+            found = _at(plan, epsilon, lower_at)
+            if near is None:
+                guess = max(min(guess, found.upper), LEAST_DELTA)
+            return found, plan.rough
 
         return bounds
 
@@ -522,25 +526,15 @@ def delta_bounds(
             return found.upper <= 100 * LEAST_DELTA
         return found.upper < near / 3 or found.lower > 3 * near
 
-    found = _largest([make(parts) for parts in compositions], wanted, 1.0, far)
+    found = _largest([make(parts) for parts in compositions], wanted, far)
     return Bounds(found.lower, min(found.upper, 1.0))
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """A guess of delta(epsilon), at most 0.1 and at most about 30 times too large: by Chernoff's bound and rough laws,
-    then by the smallest grid."""
+    """Chernoff's bound on delta(epsilon) by rough laws, from `LEAST_DELTA` to 0.1."""
     sketches = _Plan(parts, 1e-20).refined(_FEWEST).sketches(math.log(1e-20))
     log_delta = _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)[1]
-    guess = math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
-    while guess > LEAST_DELTA:
-        try:
-            rough = _at(_Plan(parts, guess).refined(_FEWEST), epsilon, epsilon).upper
-        except OverflowError:
-            break
-        if rough > guess / 30:
-            break
-        guess = max(rough, LEAST_DELTA)
-    return guess
+    return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
 
 def epsilon_bounds(
@@ -551,7 +545,7 @@ def epsilon_bounds(
     least_delta: the delta of the lower end, if it differs. The other arguments are those of `delta_bounds`.
     """
     makes = [_Root(parts, delta, least_delta or delta).bounds for parts in compositions]
-    return _largest(makes, wanted, math.inf, lambda _: False)
+    return _largest(makes, wanted, lambda _: False)
 
 
 class _Root:

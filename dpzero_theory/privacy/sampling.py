@@ -115,6 +115,10 @@ class Sampling:
         `relation`."""
         return
 
+    def largest_change(self, relation: Relation) -> int:
+        """The largest change of a batch's sum between neighbours by `relation`, in clips."""
+        return relation.sensitivity
+
     def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         """What `steps` releases with Gaussian noise and such batches cost.
 
@@ -123,9 +127,11 @@ class Sampling:
             steps: their number.
             relation: which data sets are neighbours.
         """
+        # Whoever knows the batches sees plain Gaussian releases, and no less (joint convexity).
+        known = Cost.plain(math.sqrt(self.uses(steps)) * self.largest_change(relation) / noise)
         if self.sample_rate == 1:
-            return Cost.plain(math.sqrt(steps) * relation.sensitivity / noise)
-        return self._cost(noise, steps, relation)
+            return known
+        return replace(self._cost(noise, steps, relation), unamplified=known.unamplified)
 
     def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         """The same for a sample rate q < 1."""
@@ -314,6 +320,10 @@ class TruncatedPoisson(Poisson):
     def word(self) -> str:
         return f"{self.name}:{self.largest}/{self.n}"
 
+    def largest_change(self, relation: Relation) -> int:
+        # In a full batch a record that is missing has its place taken by another one.
+        return 2 if relation is Relation.ADD_REMOVE else relation.sensitivity
+
     @property
     def most_rate(self) -> float:
         return (self.n - 1) / self.n
@@ -463,6 +473,10 @@ class FixedSize(Sampling):
 
     name = "fixed-size"
     runnable = refilled = True
+
+    def largest_change(self, relation: Relation) -> int:
+        # A record that is missing has its place taken by another one.
+        return 2 if self.sample_rate < 1 and relation is Relation.ADD_REMOVE else relation.sensitivity
 
     def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         q = self.sample_rate
@@ -621,23 +635,21 @@ class RandomAllocation(Sampling):
     def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
         epoch, taken, replaced = self.epoch, self.taken, relation.replaces
         whole, rest = divmod(steps, epoch)
-        unamplified = Cost.plain(math.sqrt(self.uses(steps)) * relation.sensitivity / noise)
-        if epoch <= taken:
-            return unamplified
-        if noise < LEAST_EPOCH_NOISE:
-            return unamplified.bounding()
+        if epoch <= taken or noise < LEAST_EPOCH_NOISE:
+            known = Cost.plain(math.sqrt(self.uses(steps)) * relation.sensitivity / noise)
+            return known if epoch <= taken else known.bounding()
         parts = [(released, count) for released, count in ((epoch, whole), (rest, 1)) if released and count]
         total, ways = whole + bool(rest), (0, int(not replaced))
         above: list[list[tuple[Law, int]]] = [[], []]
         below: list[list[tuple[Law, int]]] = [[], []]
-        known = 0
+        alone = 0
         # Whoever is told a random partition of the steps into as many blocks as the record has steps, one in each, sees
         # epochs of the lengths of the blocks (derivation.md, section 7).
         size, longer = divmod(epoch, taken)
         for length, count in ((size, taken - longer), (size + 1, longer)):
             for released, number in parts if count else ():
                 if length == 1:
-                    known += count * number
+                    alone += count * number
                     continue
                 for way in dict.fromkeys(ways):
                     law = Epoch(noise, length, min(released, length), replaced, way, "upper", total * taken)
@@ -649,8 +661,8 @@ class RandomAllocation(Sampling):
                     attained = Epoch(noise, epoch, released, replaced, way, "lower", total)
                 below[way].append((attained, number))
         first, second = ((tuple(each[0]), tuple(each[ways[1]])) for each in (above, below))
-        squares = known * (relation.sensitivity / noise) ** 2, 0.0
-        return Cost(first, second, squares, unamplified=unamplified.squares[0])
+        squares = alone * (relation.sensitivity / noise) ** 2, 0.0
+        return Cost(first, second, squares)
 
     def uses(self, steps: int) -> int:
         whole, rest = divmod(steps, self.epoch)

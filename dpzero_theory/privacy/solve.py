@@ -7,10 +7,11 @@ delta is at most the target, and at the next number it is not. The least noise f
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn, Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import last_integer, outward
+from dpzero_theory.bisection import crossing, outward
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
@@ -19,7 +20,6 @@ from dpzero_theory.privacy.sampling import Sampling, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 
 MOST_RECORDS = 10**15
-_LEAST_FLOAT = 5e-324
 
 
 def most_steps(
@@ -53,7 +53,7 @@ def most_steps(
 
     unit = Release(noise_multiplier, 1, **words)
     goal = _Goal(target_epsilon, target_delta, group, unit.with_steps, lambda _: n)
-    bracket = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
+    bracket = goal.bracket(1, MOST_STEPS, _central_steps(unit, goal), rising=True)
     if bracket is None:
         goal.refuse(1, "one step")
     check.precondition(
@@ -99,7 +99,7 @@ def largest_batch(
         target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)), lambda _: records
     )
     most = min(math.floor(records * drawn.most_rate + 1e-9), records - _kept_out(unit, group))
-    bracket = goal.largest(1, max(most, 1), records * _central_rate(unit, goal))
+    bracket = goal.bracket(1, max(most, 1), records * _central_rate(unit, goal), rising=True)
     if bracket is None:
         goal.refuse(1, "a batch of 1")
     return bracket
@@ -140,7 +140,7 @@ def fewest_records(
     unit = Release(noise_multiplier, steps, **kind, sample_rate=most / 2)
     goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)), lambda n: n)
     first = max(math.ceil(size / most - 1e-9), size + _kept_out(unit, group), goal.group)
-    bracket = goal.smallest(first, MOST_RECORDS, size / _central_rate(unit, goal))
+    bracket = goal.bracket(first, MOST_RECORDS, size / _central_rate(unit, goal), rising=False)
     if bracket is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
     return bracket
@@ -184,13 +184,13 @@ class _Goal:
         self.group, self.release, self.records = check.integer("group", group), release, records
         self._found: dict[int, Bracket] = {}
 
-    def excess(self, number: int, *, least: bool = False) -> float:
-        """A measure of how far the cost at `number` is from the target: at most 0 if the target is met, for a run with
-        the whole number `number`.
+    def excess(self, whole: float, *, least: bool = False) -> float:
+        """A measure of how far the cost of a run with the number `whole` is from the target: at most 0 if it is met.
 
         The cost is the upper end of its bracket, or the lower end with `least`. The measure is log(delta over its
         target), or, for a target delta of 0, epsilon minus its target.
         """
+        number = int(whole)
         if self.delta == 0:
             epsilon = group_epsilon([self.release(number)], 0.0, size=self.group, n=self.records(number))
             return (epsilon.lower if least else epsilon.upper) - self.epsilon
@@ -228,44 +228,20 @@ class _Goal:
         real = group_epsilon(made, self.delta, size=self.group, n=n).upper
         raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {self.epsilon:g}")
 
-    def largest(self, first: int, most: int, guess: float) -> Bracket | None:
-        """The bracket of the largest whole number from `first` to `most` that meets the target; None if `first` does
-        not meet it.
+    def bracket(self, first: int, most: int, guess: float, *, rising: bool) -> Bracket | None:
+        """The bracket of the outermost whole number from `first` to `most` that meets the target; None if none does.
 
-        guess: where the search begins.
+        guess: where the search begins. rising: whether the cost rises with the number, so that the largest is sought.
         """
-        last = last_integer(self.excess, first, most, guess)
-        if last is None or (value := self._met(last, -1, first, most)) is None:
+        missed, met = crossing(self.excess, guess, least=first, most=most, rising=rising, whole=True)
+        if met is None or (value := self._met(int(met), -1 if rising else 1, first, most)) is None:
             return None
-        upper: int | None = last
-        if last < most and self.excess(last + 1, least=True) <= 0:
-            upper = last_integer(lambda number: self.excess(number, least=True), last + 1, most, last + 1)
-        return Bracket(value, value, upper or last, "search")
-
-    def smallest(self, first: int, most: int, guess: float) -> Bracket | None:
-        """The bracket of the smallest whole number from `first` to `most` that meets the target; None if `most` does
-        not meet it.
-
-        guess: where the search begins.
-        """
-
-        def missed(number: int, *, least: bool = False) -> float:
-            """A measure that is below 0 if `number` does not meet the target and above 0 if it does, even if only just.
-
-            least: whether the cost is taken at the lower end of its bracket.
-            """
-            return -self.excess(number, least=least) or _LEAST_FLOAT
-
-        beyond = last_integer(missed, first, most, guess)
-        if beyond == most:
-            return None
-        lower = first if beyond is None else beyond + 1
-        if (value := self._met(lower, 1, first, most)) is None:
-            return None
-        if beyond is not None and missed(beyond, least=True) > 0:
-            below = last_integer(lambda number: missed(number, least=True), first, beyond, beyond)
-            lower = first if below is None else below + 1
-        return Bracket(lower, value, value, "search")
+        other: float | None = met
+        if missed is not None and self.excess(int(missed), least=True) <= 0:
+            ends = (missed, most) if rising else (first, missed)
+            excess = partial(self.excess, least=True)
+            other = crossing(excess, missed, least=ends[0], most=ends[1], rising=rising, whole=True)[1]
+        return Bracket(min(value, int(other or met)), value, max(value, int(other or met)), "search")
 
 
 def _central_steps(unit: Release, goal: _Goal) -> float:

@@ -235,9 +235,10 @@ class Gaussian(Law):
         low_sum, high_sum = -math.inf, -math.inf
         for branch in self.branches:
             low, high = -far * s, far * s + (1 + t if branch.up > 0 else 0)
-            edges = np.linspace(
-                max(low, branch.start), high, math.ceil((high - max(low, branch.start)) / s * _TO_MOMENT)
-            )
+            low = max(low, branch.start)
+            if not (count := (high - low) / s * _TO_MOMENT) < _MOST_PIECES:
+                raise OverflowError("a moment of outputs too far away")
+            edges = np.linspace(low, high, math.ceil(count))
             length = np.diff(edges)
             x = edges[:-1, None] + length[:, None] * (1 + _POINTS) / 2
             loss, log_a = self.losses(branch, x.ravel())
