@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpzero_theory.bisection import (
-    LogSecant,
+    crossing,
     halved,
     integer_between,
     largest_integer,
-    last_integer,
     outward,
     roots,
     smallest_integer,
@@ -45,17 +44,23 @@ def test_reals_at_the_ends() -> None:
     assert tight == math.nextafter(1.0, 2.0)
 
 
+@pytest.mark.parametrize("rising", [True, False])
 @pytest.mark.parametrize("low", [1, 2, 7])
 @pytest.mark.parametrize("high", [7, 8, 40])
-def test_the_last_integer_against_brute_force(low: int, high: int) -> None:
-    for threshold in range(low - 2, high + 3):
-        holding = [k for k in range(low, high + 1) if k <= threshold]
+def test_whole_crossings_against_brute_force(low: int, high: int, rising: bool) -> None:
+    for last in range(low - 2, high + 3):
+        inside = range(low, high + 1)
+        missed = [k for k in inside if (k > last) == rising]
+        met = [k for k in inside if (k > last) != rising]
+        nearest = (min, max) if rising else (max, min)
+        sign = 1 if rising else -1
         for guess in (low, high, (low + high) / 2, -3.0, 1e6):
             for excess in (
-                lambda k, t=threshold: float(k - t),
-                lambda k, t=threshold: math.inf if k > t else -math.inf,
+                lambda k, t=last, sign=sign: sign * (k - t - 0.5),
+                lambda k, t=last, sign=sign: sign * (math.inf if k > t else -math.inf),
             ):
-                assert last_integer(excess, low, high, guess) == (holding[-1] if holding else None)
+                found = crossing(excess, guess, least=low, most=high, rising=rising, whole=True)
+                assert found == tuple(pick(ks) if ks else None for pick, ks in zip(nearest, (missed, met), strict=True))
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 1.0, 1.5, 2.0, 3.0, 7.0, 8.0, 9.0, 10.0, 1e9])
@@ -128,30 +133,31 @@ def test_roots_are_the_float_on_the_side_that_is_at_most_0(rising: bool) -> None
     assert calls < 40
 
 
-@given(st.floats(-20, 20), st.floats(-20, 20), st.floats(0.2, 5.0), st.floats(-8, -0.2))
-def test_secants_in_log_x_find_the_root_from_any_guess(
-    log_root: float, log_start: float, power: float, slope: float
+@given(st.floats(-20, 20), st.floats(-20, 20), st.floats(0.2, 5.0), st.booleans(), st.sampled_from([1e-2, 1e-6]))
+def test_crossings_are_on_both_sides_of_the_root_from_any_guess(
+    log_root: float, log_start: float, power: float, rising: bool, share: float
 ) -> None:
-    search = LogSecant(math.exp(log_start), slope)
+    def excess(x: float) -> float:
+        value = math.sinh(min(max(power * (math.log(x) - log_root), -50.0), 50.0))
+        return value if rising else -value
 
-    def function(x: float) -> float:
-        return -math.sinh(min(max(power * (math.log(x) - log_root), -50.0), 50.0))
-
-    search.run(function, lambda value: abs(value) < 1e-9, 200)
-    # Points of a search that are closer to each other would not show the slope of its function.
-    assert math.log(search.x) == pytest.approx(log_root, abs=1e-5)
-    assert search.slope < 0
-    assert math.log(search.low or 1e-300) <= log_root + 1e-9 <= math.log(search.high) + 2e-9
+    missed, met = crossing(excess, math.exp(log_start), rising=rising, share=share)
+    assert missed is not None
+    assert met is not None
+    assert excess(met) <= 0 < excess(missed)
+    assert abs(math.log(met / missed)) <= share * (1 + 1e-9)
 
 
-def test_secants_go_down_from_where_nothing_can_be_computed() -> None:
-    search = LogSecant(100.0, -1.0)
-    search.run(lambda x: -math.inf if x > 5 else math.log(3 / x), lambda value: abs(value) < 1e-9, 60)
-    assert search.x == pytest.approx(3)
-    assert 3 <= search.high <= 5
-    search = LogSecant(8.0, -1.0)
-    search.run(lambda _: -math.inf, lambda _: False, 2)
-    assert (search.x, search.high, search.slope) == (8 / 1.6 / 1.6, 8 / 1.6, -1.0)
-    search = LogSecant(2.0, -1.0)
-    search.run(lambda _: None, lambda _: False, 60)
-    assert search.x == 2.0
+def test_few_calls_find_a_smooth_crossing_and_steep_or_infinite_ones_are_found_too() -> None:
+    asked: list[float] = []
+
+    def excess(x: float) -> float:
+        asked.append(x)
+        return -6 * math.log(x / 12.5)
+
+    assert crossing(excess, 12.0, share=1e-6)[1] == pytest.approx(12.5, rel=1e-6)
+    assert len(asked) <= 6
+    # Beyond 5 nothing can be computed, and all is met.
+    assert crossing(lambda x: -math.inf if x > 5 else 3.0, 100.0, share=1e-9)[0] == pytest.approx(5, rel=1e-8)
+    assert crossing(lambda _: 1.0, 2.0, most=7.0) == (7.0, None)
+    assert crossing(lambda _: -1.0, 2.0, least=0.5) == (None, 0.5)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import LogSecant, outward
+from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import cost_delta, excess, notes
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.cost import Cost
@@ -26,11 +26,9 @@ _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _ROUGH, _FINE = 0.3, 1e-3
 """The relative widths of delta's bracket in the search for the noise and at its end."""
-_LOOKS, _MOVES, _SLOPE = 40, 12, -6.0
-_MARGIN, _CLOSED, _LOOSE = 1e-7, 1e-11, 3e-5
-_LEAST_STEP, _MOST_STEP = 1e-12, 1e-3
-"""A noise multiplier that misses its target is raised by at least the first share of it, and at first by at most the
-second."""
+_NEAR, _SHARE, _CLOSED, _SETTLED = 0.01, 1e-5, 1e-11, 1e-4
+"""The shares of the noise up to which it is searched for: at first, with a grid, in closed form, and where it is raised
+so that the accountant's answers meet the target."""
 
 Deltas = Callable[[float, float, Ends], Bounds]
 """A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
@@ -98,8 +96,8 @@ def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracke
 
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    margin = _CLOSED if known.closed else _MARGIN if known.exact else _LOOSE
-    found = least_noise(deltas, delta, central_noise(unit, epsilon, delta), margin)
+    share = _CLOSED if known.closed else _SHARE
+    found = least_noise(deltas, delta, central_noise(unit, epsilon, delta), share)
     method = "closed form" if known.closed else "grid"
     if pure is not None and pure < found.upper:
         found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
@@ -126,53 +124,29 @@ def central_noise(unit: Release, epsilon: float, delta: float) -> float:
     return one * (1.4 if unit.mechanism == "laplace" else 1.0)
 
 
-def least_noise(deltas: Deltas, target: float, start: float, margin: float = _MARGIN) -> Bounds:
+def least_noise(deltas: Deltas, target: float, start: float, share: float = _SHARE) -> Bounds:
     """Bounds on the noise multiplier at which delta is `target`.
 
     At `upper` the upper bound on delta is at most the target, at `lower` the lower bound is above it, or `lower` is 0.
-    A coarse look finds the root and a fine one its bracket. start: a guess. margin: the first share of the noise by
-    which an end is moved beyond where it is expected.
+    A coarse look finds the root and a fine one its bracket. start: a guess. share: how far the ends may be from where
+    the bounds on delta cross the target, as a share of the noise.
     """
-    search = LogSecant(start, _SLOPE, longest=1.5)
 
     def far(noise: float) -> float:
         found = deltas(noise, _ROUGH, "both")
-        middle = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
-        return math.log(max(middle, LEAST_DELTA**2) / target)
+        return _log(found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper)
 
-    search.run(far, lambda value: abs(value) < 0.03, _LOOKS)
-    here, slope = search.x, -search.slope
-    if search.slope == _SLOPE:  # it was not measured yet
-        slope = (far(here) - far(1.02 * here)) / math.log(1.02)
-    slope = max(slope, 0.1)
+    def _log(delta: float) -> float:
+        return math.log(delta / target) if delta > 0 else -math.inf
 
-    def above(noise: float) -> float:
-        return math.log(max(deltas(noise, _FINE, "upper").upper, LEAST_DELTA**2) / target)
-
-    def below(noise: float) -> float:
-        return math.log(target / max(deltas(noise, _FINE, "lower").lower, LEAST_DELTA))
-
-    upper, lower = _moved(above, here, slope, 1, margin), _moved(below, here, slope, -1, margin)
+    missed, met = crossing(far, start, share=_NEAR, most=_BEYOND)
+    upper = crossing(
+        lambda noise: _log(deltas(noise, _FINE, "upper").upper), met or missed or start, share=share, most=_BEYOND
+    )[1]
     if upper is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
+    lower = crossing(lambda noise: _log(deltas(noise, _FINE, "lower").lower), upper, share=share)[0]
     return Bounds(lower or 0.0, upper)
-
-
-def _moved(missing: Callable[[float], float], noise: float, slope: float, way: int, margin: float) -> float | None:
-    """A noise multiplier close to where missing(noise) is 0, on the side where it is below 0; None if there is none
-    within reach.
-
-    noise: where the search begins. slope: about the change of `missing` with log noise. way: 1 if more noise lowers
-    `missing`, -1 if less noise does.
-    """
-    miss = missing(noise)
-    for _ in range(_MOVES):
-        noise *= math.exp(way * min(max(miss * 1.03 / slope + margin, -0.7), 0.7))
-        miss = missing(noise)
-        if miss < 0:
-            return noise
-        margin = max(4 * margin, min(100 * margin, 1e-5))
-    return None
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
@@ -181,16 +155,15 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     Args:
         bracket: from a search, whose errors differ from those of the accountant's answers.
         beyond: a function from a noise multiplier to the share of epsilon or delta by which it misses the target, such
-            as `accountant.excess`; at most 0 means that the target is met. The multiplier is raised by that share of
-            itself, but by at most `_MOST_STEP`, then by twice as much each time.
+            as `accountant.excess`; at most 0 means that the target is met.
 
     Raises:
         ValueError: no float is enough.
     """
-    value = bracket.upper
-    if not (missed := beyond(value)) <= 0:
-        step = value * max(min(_MOST_STEP, missed), _LEAST_STEP)
-        value = outward(lambda value: beyond(value) <= 0, value + step, 2 * step)[1]
-    if value == math.inf:
+    value: float | None = bracket.upper
+    if (missed := beyond(bracket.upper)) > 0:
+        share = min(max(missed, _CLOSED), _SETTLED)
+        value = crossing(beyond, bracket.upper, least=bracket.upper, most=_BEYOND, share=share)[1]
+    if value is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return replace(bracket, value=value, upper=value)

@@ -20,6 +20,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.cost import UNKNOWN, Cost
 from dpzero_theory.privacy.grid import Parts
+from dpzero_theory.privacy.laws.arithmetic import log_sum
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
 from dpzero_theory.privacy.laws.law import ByChance, Law
@@ -107,7 +108,8 @@ def _moments(parts: Parts, order: float, end: int) -> float:
 
 def _moment(law: Law, t: float) -> tuple[float, float]:
     if isinstance(law, FinitePair):
-        return (0.0, _moment(law.wider, t)[1]) if law.wider else (0.0, math.inf)
+        log_p = np.log(law.p)
+        return log_sum(log_p, t, log_p - np.log(law.q)), _moment(law.wider, t)[1] if law.wider else math.inf
     if isinstance(law, ByChance):
         logs = [math.log(chance) + _moment(kind, t)[1] for chance, kind in law.kinds]
         return 0.0, float(np.logaddexp.reduce(logs))
