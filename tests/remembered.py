@@ -11,8 +11,8 @@ import pytest
 from dpzero_theory.privacy import accountant, calibration
 
 _KEPT = (
-    (accountant, "_reduced_epsilon", cache(accountant._reduced_epsilon)),
-    (calibration, "_gaussian", cache(calibration._gaussian)),
+    (accountant, "cost_epsilon", cache(accountant.cost_epsilon)),
+    (calibration, "calibrated", cache(calibration.calibrated)),
 )
 
 
@@ -20,7 +20,7 @@ _KEPT = (
 def answers_are_kept() -> Iterator[None]:
     """A fixture with which equal questions to the accountant are computed once in each test process.
 
-    A question has releases, and an epsilon or a delta.
+    A question has a cost or releases, and an epsilon or a delta.
     """
     with pytest.MonkeyPatch.context() as patch:
         for module, name, kept in _KEPT:
