@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -9,10 +10,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import norm
 
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.step import Release
 
 __all__ = [
     "Couple",
+    "around",
     "brute_force",
     "call",
     "closed_form",
@@ -20,6 +25,7 @@ __all__ = [
     "exact_delta",
     "gaussian",
     "laplace",
+    "made",
     "pair_delta",
     "power",
     "three",
@@ -190,3 +196,15 @@ def brute_force(epsilon, s, t, released, epochs):
         put = np.where(strike > 0, call(strike, s) - 1 + strike, 0)
         add += w * float(sum_weights @ put) * e * ratio / t
     return remove, add
+
+
+def made(noise: float, steps: int = 1, q: float = 1.0, relation: str = "add-remove", **more: Any) -> Release:
+    """Returns releases in Poisson batches at rate q, or in full ones at q = 1, unless `more` names a sampling."""
+    drawn = {"sampling": "full" if q == 1 else "poisson", **more}
+    return Release(noise, steps, relation=relation, sample_rate=q, **drawn)  # type: ignore[typeddict-item]
+
+
+def around(found: Bracket | Bounds, exact: float, room: float = 1e-9, width: float | None = None) -> bool:
+    """Whether a bracket holds a number that is known up to the share `room`, and is at most the share `width` wide."""
+    holds = found.lower * (1 - room) <= exact <= found.upper * (1 + room)
+    return holds and (width is None or found.upper <= (1 + width) * found.lower)

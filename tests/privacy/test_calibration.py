@@ -37,9 +37,9 @@ def calibrate(**changes):
 @pytest.mark.parametrize(("n", "batch", "steps", "epsilon", "expected"), MINI_BATCH)
 def test_the_mini_batch_settings_of_the_field(n, batch, steps, epsilon, expected):
     found = calibrate(target_epsilon=epsilon, steps=steps, sample_rate=batch / n)
-    assert found.value == pytest.approx(expected, abs=1e-5)
-    assert found.value == found.upper
-    assert found.upper / found.lower - 1 < 1e-9
+    # The least noise that is enough is known to 1e-5; a grid that resolves epsilon to 1e-4 adds a little.
+    assert expected - 1e-5 <= found.value <= expected * 1.0005
+    assert found.value == found.upper < found.lower * 1.001
     # The private side is checked by code that shares nothing with the library: enough noise at the upper end, too
     # little at the lower
     assert independent_delta("remove", batch / n, found.upper, steps, epsilon)[0] <= 1e-5
@@ -61,20 +61,16 @@ def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, relation):
     unit = Release(found.value, 1000, sampling=sampling, relation=relation, sample_rate=rate)
     epsilon = epsilon_of_history([unit], 1e-5)
     assert epsilon.lower <= 2.0
-    # Brackets of finite pairs of laws are wider, and the noise leaves room for that, so that nobody who asks again
-    # finds more
-    finite = sampling == "random-allocation" or (sampling, relation) == ("fixed-size", "zero-out")
-    room = (1e-6 if (sampling, relation) == ("random-allocation", "add-remove") else 1e-3) if finite else 1e-8
-    assert 2.0 * (1 - room) <= epsilon.upper <= 2.0 * (1 + (0 if finite else 1e-8))
+    assert 2.0 * (1 - (1e-8 if sampling in ("full", "fixed-order") else 1e-3)) <= epsilon.upper <= 2.0
     assert delta_of_history([unit], 2.0).upper <= 1e-5
 
 
 def test_direct_substitution_pair_beats_the_doubled_multiplier():
     direct = calibrate(relation="replace-one", target_epsilon=6.0, steps=20_000, sample_rate=0.008)
-    assert direct.value == pytest.approx(1.7405663, abs=1e-6)
+    assert 1.7405662 <= direct.value <= 1.7405664 * 1.0005
     assert direct.value < 0.8 * 2 * 1.0953749
     value, error = independent_delta("replace", 0.008, direct.value, 20_000, 6.0)
-    assert value == pytest.approx(1e-5, rel=1e-8)
+    assert 0.99e-5 < value <= 1e-5
     assert error < 1e-10
 
 
@@ -232,7 +228,8 @@ def test_many_steps_at_a_tiny_delta_are_calibrated_on_a_grid_fine_enough() -> No
     target = {"target_epsilon": 1.6899713218121153, "target_delta": 4.415378069768956e-28}
     found = calibrate_noise_multiplier(steps=5951665, **target, **words)  # type: ignore[arg-type]
     # The method of contours found at most 240.194 and at least 240.171.
-    assert 240.1 < found.lower < 240.2 < found.upper < 1.001 * 240.2
+    assert found.lower <= 240.194
+    assert 240.171 <= found.upper <= 1.001 * found.lower
 
 
 def test_coarse_lattices_are_calibrated_from_a_finite_guess() -> None:

@@ -27,7 +27,7 @@ from dpzero_theory.privacy.sampling import (
 )
 from dpzero_theory.privacy.step import History, Step
 
-WIDE = 1e-4
+WIDE = 1.1e-3
 """The relative width that a bracket may have in these tests."""
 
 

@@ -1,12 +1,15 @@
 """Shuffled epochs: the upper end counts no amplification. The oracles are sums over all orders of a few records."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.sampling import Shuffled, sampling_of
 from dpzero_theory.privacy.step import Release
 from tests.privacy.oracle import exact_delta
 
@@ -50,7 +53,42 @@ def test_delta_of_one_epoch_against_all_orders(relation, n, batch, steps, s, poi
         assert found.lower == 0
 
 
-def test_it_costs_what_a_fixed_order_does():
-    drawn = {"relation": "replace-one", "sample_rate": 0.1}
-    one, other = (Release(4.0, 25, sampling=kind, **drawn) for kind in ("shuffled", "fixed-order"))
-    assert epsilon_of_history([one], 1e-5).upper == epsilon_of_history([other], 1e-5).upper
+@pytest.mark.parametrize("relation", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("steps", [1, 100, 250])
+def test_it_costs_what_any_order_does(relation, steps):
+    drawn = {"relation": relation, "sample_rate": 0.01}
+    one, other = (
+        epsilon_of_history(Release(1.5, steps, sampling=kind, **drawn), 1e-5) for kind in ("shuffled", "fixed-order")
+    )
+    assert one.upper == other.upper
+    assert any("none is proved for batches of one size" in note for note in one.notes)
+
+
+def test_noise_is_calibrated_to_the_upper_end_and_whole_batches_are_full():
+    words = {"relation": "replace-one", "sample_rate": 0.05}
+    one, other = (
+        calibrate_noise_multiplier(target_epsilon=2.0, target_delta=1e-5, steps=100, sampling=kind, **words)
+        for kind in ("shuffled", "fixed-order")
+    )
+    assert one.upper == pytest.approx(other.upper, rel=1e-9)
+    assert epsilon_of_history(shuffled(1.5, 3, 1.0, "add-remove"), 1e-5).lower > 4
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (lambda: shuffled(1.0, 10, 0.1, "add-remove"), "^relation must be replace-one or zero-out with sampling shuff"),
+        (lambda: sampling_of("shuffled:2", 0.1), "^sampling must be shuffled, without"),
+        (lambda: sampling_of("shuffled", 0.0), "^sample_rate must be"),
+        (lambda: sampling_of("shuffled", math.nan), "^sample_rate must be"),
+        (lambda: Shuffled(0.3).batch_size(7), r"^sample_rate \* n must be an integer"),
+        (
+            lambda: Release(1.0, 3, sampling="shuffled", relation="zero-out", sample_rate=0.1, mechanism="laplace"),
+            "^sampling must be one of full, poisson with mechanism laplace",
+        ),
+    ],
+)
+def test_what_cannot_be_claimed_is_refused_in_one_line(given, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        given()
+    assert "\n" not in str(caught.value)

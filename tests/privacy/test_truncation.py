@@ -77,7 +77,7 @@ def test_no_data_exceed_the_upper_end_and_some_attain_the_lower(relation):
                 found = max(divergence(p, q, epsilon), divergence(q, p, epsilon))
                 worst = max(worst, found)
                 of_zeros = max(of_zeros, found) if others == (0.0, 0.0, 0.0) else of_zeros
-        assert bracket.lower == pytest.approx(of_zeros, rel=1e-6)
+        assert of_zeros * (1 - 1.1e-3) <= bracket.lower <= of_zeros * (1 + 1e-6)
         assert bracket.lower * (1 - 1e-6) < worst < bracket.upper
 
 
@@ -90,6 +90,7 @@ def test_the_chances_are_those_of_the_binomial_law(largest, n, rate):
     assert full == pytest.approx(float(chance[largest:].sum()), rel=1e-6)
     used = float(np.sum(chance * rate * np.minimum(1.0, largest / (m + 1))))
     assert cost.below[0][0][0].rate == pytest.approx(used, rel=1e-8)
+    assert full >= chance[largest:].sum()
     assert usual_chance == pytest.approx(float(chance[:largest].sum()), rel=1e-6)
     assert usual_chance + full >= 1
     assert usual.rate == rate

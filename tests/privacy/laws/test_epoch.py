@@ -1,4 +1,5 @@
-"""Tests of one epoch of random allocation, against integrals over all outputs and Monte Carlo, in both relations."""
+"""Random allocation, where a record is in one random step of each epoch: integrals over all outputs, Monte Carlo, and
+sums on the signed grid against all pairs of points."""
 
 import math
 
@@ -6,11 +7,13 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpzero_theory.privacy.accountant import delta_of_history
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.laws.epoch import Side, chain, epoch_pairs, profile
-from dpzero_theory.privacy.step import Release
-from tests.privacy.oracle import brute_force, three
+from dpzero_theory.privacy.laws.signed import SignedGrid, Weights
+from tests.privacy.oracle import around, brute_force, made, pair_delta
 
 SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
 
@@ -44,11 +47,10 @@ def integral(side, s, t, released, loss):
     return float(weights @ (sums * tail[0] + tail[1] - a * tail[2])) / t
 
 
-CASES = [(0.5, 2, 2), (1.0, 2, 2), (1.0, 3, 2), (0.7, 2, 1), (3.0, 2, 2), (0.3, 1, 1), (2.0, 5, 2)]
-
-
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize(("s", "t", "released"), CASES)
+@pytest.mark.parametrize(
+    ("s", "t", "released"), [(0.5, 2, 2), (1.0, 2, 2), (1.0, 3, 2), (0.7, 2, 1), (3.0, 2, 2), (0.3, 1, 1), (2.0, 5, 2)]
+)
 def test_the_profile_holds_the_integral(side, s, t, released):
     loss = np.array([0.0, 0.3, 1.0, 2.0])
     found = profile(SIDES[side], s, t, released, loss, 9.0, 0.05)
@@ -65,9 +67,8 @@ def test_the_profile_holds_the_integral(side, s, t, released):
 def test_one_step_is_plain_noise():
     for replaced, gdp in ((False, 1.0), (True, 2.0)):
         for pair in epoch_pairs(1.0, 1, 1, replaced=replaced, reach=9.0, near=9.0, ratio=0.05):
-            lower, _, upper = three(pair, 1.0)
-            exact = float(delta_from_gdp(1.0, gdp))
-            assert lower <= exact <= upper <= 1.01 * lower
+            lower, upper = pair_delta(pair, 1.0)
+            assert lower <= float(delta_from_gdp(1.0, gdp)) <= upper <= 1.01 * lower
 
 
 @pytest.mark.parametrize(("s", "t"), [(0.5, 50), (1.5, 300)])
@@ -126,15 +127,185 @@ def test_a_chain_is_of_sums_of_what_there_is_and_no_longer_than_by_digits(number
     assert additions <= len(digits) + 2 * digits.count("1")
 
 
+def allocated(s, t, steps):
+    return made(s, steps, 1 / t, sampling="random-allocation")
+
+
 @pytest.mark.parametrize(
-    ("epsilon", "s", "t", "released", "epochs"),
-    [(4.5, 0.7, 2, 2, 1), (2.0, 1.2, 3, 3, 1), (1.5, 2.0, 2, 2, 2), (0.05, 3.0, 3, 2, 1)],
+    ("epsilon", "s", "t", "released", "epochs", "width"),
+    [
+        (0.3, 1.0, 2, 2, 1, 2e-3),
+        (0.5, 2.0, 2, 2, 1, 2e-3),
+        (1.0, 1.2, 3, 3, 1, 2e-3),
+        (0.5, 2.0, 3, 3, 1, 2e-3),
+        (0.2, 2.0, 5, 3, 1, 2e-3),
+        (0.5, 1.5, 7, 1, 1, 2e-3),
+        (0.5, 2.0, 2, 2, 2, 2e-3),
+        (0.0, 3.0, 2, 2, 2, 2e-3),
+        (4.5, 0.7, 2, 2, 1, 0.05),
+        (1.5, 2.0, 2, 2, 2, 0.05),
+    ],
 )
-def test_epochs_against_brute_force_over_all_outputs(epsilon, s, t, released, epochs):
-    unit = Release(
-        s, t * (epochs - 1) + released, sampling="random-allocation", relation="add-remove", sample_rate=1 / t
+def test_epochs_against_brute_force_over_all_outputs(epsilon, s, t, released, epochs, width):
+    found = delta_of_history(allocated(s, t, t * (epochs - 1) + released), epsilon)
+    assert around(found, max(brute_force(epsilon, s, t, released, epochs)), 1e-9, width)
+
+
+def test_an_incomplete_last_epoch_against_monte_carlo():
+    """Five steps in epochs of three are one whole epoch and two steps of another."""
+    rng, n, s, epsilon = np.random.default_rng(20250301), 400_000, 2.0, 0.4
+    x = s * rng.standard_normal((n, 5))
+    x[np.arange(n), rng.integers(0, 3, n)] += 1
+    place = rng.integers(0, 3, n)
+    chosen = place < 2
+    x[np.flatnonzero(chosen), 3 + place[chosen]] += 1
+    y = np.exp((2 * x - 1) / (2 * s * s))
+    ratio = y[:, :3].mean(axis=1) * (1 / 3 + y[:, 3:].sum(axis=1) / 3)
+    gain = np.maximum(1 - math.exp(epsilon) / ratio, 0)
+    found, room = delta_of_history(allocated(s, 3, 5), epsilon), 5 * float(gain.std()) / math.sqrt(n)
+    assert room < 0.03 * found.upper
+    assert found.lower - room <= gain.mean() <= found.upper + room
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "runs", "full", "draws", "share"),
+    [
+        (1.0, [(1.0, 16, 12)], 0, 60_000, 0.15),
+        (1.0, [(3.0, 20, 40)], 0, 60_000, 0.15),
+        (0.8, [(2.0, 8, 3), (3.0, 5, 4)], 2, 200_000, 0.05),
+    ],
+)
+def test_runs_and_full_batches_against_monte_carlo(epsilon, runs, full, draws, share):
+    """Runs of noise s, epochs of t and a number of epochs, beside full batches with noise 4."""
+    rng, loss = np.random.default_rng(20250302), np.zeros(draws)
+    for s, t, epochs in runs:
+        for _ in range(epochs):
+            x = s * rng.standard_normal((draws, t))
+            x[:, 0] += 1
+            loss += np.log(np.exp((2 * x - 1) / (2 * s * s)).mean(axis=1))
+    loss += ((2 * (4 * rng.standard_normal((draws, full)) + 1) - 1) / 32).sum(axis=1)
+    gain = -np.expm1(np.minimum(epsilon - loss, 0))
+    history = [allocated(s, t, t * epochs) for s, t, epochs in runs] + ([made(4.0, full)] if full else [])
+    found, room = delta_of_history(history, epsilon), 5 * float(gain.std()) / math.sqrt(draws)
+    assert room < share * found.upper
+    assert found.lower - room <= gain.mean() <= found.upper + room
+    assert found.upper / found.lower - 1 < 2e-3
+    spent = epsilon_of_history(history, found.upper)
+    assert spent.lower <= epsilon <= spent.upper * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("n", "batch", "steps", "epsilon"), [(1024, 64, 10_000, 2.0), (1000, 8, 20_000, 6.0)])
+def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsilon):
+    target = {"target_epsilon": epsilon, "target_delta": 1e-5, "steps": steps, "sample_rate": batch / n}
+    poisson, found = (
+        calibrate_noise_multiplier(sampling=sampling, relation="add-remove", **target)
+        for sampling in ("poisson", "random-allocation")
     )
-    found = delta_of_history([unit], epsilon)
-    exact = max(brute_force(epsilon, s, t, released, epochs))
-    assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
-    assert found.upper < 1.002 * found.lower
+    assert found.upper / found.lower - 1 < 1e-3
+    assert 0.98 * poisson.value < found.value == found.upper < poisson.value
+    unit = made(found.value, steps, batch / n, sampling="random-allocation")
+    assert delta_of_history(unit, epsilon).upper <= 1e-5
+    assert epsilon * (1 - 1e-3) < epsilon_of_history(unit, 1e-5).upper <= epsilon
+
+
+def test_longer_epochs_and_fewer_steps_cost_less_and_a_run_may_be_split_at_an_epoch():
+    longer = [delta_of_history(allocated(4.0, t, 300), 0.5).upper for t in (7, 8, 10, 16)]
+    more = [delta_of_history(allocated(4.0, 10, steps), 0.5).upper for steps in (13, 20, 24, 30, 300)]
+    assert longer == sorted(longer, reverse=True)
+    assert more == sorted(more)
+    whole, split = (delta_of_history([allocated(2.0, 8, steps) for steps in parts], 0.5) for parts in ((80,), (48, 32)))
+    assert max(whole.lower, split.lower) <= min(whole.upper, split.upper)
+    assert split.upper == pytest.approx(whole.upper, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "s", "t", "steps"),
+    [
+        (2.0, 0.01, 16, 100),
+        (2.0, 0.45, 16, 100),
+        (2.0, 0.5, 2, 10**6),
+        (2.0, 2000.0, 16, 10**9),
+        (0.0, 1e6, 16, 100),
+        (1.0, 3.0, 10**5, 10**6),
+        (800.0, 1.0, 16, 100),
+        (1.0, 5.0, 10**9, 5),
+        (0.5, 20.0, 10, 7),
+    ],
+)
+def test_extremes_are_ordered_and_never_above_no_amplification(epsilon, s, t, steps):
+    found = delta_of_history(allocated(s, t, steps), epsilon)
+    assert 0 <= found.lower <= found.value <= found.upper <= 1
+    known = float(delta_from_gdp(epsilon, math.sqrt(-(-steps // t)) / s))
+    assert 0 < found.upper <= known * (1 + 1e-10) + 5e-324
+
+
+def test_batches_alone_meet_a_large_delta():
+    with pytest.raises(PreconditionError, match="target_delta"):
+        calibrate_noise_multiplier(
+            target_epsilon=1.0, target_delta=0.04, steps=3, sampling="random-allocation", relation="add-remove",
+            sample_rate=0.01,
+        )  # fmt: skip
+
+
+GRIDS = [SignedGrid(0.1, 0.1, 70), SignedGrid(2.0, 0.03, 40), SignedGrid(1.0, 0.5, 9), SignedGrid(1.0, 0.2, 1)]
+
+
+def drawn(rng, grid, *shape):
+    return Weights(rng.random((grid.count, 2, *shape)), rng.random(shape))
+
+
+def points(grid):
+    return np.concatenate([-grid.points[::-1], [0.0], grid.points])
+
+
+def spread(grid, a, b):
+    """Returns the law of the sum of laws with masses a and b at the grid's points, by all pairs, and how far beyond the
+    last point the sum is on average."""
+    at = points(grid)
+    value, weight = np.add.outer(at, at).ravel(), np.outer(a, b).ravel()
+    lost = weight @ np.maximum(value - at[-1], 0)
+    value = np.clip(value, at[0], at[-1])
+    k = np.clip(np.searchsorted(at, value, side="right") - 1, 0, len(at) - 2)
+    share = (value - at[k]) / (at[k + 1] - at[k])
+    return np.bincount(k, weight * (1 - share), len(at)) + np.bincount(k + 1, weight * share, len(at)), lost
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("same", [True, False])
+def test_a_sum_is_spread_as_by_brute_force(grid, same):
+    """Also weights from 1 to e^-60, to the same relative error."""
+    rng = np.random.default_rng(1)
+    a = drawn(rng, grid, 3)
+    b = a if same else drawn(rng, grid, 3)
+    found, lost = grid.add(a, b)
+    for k in range(3):
+        expected, beyond = spread(grid, a.rising()[:, k], b.rising()[:, k])
+        np.testing.assert_allclose(found.rising()[:, k], expected, rtol=1e-11, atol=1e-15 * expected.sum())
+        assert lost[k] == pytest.approx(beyond, rel=1e-11)
+    small = np.exp(-np.linspace(0, 60, 2 * grid.count + 1))
+    found, _ = grid.add(*2 * [Weights.of(small)])
+    np.testing.assert_allclose(found.rising(), spread(grid, small, small)[0], rtol=1e-10)
+
+
+@pytest.mark.parametrize("grid", GRIDS[:3])
+@pytest.mark.parametrize("same", [True, False])
+def test_to_one_point_keeps_every_pair_near(grid, same):
+    """The point with the mass and the true sum are within three quarters of a cell of the grid."""
+    rng, at = np.random.default_rng(3), points(grid)
+    for k in range(0, len(at), 3):
+        j = k if same else int(rng.integers(len(at)))
+        a, b = (Weights.of(np.eye(len(at))[i]) for i in (k, j))
+        found = grid.add(a, a if same else b, nearest=True)[0].rising()
+        assert np.sum(found) == np.count_nonzero(found) == 1
+        value = np.clip(at[k] + at[j], at[0], at[-1])
+        near = max(abs(value) * np.expm1(0.75 * grid.ratio), 0.51 * grid.least) + 1e-12
+        assert abs(at[int(np.argmax(found))] - value) <= near
+
+
+def test_laws_are_added_one_by_one_and_broadcast():
+    grid, rng = GRIDS[0], np.random.default_rng(4)
+    three, one = drawn(rng, grid, 3, 2), drawn(rng, grid, 1, 2)
+    together = grid.add(three, one, nearest=True)[0].rising()
+    for k in range(3):
+        alone = grid.add(three[k : k + 1], one, nearest=True)[0].rising()
+        np.testing.assert_allclose(together[:, k], alone[:, 0], rtol=1e-12)
