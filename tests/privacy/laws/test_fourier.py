@@ -1,7 +1,5 @@
 """Powers of laws by the Fourier transform, against direct convolutions and the stated bound on their errors."""
 
-import math
-
 import numpy as np
 import pytest
 

@@ -98,7 +98,7 @@ def test_the_fault_that_was():
     assert "2^28 integers to the clip" in " ".join(fine.notes)
 
 
-@pytest.mark.parametrize("levels", (1, 2, 3, 10, 100, 2**10, 2**16, 2**20, 2**28))
+@pytest.mark.parametrize("levels", [1, 2, 3, 10, 100, 2**10, 2**16, 2**20, 2**28])
 @pytest.mark.parametrize("q", [1.0, 0.05])
 def test_one_release_on_every_lattice(levels, q):
     for s, relation in itertools.product((0.3, 0.7, 2.0, 50.0), ("add-remove", "replace-one")):
