@@ -21,8 +21,8 @@ from benchmarks.kit.timing import least_timed, timed
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.group import group_epsilon
+from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.sampling import sampling_of
 from dpzero_theory.privacy.step import Release
 
@@ -50,18 +50,18 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     for sampled batches it is `independent_delta`, except for batches of a fixed size. The value is for the order of the
     two neighbouring data sets that has the larger delta. If no method applies, or its error is more than 1e-4 of the
     value, the name is "" and both ends are 0."""
-    parts = unit.composition.directions()
+    cost = unit.cost
     with mpmath.workdps(50):
-        if not parts[0]:
-            gdp = mpmath.mpf(unit.part.gdp) * mpmath.sqrt(1)
+        if cost.closed:
+            gdp = mpmath.sqrt(mpmath.mpf(cost.squares[0]))
             value = mpmath.ncdf(gdp / 2 - epsilon / gdp) - mpmath.exp(epsilon) * mpmath.ncdf(-gdp / 2 - epsilon / gdp)
             return "50 digits", float(value) * (1 - 1e-12), float(value) * (1 + 1e-12)
-    pair = parts[0][0][0]
-    if not isinstance(pair, Pair) or pair.kind == "fixed-size":
+    pair = cost.above[0][0][0]
+    if not isinstance(pair, Gaussian) or pair.kind == "fixed-size":
         return "", 0.0, 0.0
     try:
         with limited(SECONDS, processor=True):
-            value, error = independent_delta(pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
+            value, error = independent_delta(pair.kind, pair.rate, pair.noise, unit.steps, epsilon)
     except (OverflowError, TooLong, ValueError, ZeroDivisionError):
         return "", 0.0, 0.0
     if not (error < 1e-4 and value > 0):
