@@ -1,0 +1,33 @@
+"""Tests of the form of findings/, which is run by hand: see CONTRIBUTING.md, "Findings"."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "findings"
+SCRIPTS = sorted(FOLDER.glob("*.sh"))
+FIELDS = ["Version", "Source", "Behaviour", "Output", "Matters", "Guessed"]
+
+
+def test_there_are_a_dozen() -> None:
+    assert len(SCRIPTS) >= 12
+    assert sorted(FOLDER.iterdir()) == SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_finding_says_what_contributing_asks(script: Path) -> None:
+    text = script.read_text()
+    head, body = text.split("\nset -euo pipefail\n")
+    said = dict(re.findall(r"^# ([A-Z]\w+): (.*(?:\n#   .*)*)", head, re.M))
+    assert list(said) == FIELDS
+    assert re.search(r"\d\.\d", said["Version"])
+    assert "https://" in said["Source"]
+    assert re.fullmatch(r"[^;]+; seen: .+", said["Guessed"], re.S)
+    assert 'work=$(mktemp -d); trap \'rm -rf "$work"\' EXIT; cd "$work"' in body
+    (installed,) = re.findall(r"pip install .*--target lib (.*)", body)
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+", package) for package in installed.split())
+    assert "dpzero" not in body
+    assert "assert " in body  # it fails where the behaviour is another
+    assert not subprocess.run(["bash", "-n", script], capture_output=True, check=True).stderr
