@@ -44,7 +44,7 @@ import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, Required, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 from torch import nn
 from torch.utils.data import default_collate
@@ -80,38 +80,19 @@ be quicker than the two waits for the disk that paying for it takes, some millis
 steps as the second number, but a run has at least as many payments as the third."""
 
 
-class Execution(NamedTuple):
+class Execution(TypedDict, total=False):
     """How a run is executed, which changes neither its plan nor its privacy; `make_private` describes each setting."""
 
-    precision: str = "nearest"
-    micro_batch: int = 64
-    points_at_once: int = 1
-    collate: Collate = None
-    resume: bool | str = False
-    paid_at_once: int | None = None
-    isolation: str = "probed"
-
-    def checked(self, points: int) -> "Execution":
-        """Return the same settings, with integers of other libraries turned into Python's.
-
-        Args:
-            points: how many points a step evaluates.
-
-        Raises:
-            ValueError: a setting outside its range.
-        """
-        micro_batch = integer("micro_batch", self.micro_batch)
-        points_at_once = integer("points_at_once", self.points_at_once, at_most=points)
-        choice("isolation", self.isolation, ISOLATIONS)
-        if points_at_once > 1 and self.isolation == "exact":
-            raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
-        paid_at_once = None if self.paid_at_once is None else integer("paid_at_once", self.paid_at_once)
-        if not (isinstance(self.resume, bool) or (isinstance(self.resume, str) and self.resume == "moved")):
-            raise ValueError(f"resume must be True, False or 'moved'; got {shown(self.resume)}")
-        return self._replace(micro_batch=micro_batch, points_at_once=points_at_once, paid_at_once=paid_at_once)
+    precision: str
+    micro_batch: int
+    points_at_once: int
+    collate: Collate
+    resume: bool | str
+    paid_at_once: int | None
+    isolation: str
 
 
-class Options(Drawing, total=False):
+class Options(Drawing, Execution, total=False):
     """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `Execution`."""
 
     target_epsilon: Required[float]
@@ -121,23 +102,16 @@ class Options(Drawing, total=False):
     clip: Required[Any]
     step_size: Required[StepSize]
     smoothing: Required[float]
-    algorithm: NotRequired[str]
-    noise: NotRequired[str]
-    direction: NotRequired[str]
-    directions_per_step: NotRequired[int]
-    schedule: NotRequired[str]
-    update: NotRequired[str]
-    weight_decay: NotRequired[float]
-    groups: NotRequired[Given]
-    difference: NotRequired[str]
-    stopping: NotRequired[str]
-    precision: NotRequired[str]
-    micro_batch: NotRequired[int]
-    points_at_once: NotRequired[int]
-    collate: NotRequired[Collate]
-    resume: NotRequired[bool | str]
-    paid_at_once: NotRequired[int | None]
-    isolation: NotRequired[str]
+    algorithm: str
+    noise: str
+    direction: str
+    directions_per_step: int
+    schedule: str
+    update: str
+    weight_decay: float
+    groups: Given
+    difference: str
+    stopping: str
 
 
 @named
@@ -186,21 +160,10 @@ def make_private_with_epsilon(
     _require_folder(folder)
     require_module(module)
     require_data(data)
-    ranks = Ranks()
-    ranks.require_as_first("data must hold as many records", str(len(data)))
-    execution: Any = {name: options[name] for name in Execution._fields if name in options}  # type: ignore[literal-required]
+    Ranks().require_as_first("data must hold as many records", str(len(data)))
+    execution: Any = {name: options[name] for name in Execution.__annotations__ if name in options}  # type: ignore[literal-required]
     target: Any = {name: value for name, value in options.items() if name not in execution}
-    public = isinstance(target["clip"], str) and target["clip"] == _PUBLIC
-    if public is (public_data is None):
-        raise ValueError(f"public_data must be given where clip is 'public', and only there; got {target['clip']!r}")
-    plan = Plan.for_target(n=len(data), **{**target, **({"clip": 1.0} if public else {})})
-    if public_data is not None:
-        if execution.get("resume", False):
-            clip = ranks.lead(lambda: begun_with(Path(folder))).plan.clip
-        else:
-            ranks.share_(module)
-            clip = _public_clip(module, losses, public_data, data, plan, execution.get("collate"))
-        plan = replace(plan, clip=ranks.lead(lambda: clip))
+    plan = _planned(module, losses, data, target, public_data, execution, Path(folder))
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
     return make_private(module, losses, data, plan, folder=folder, **budget, **execution)
 
@@ -216,13 +179,7 @@ def make_private(
     folder: Place,
     target_epsilon: float | None = None,
     key: bytes | None = None,
-    precision: str = "nearest",
-    micro_batch: int = 64,
-    points_at_once: int = 1,
-    collate: Collate = None,
-    resume: bool | str = False,
-    paid_at_once: int | None = None,
-    isolation: str = "probed",
+    **execution: Unpack[Execution],
 ) -> Run:
     """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
 
@@ -239,6 +196,7 @@ def make_private(
         target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
             target_delta.
         key: 16 public bytes from which the random directions are computed; from the operating system if None.
+        execution: how the run is executed, any of the following settings.
         precision: how half-precision weights are rounded when they move: "nearest" or "master"; see
             `weights.precision`.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
@@ -251,8 +209,8 @@ def make_private(
             sound only if no other copy goes on.
         paid_at_once: how many releases one payment covers, an integer >= 1; the disk is waited for twice for all of
             them together. After a crash up to so many releases stay paid for though they were not made, and
-            after a power failure the file may lack as many (but none that a checkpoint has). None chooses it as
-            in `make_private_with_epsilon`.
+            after a power failure the file may lack as many (but none that a checkpoint has). None pays for up to 16 at
+            once where a step is quicker than the disk.
         isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
             records at the start, or "exact", to the last bit, by fixed shapes of batches too; see `losses.isolation`.
 
@@ -271,8 +229,7 @@ def make_private(
     epsilon = plan.claimed(plan.steps, target_delta).upper if target_epsilon is None else target_epsilon
     if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
-    execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
-    budget = Budget(epsilon, target_delta, paid_at_once)
+    budget = Budget(epsilon, target_delta, execution.get("paid_at_once"))
     return _make(module, losses, data, plan, key or os.urandom(_KEY), budget, None, folder, execution)
 
 
@@ -285,13 +242,7 @@ def make_from_seed_not_private(
     *,
     seed: int,
     folder: Place | None = None,
-    precision: str = "nearest",
-    micro_batch: int = 64,
-    points_at_once: int = 1,
-    collate: Collate = None,
-    resume: bool | str = False,
-    paid_at_once: int | None = None,
-    isolation: str = "probed",
+    **execution: Unpack[Execution],
 ) -> Run:
     """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
 
@@ -306,16 +257,9 @@ def make_from_seed_not_private(
         plan: what is released and how it moves the weights, of any algorithm.
         seed: an integer in [0, 2^64).
         folder: a path for the transcript, new or empty, or with `resume` this run's folder; None keeps no transcript.
-        precision: how half-precision weights are rounded when they move: "nearest" or "master"; see
-            `weights.precision`.
-        micro_batch: how many records are evaluated at a time, an integer >= 1.
-        points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number.
-        collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
-        resume: whether to go on with the run in the folder: True, False, or "moved", which here is the same as True.
-        paid_at_once: an integer >= 1 or None, which has no effect, since there is no ledger.
-        isolation: with "probed" the start tests only that `losses` gives one loss for each of a few records and reads
-            every trained parameter; with "exact" it tests that the losses keep records apart to the last bit, as in a
-            private run (see `losses.isolation`).
+        execution: as in `make_private`. With isolation="probed" the start tests only that `losses` gives one loss for
+            each of a few records and reads every trained parameter; with "exact" it tests that the losses keep records
+            apart to the last bit, as in a private run.
 
     Returns:
         The run, at its start or where it was.
@@ -327,7 +271,6 @@ def make_from_seed_not_private(
     """
     require_plan(plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
-    execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
     return _make(module, losses, data, plan, key, None, int(seed), folder, execution)
 
 
@@ -352,8 +295,8 @@ def _make(
         folder: where the run's file is; None where none is kept.
         execution: settings that do not change the plan.
     """
-    execution = execution.checked(len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing)))
-    collate = execution.collate
+    how = _checked(execution, plan)
+    collate, resume = how["collate"], how["resume"]
     require_module(module)
     require_data(data)
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
@@ -366,14 +309,14 @@ def _make(
             " them, would be allowed",
             stacklevel=4,
         )
-    plan = _same_on_every_rank(ranks, data, plan, execution, folder)
+    plan = _same_on_every_rank(ranks, data, plan, how, folder)
     unit = data.unit if isinstance(data, ByUser) else ""
-    given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, execution.micro_batch)
+    given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, how["micro_batch"])
     ranks.share_(module)
-    isolation = execution.isolation if budget is not None or execution.isolation == "exact" else ""
-    private = budget is not None
+    private, at_once = budget is not None, how["points_at_once"]
+    isolation = how["isolation"] if private or how["isolation"] == "exact" else ""
     header = ranks.lead(
-        lambda: Header(plan, key.hex(), "", execution.precision, private=private, isolation=isolation, unit=unit)
+        lambda: Header(plan, key.hex(), "", how["precision"], private=private, isolation=isolation, unit=unit)
     )
     weights = weights_of(header, module)
     if unit and weights.collective:
@@ -386,9 +329,9 @@ def _make(
         ranks.require_as_first("data must have the same records", unit)
         secret = ranks.lead(new_key)  # for this comparison between ranks alone
         ranks.require_as_first("data must hold the same records in the same order", of_records(given, secret))
-    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, execution.points_at_once)
+    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, at_once)
     found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
-    if budget is not None and budget.paid_at_once is None and not execution.resume:
+    if budget is not None and budget.paid_at_once is None and not resume:
         budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
     files: Folder | None = None
 
@@ -396,8 +339,8 @@ def _make(
         nonlocal files
         if folder is None:
             files = Folder.nowhere(found, key)
-        elif execution.resume:
-            files = Folder.open(Path(folder), found, given, budget, moved=execution.resume == "moved")
+        elif resume:
+            files = Folder.open(Path(folder), found, given, budget, moved=resume == "moved")
         else:
             files = Folder.create(Path(folder), found, given, budget)
         return files.header
@@ -405,7 +348,7 @@ def _make(
     try:
         header = ranks.lead(open_folder)
         weights.directions = directions_of(header)  # the header of a resumed run has that run's key
-        sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, execution.points_at_once)
+        sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, at_once)
         if isinstance(data, DrawnData):
             sums.keep(ranks.lead(lambda: files.secret if files is not None else b""))
         # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
@@ -423,16 +366,56 @@ def _make(
         raise
 
 
-def _public_clip(
-    module: nn.Module, losses: Losses, public_data: Data, data: Data, plan: Plan, collate: Collate
-) -> float:
-    """Return the clip of a run for records of which those in `public_data` are typical. The plan has the other settings
-    of the run."""
+def _checked(execution: Execution, plan: Plan) -> dict[str, Any]:
+    """Return all settings of how a run of the plan is executed, each checked, with the defaults of those not given."""
+    how: dict[str, Any] = {
+        "precision": "nearest",
+        "micro_batch": 64,
+        "points_at_once": 1,
+        "collate": None,
+        "resume": False,
+        "paid_at_once": None,
+        "isolation": "probed",
+        **execution,
+    }
+    points = len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
+    how["micro_batch"] = integer("micro_batch", how["micro_batch"])
+    how["points_at_once"] = integer("points_at_once", how["points_at_once"], at_most=points)
+    choice("isolation", how["isolation"], ISOLATIONS)
+    if how["points_at_once"] > 1 and how["isolation"] == "exact":
+        raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
+    if how["paid_at_once"] is not None:
+        integer("paid_at_once", how["paid_at_once"])
+    if not (isinstance(how["resume"], bool) or (isinstance(how["resume"], str) and how["resume"] == "moved")):
+        raise ValueError(f"resume must be True, False or 'moved'; got {shown(how['resume'])}")
+    return how
+
+
+def _planned(
+    module: nn.Module,
+    losses: Losses,
+    data: Data,
+    target: dict[str, Any],
+    public_data: Data | None,
+    execution: Execution,
+    folder: Path,
+) -> Plan:
+    """Return the plan of a run for a target, with the clip of public records where that is "public"."""
+    public = isinstance(target["clip"], str) and target["clip"] == _PUBLIC
+    if public is (public_data is None):
+        raise ValueError(f"public_data must be given where clip is 'public', and only there; got {target['clip']!r}")
+    plan = Plan.for_target(n=len(data), **{**target, **({"clip": 1.0} if public else {})})
+    if public_data is None:
+        return plan
+    ranks = Ranks()
+    if execution.get("resume", False):
+        return replace(plan, clip=ranks.lead(lambda: begun_with(folder)).plan.clip)
     if isinstance(data, ByUser) != isinstance(public_data, ByUser):
         raise ValueError("public_data must be made by by_user where data is, and only there: the clip is for a record")
-    public_data, _, _, _ = _evaluated(public_data, losses, collate, 64)
-    data, losses, collate, _ = _evaluated(data, losses, collate, 64)
-    return public_clip(
+    ranks.share_(module)
+    public_data, _, _, _ = _evaluated(public_data, losses, execution.get("collate"), 64)
+    data, losses, collate, _ = _evaluated(data, losses, execution.get("collate"), 64)
+    clip = public_clip(
         module,
         losses,
         public_data,
@@ -443,6 +426,7 @@ def _public_clip(
         difference=plan.difference,
         collate=collate,
     )
+    return replace(plan, clip=ranks.lead(lambda: clip))
 
 
 def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
@@ -472,7 +456,7 @@ def _paid_at_once(plan: Plan, d: int) -> int:
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
 
-def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Execution, folder: Place | None) -> Plan:
+def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, how: dict[str, Any], folder: Place | None) -> Plan:
     """Return rank 0's plan.
 
     Raises ValueError where ranks have different plans, settings or numbers of records, where the number of records is
@@ -481,13 +465,13 @@ def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Executi
     ranks.require_as_first("data must hold as many records", str(len(data)))
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    if folder is not None and not execution.resume:
+    if folder is not None and not how["resume"]:
         ranks.lead(lambda: require_new(resolved(Path(folder))))
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     ranks.require_as_first(
         "micro_batch, points_at_once and isolation must be the same",
-        f"{execution.micro_batch} {execution.points_at_once} {execution.isolation}",
+        str([how[name] for name in ("micro_batch", "points_at_once", "isolation")]),
     )
     return first
 

@@ -61,14 +61,14 @@ def test_help_lists_every_setting_with_its_meaning(maker: Any) -> None:
     assert described[: len(taken)] == list(taken)
     for argument in taken.values():
         assert argument.annotation is not argument.empty
-    for name, default in private.Execution._field_defaults.items():
-        assert "options" in taken or taken[name].default is default
+    known, _ = names_of(maker)
+    assert set(private.Execution.__annotations__) <= set(known)
 
 
 def test_the_settings_of_a_target_are_those_of_a_plan() -> None:
     """The options of a run are the arguments of `Plan.for_target` and those of how it is executed, each described."""
     known, required = names_of(Plan.for_target)
-    assert set(private.Options.__annotations__) - set(private.Execution._fields) == set(known) - {"n"}
+    assert set(private.Options.__annotations__) - set(private.Execution.__annotations__) == set(known) - {"n"}
     assert set(private.Options.__required_keys__) == set(required) - {"n"}
     described = re.findall(r"^    (\w+): ", inspect.getdoc(Plan.for_target) or "", re.M)
     assert set(known) <= set(described)
