@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from tests import forks
-from tests.benchmarks.llm.tiny import llama, tiny, tokenizer
+from tests.benchmarks.llm.tiny import tiny, tokenizer
 from tests.optim.trainers.test_arguments import Hub
 
 pytest.importorskip("transformers", reason="the hf extra is not installed")
@@ -170,19 +170,14 @@ def test_every_example_is_listed_and_run() -> None:
 pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 NOTEBOOKS = runpy.run_path(str(EXAMPLES / "notebooks.py"))
-NEEDS = {"first_run": "sklearn", "defend_epsilon": "flint", "language_model": "transformers"}
+NEEDS = {"first_run": "sklearn", "defend_epsilon": "flint"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_prints_what_is_committed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(NEEDS[path.stem])
-    if path.stem == "language_model":
-        tiny = llama()
-        tiny.module.save_pretrained(tmp_path / "tiny")  # type: ignore[operator]
-        tiny.tokenizer.save_pretrained(tmp_path / "tiny")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setenv("MODEL", str(tmp_path / "tiny"))
     torch.manual_seed(0)
     notebook = json.loads(path.read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
