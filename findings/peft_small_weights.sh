@@ -3,8 +3,8 @@
 # Source: https://github.com/huggingface/peft/issues/3004 (open; weights of both signs) and https://github.com/huggingface/peft/pull/3013
 # Behaviour: add_weighted_adapter(combination_type="linear") scales both factors of adapter i by the square root of its weight and adds the
 #   factors, so that the product has cross terms of size sqrt(w_i w_j). "cat" is the sum that one expects.
-# Output: adding a second adapter with weight w = 1e-2, 1e-4, 1e-6 moves the update by about 15%, 1.5% and 0.15% of its size, where the sum
-#   moves by 1%, 0.01% and 0.0001%; w and -w do not move it to opposite sides.
+# Output: adding a second adapter with weight w = 1e-2, 1e-4, 1e-6 moves the update by 14%, 1.4% and 0.14% of its size, where the sum moves
+#   by 0.9%, 0.009% and 0.00009%; w and -w move it to unrelated sides (cosine -0.01, of a line -1).
 # Matters: shifting an adapter by plus and minus lambda times a direction in this way evaluates points that are sqrt(lambda) away and not
 #   on one line, so that the two-point difference is of another function. Combine by "cat", or shift the factors yourself.
 # Guessed: the mean of two adapters is not the mean of their updates; seen: so, and a small weight acts as its square root.

@@ -79,7 +79,11 @@ def test_what_a_page_shows_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    for kind, shown in re.findall(r"^```(python|console|diff)\n(.*?)^```$", page.read_text(), re.M | re.S):
+    for kind, shown in re.findall(r"^```(python|console|diff|output)\n(.*?)^```$", page.read_text(), re.M | re.S):
+        if kind == "output":  # what the block above printed
+            assert capsys.readouterr().out == shown
+            continue
+        capsys.readouterr()
         block = shown.replace(MODEL, request.getfixturevalue("small_model")) if MODEL in shown else shown
         if kind != "console":
             for text in [block] if kind == "python" else [_side(block, "-"), _side(block, "+")]:
