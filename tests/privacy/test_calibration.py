@@ -1,5 +1,5 @@
 """Everything that is solved for: published numbers, the private side by code that shares nothing with the library, and
-that whoever asks for the cost of an answer is told no more than the target, whatever sampling and noise is registered."""
+that whoever asks for the cost of an answer is told no more than the target, whatever sampling and noise there is."""
 
 import math
 import time
@@ -320,7 +320,7 @@ def test_steps_batch_and_records_of_poisson_batches_and_their_neighbours():
     ("question", "value", "upper"),
     [
         # mu^2 = 4 T/s^2 at the mu of the target
-        (GOAL | {"target_epsilon": 1.0, "target_delta": 1e-6, "noise_multiplier": 200.0, "sampling": "full"}, None, None),
+        ({"target_epsilon": 1.0, "target_delta": 1e-6, "noise_multiplier": 200.0, "sampling": "full"}, None, None),
         # Epsilon 1/50 each, rounded on the private side
         (GOAL | {"target_delta": 0.0, "noise_multiplier": 100.0, "sampling": "full", "mechanism": "laplace"}, 99, 100),
         (THREE | {"sampling": "fixed-size", "sample_rate": 0.02}, None, None),

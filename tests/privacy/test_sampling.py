@@ -199,8 +199,10 @@ RUNNABLE = "^sampling must be one of full, poisson, fixed-size, random-allocatio
                 lambda name=name: made(1.0, 5, 0.05, sampling=name),
                 r"^sampling must be (cyclic-poisson:B|random-allocation:K), ",
             )
-            for name in ("cyclic-poisson:0", "cyclic-poisson", "cyclic-poisson:2.5")
-            + ("random-allocation:0", "random-allocation:x")
+            for name in (
+                *("cyclic-poisson:0", "cyclic-poisson", "cyclic-poisson:2.5"),
+                *("random-allocation:0", "random-allocation:x"),
+            )
         ),
         *((lambda name=name: drawn(name, 0.05), RUNNABLE) for name in ("fixed-order", 3)),
         (lambda: drawn(Poisson(1 / 16), 0.125), r"^sampling must have the rate of expected_batch over n, 0\.125"),
