@@ -124,7 +124,6 @@ def test_bad_input_is_named_at_once(name, values):
         (3, 5.975e-4, 0.7234, 4.896e-13, "replace-one"),
         (834, 1.2511e-5, 0.3577, 3.19e-13, "replace-one"),
         (9_757, 4.136e-6, 0.9695, 2.336e-12, "add-remove"),
-        (111_864, 8.234e-7, 0.22405, 1.319e-12, "add-remove"),
         (50, 0.0005247, 20.666, 3.45e-19, "add-remove"),
         (36, 2.07e-7, 151.311, 6.14e-13, "replace-one"),
     ],
@@ -194,7 +193,7 @@ def test_many_steps_at_a_tiny_delta_and_coarse_lattices():
 
 SLOW = ("random-allocation", "truncated-poisson", "fixed-size")
 """Samplings with which a question may take seconds; for these a few steps of one plan for each noise law are tested."""
-LAWS = [*MECHANISMS, *(f"{name}:{levels}" for name in MECHANISMS.families for levels in (1, 64))]
+LAWS = [*MECHANISMS, *(f"{name}:1" for name in MECHANISMS.families)]
 
 
 def _allocation(draw: Any, q: float) -> tuple[str, float]:
@@ -245,7 +244,7 @@ def test_no_plan_costs_more_than_was_asked(sampling, law):
     if (kinds := MECHANISMS[law].samplings) is not None and sampling not in kinds:
         pytest.skip("not accounted together")
 
-    @settings(max_examples=1 if sampling in SLOW else 3, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=1 if sampling in SLOW else 2, deadline=None, suppress_health_check=list(HealthCheck))
     @given(plans(sampling, law))
     def holds(plan):
         epsilon, delta, step = plan
@@ -265,7 +264,6 @@ LAPLACE = {"sampling": "full", "mechanism": "laplace", "sample_rate": 1.0}
         (1.0, 1e-5, {"steps": 2, "relation": "add-remove"} | LAPLACE),
         (1.0, 1e-5, {"steps": 2, "relation": "replace-one"} | LAPLACE),
         (0.0049341, 3.4548e-10, {"steps": 2, "sample_rate": 2e-7} | POISSON),
-        (0.0049341, 3.4548e-10, {**POISSON, "steps": 65, "sample_rate": 4.1e-9, "sampling": "cyclic-poisson:49"}),
         (0.372768, 1.115748e-5, {"steps": 2, "sample_rate": 4.487439e-05, "mechanism": "laplace"} | POISSON),
     ],
 )
@@ -280,10 +278,9 @@ def test_plans_that_cost_more_once(epsilon, delta, step, tmp_path):
     assert delta_of_history(Release(found.value, **step), epsilon).upper <= delta
     kept = {name: value for name, value in step.items() if name != "steps"}
     plan = Settings(n=10**9, noise_multiplier=found.value, clip=1.0, **kept)
-    if step["sampling"] != "cyclic-poisson:49":
-        goal = {"target_epsilon": epsilon, "target_delta": delta, "steps": step["steps"]}
-        with Ledger.create(tmp_path / "run", settings=plan, **goal) as ledger:
-            assert ledger.report().epsilon_planned <= epsilon
+    goal = {"target_epsilon": epsilon, "target_delta": delta, "steps": step["steps"]}
+    with Ledger.create(tmp_path / "run", settings=plan, **goal) as ledger:
+        assert ledger.report().epsilon_planned <= epsilon
 
 
 def test_a_plan_that_costs_a_little_more_is_refused(tmp_path):
