@@ -1,7 +1,4 @@
-"""Tests of batches that depend on one another.
-
-Their laws are enumerated, and the same secret gives the same batches again.
-"""
+"""Batches that depend on one another: their laws are enumerated, and the same secret gives the same ones again."""
 
 import hashlib
 import itertools
@@ -48,10 +45,7 @@ def test_bits_are_those_of_the_hash_however_they_are_asked_for():
 
 
 def test_what_is_beyond_the_last_multiple_is_drawn_again():
-    """A random word beyond the last multiple of the range is drawn again.
-
-    2^64 = 1 mod 3, so one word is too many; 2^64 = 0 mod 4, so none is.
-    """
+    """2^64 = 1 mod 3, so one word is too many; 2^64 = 0 mod 4, so none is."""
     assert below(Words(5, 2**64 - 1, 2**64 - 2, 7), 3, 3).tolist() == [2, 1, 2]
     assert below(Words(2**64 - 1, 6), 4, 2).tolist() == [3, 2]
     assert below(Words(), 3, 0).tolist() == []
@@ -59,10 +53,7 @@ def test_what_is_beyond_the_last_multiple_is_drawn_again():
 
 @pytest.mark.parametrize(("size", "taken"), [(5, 2), (5, 4), (4, 1), (3, 3)])
 def test_sets_are_uniform(size, taken):
-    """Random subsets are uniform: 20,000 sets pass a chi-squared test at 1e-6.
-
-    A law with one set more likely by a quarter fails it.
-    """
+    """20,000 sets pass a chi-squared test at 1e-6; a law with one set more likely by a quarter fails it."""
     found = Counter(tuple(sorted(row)) for row in subsets(random.Random(3), 20_000, size, taken).tolist())
     assert set(found) == set(itertools.combinations(range(size), taken))
     if len(found) > 1:
@@ -81,11 +72,8 @@ def test_a_table_larger_than_is_filled_at_once_holds_sets():
 
 
 def test_every_record_is_in_so_many_batches_of_every_epoch_and_independent_of_the_others():
-    """With random allocation every record is in so many batches of every epoch, independently of the other records.
-
-    For 24,000 records in two of four steps, the 36 pairs of sets of neighbouring records, and of epochs, pass a
-    chi-squared test at 1e-6.
-    """
+    """For 24,000 records in two of four steps, the 36 pairs of sets of neighbouring records, and of epochs, pass a
+    chi-squared test at 1e-6."""
     n = 24_000
     allocation = Allocation(SECRET, n, 4, 2)
     held = np.zeros((2, n, 4), dtype=np.int64)
@@ -112,11 +100,8 @@ def test_the_secret_says_every_batch_in_any_order():
 
 
 def test_groups_take_turns_and_are_independent_and_uniform():
-    """Groups take turns, and records are in them independently and uniformly.
-
-    For 18,000 records in three groups each is in one, and the nine pairs of neighbouring records' groups pass a
-    chi-squared test at 1e-6.
-    """
+    """For 18,000 records in three groups each is in one, and the nine pairs of neighbouring records' groups pass a
+    chi-squared test at 1e-6."""
     n = 18_000
     turns = Turns(SECRET, n, 3, np.arange)
     group = np.full(n, -1)
@@ -130,11 +115,8 @@ def test_groups_take_turns_and_are_independent_and_uniform():
 
 
 def test_cyclic_batches_are_poisson_batches_of_the_group_whose_turn_it_is():
-    """Cyclic batches are Poisson batches of the group whose turn it is.
-
-    At rate 0.2 in three groups, 0.6 of a group's members are in its turn; 4,000 turns of each are within six standard
-    deviations.
-    """
+    """At rate 0.2 in three groups, 0.6 of a group's members are in its turn; 4,000 turns of each are within six
+    standard deviations."""
     draw = CyclicPoisson(0.2, 3).drawer(random.Random(5), SECRET, 12)
     whole = CyclicPoisson(1 / 3, 3).drawer(random.Random(5), SECRET, 12)
     members = [set(whole(turn).tolist()) for turn in range(3)]

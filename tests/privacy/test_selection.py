@@ -12,12 +12,13 @@ from scipy.special import ndtr
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
 from dpzero_theory.privacy.step import Release
+from tests.privacy.oracle import made
 
 LAWS = [Runs(8.0), Runs(8.0, 0.0), Runs(8.0, 0.5), Runs(3.0, 4.0), Runs(8.0, math.inf), Runs(0.5, math.inf)]
 
 
 def probabilities(runs: Runs, most: int = 4000) -> np.ndarray:
-    """Returns P(K = k) for k = 0, ..., `most`, where K is the random number of runs, from the laws' definitions."""
+    """Returns P(K = k) for k = 0, ..., `most`, with K the number of runs, from the laws' definitions."""
     k = np.arange(most + 1)
     if runs.shape == math.inf:
         return stats.poisson.pmf(k, runs.mean)
@@ -50,11 +51,8 @@ def test_the_mean_is_the_mean_and_draws_have_the_law(runs: Runs) -> None:
 
 
 def exact_delta(runs: Runs, shift: float, epsilon: float) -> float:
-    """Returns the hockey-stick divergence at epsilon of the best of K draws of N(shift, 1) against those of N(0, 1).
-
-    The score is a number's size or its opposite; it is computed by quadrature, both ways, and the larger one is
-    returned.
-    """
+    """Returns the divergence of the best of K draws of N(shift, 1) against those of N(0, 1), by quadrature; the score
+    is a number's size or its opposite, and the larger one of both ways is returned."""
     y = np.linspace(-12, 14, 26_001)
     worst = 0.0
     for sign in (1, -1):
@@ -67,47 +65,37 @@ def exact_delta(runs: Runs, shift: float, epsilon: float) -> float:
 @pytest.mark.parametrize("runs", LAWS)
 @pytest.mark.parametrize("shift", [0.1, 0.5])
 def test_no_selection_of_gaussian_outcomes_costs_more_than_stated(runs: Runs, shift: float) -> None:
-    history = [Release(1 / shift, 1, sampling="full", relation="add-remove")]
     for delta in (1e-2, 1e-4):
-        epsilon = selection_epsilon(history, delta, runs).upper
+        epsilon = selection_epsilon([made(1 / shift)], delta, runs).upper
         assert exact_delta(runs, shift, epsilon) <= delta
 
 
 def test_the_exponent_is_not_one_less() -> None:
-    """The exponent of the bound for private selection cannot be one less.
-
-    Of three outcomes of a pure mechanism, each within e^e of the neighbour's, the best of many runs costs nearly 3 e.
-    """
+    """Of three outcomes of a pure mechanism, each within e^e of the neighbour's, the best of many costs nearly 3 e."""
     runs, e = Runs(1000.0), 0.5
 
     def selected(middle: float, best: float) -> float:
-        """Returns the probability that the middle outcome is released, for the geometric law of the number of runs.
-
-        The arguments are the probabilities of the middle and the best outcome in one run; f(x) = gamma x/(1 - (1-gamma)
-        x).
-        """
+        """Returns the probability that the middle outcome is released, from those of two outcomes in one run; for the
+        geometric law f(x) = gamma x/(1 - (1 - gamma) x)."""
         above, below = (runs.gamma * x / (1 - (1 - runs.gamma) * x) for x in (1 - best, 1 - best - middle))
         return above - below
 
     rare, better = 1e-6, 0.3
     cost = math.log(selected(rare * math.exp(e), better * math.exp(-e)) / selected(rare, better))
     assert 0.99 * 3 * e < cost <= 3 * e
-    pure = Release(1 / e, 1, sampling="full", relation="add-remove", mechanism="laplace")
-    assert cost <= selection_epsilon([pure], 1e-9, runs).upper <= 3 * e * (1 + 1e-3)
+    pure = selection_epsilon([made(1 / e, mechanism="laplace")], 1e-9, runs)
+    assert cost <= pure.upper <= 3 * e * (1 + 1e-3)
 
 
 def test_an_audit_of_many_selections_stays_below() -> None:
-    """An audit of many selections by Monte Carlo stays below the bound.
-
-    The event is that the released number exceeds a threshold, counted under both data sets.
-    """
+    """By Monte Carlo: the event is that the released number exceeds a threshold, under both data sets."""
     runs, shift, trials = Runs(10.0), 0.5, 40_000
     rng = np.random.default_rng(2)
     best = []
     for mean in (shift, 0.0):
         numbers = rng.geometric(runs.gamma, trials)
         best.append(np.array([rng.normal(mean, 1, k).max() for k in numbers]))
-    bound = selection_epsilon([Release(1 / shift, 1, sampling="full", relation="add-remove")], 1e-3, runs).upper
+    bound = selection_epsilon([made(1 / shift)], 1e-3, runs).upper
     audited = 0.0
     for cut in (1.0, 2.0, 2.5, 3.0):
         p, q = (int((numbers > cut).sum()) for numbers in best)
