@@ -17,7 +17,7 @@ from dpzero_theory.privacy.interop.events import (
     merged,
 )
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.step import Release
+from tests.privacy.oracle import made
 
 G = dp.GaussianDpEvent
 
@@ -46,10 +46,7 @@ def test_events_become_histories():
 @pytest.mark.parametrize("name", RELATIONS)
 @pytest.mark.parametrize(("multiplier", "q", "steps"), [(4.0, 0.2, 300), (30.0, 1.0, 400)])
 def test_an_event_costs_here_what_it_costs_there(multiplier, q, steps, name):
-    """An event costs here what it costs in dp-accounting, for the convention of every relation.
-
-    dp-accounting's upper bound is above ours, by its grid only.
-    """
+    """For the convention of every relation; their upper bound is above ours, by their grid only."""
     inner = G(multiplier)
     event = dp.SelfComposedDpEvent(inner if q == 1 else dp.PoissonSampledDpEvent(q, inner), steps)
     theirs = PLDAccountant(dp.NeighboringRelation[name]).compose(event).get_epsilon(1e-5)
@@ -59,10 +56,7 @@ def test_an_event_costs_here_what_it_costs_there(multiplier, q, steps, name):
 
 
 def test_the_rdp_accountant_counts_a_replaced_record_as_one_clip():
-    """dp-accounting's RDP accountant counts a replaced record as one clip, as the module says.
-
-    Its epsilon is below our certified lower end, and equals that of add-remove.
-    """
+    """As the module says: its epsilon is below our certified lower end, and equals that of add-remove."""
     event = dp.SelfComposedDpEvent(G(4.0), 50)
     rdp = {n: RdpAccountant(neighboring_relation=dp.NeighboringRelation[n]).compose(event) for n in RELATIONS}
     theirs = {name: accountant.get_epsilon(1e-5) for name, accountant in rdp.items()}
@@ -72,31 +66,27 @@ def test_the_rdp_accountant_counts_a_replaced_record_as_one_clip():
 
 def test_histories_become_events_that_become_them():
     history = [
-        Release(1.1, 30, sampling="poisson", relation="replace-one", sample_rate=0.01),
-        Release(7.0, 2, sampling="full", relation="replace-one"),
-        Release(2.0, 5, sampling="fixed-size", relation="replace-one", sample_rate=64 / 10_007),
-        Release(5.0, 5, sampling="fixed-size", relation="replace-one", sample_rate=math.pi / 1e4),
-        Release(3.0, 4, sampling="full", relation="replace-one", mechanism="laplace"),
-        Release(0.5, 4, sampling="full", relation="replace-one", mechanism="discrete-laplace:8"),
+        made(1.1, 30, 0.01, "replace-one"),
+        made(7.0, 2, relation="replace-one"),
+        made(2.0, 5, 64 / 10_007, "replace-one", sampling="fixed-size"),
+        made(5.0, 5, math.pi / 1e4, "replace-one", sampling="fixed-size"),
+        made(3.0, 4, relation="replace-one", mechanism="laplace"),
+        made(0.5, 4, relation="replace-one", mechanism="discrete-laplace:8"),
     ]
     event = event_from_history(history)
     assert history_from_event(event, "replace-one") == history
     assert event.events[2].event.source_dataset_size == 10_007
-    discrete = Release(7.0, 2, sampling="full", relation="replace-one", mechanism="discrete-gaussian")
+    discrete = made(7.0, 2, relation="replace-one", mechanism="discrete-gaussian")
     assert event_from_history([discrete]).events[0].event == G(7.0)
     with pytest.raises(ValueError, match=r"^history must have full, poisson or fixed-size batches; got fixed-order$"):
-        event_from_history([Release(3.0, 4, sampling="fixed-order", relation="replace-one", sample_rate=0.1)])
+        event_from_history([made(3.0, 4, 0.1, "replace-one", sampling="fixed-order")])
     with pytest.raises(ValueError, match=r"^history must be steps, such as"):
         event_from_history([event])
 
 
 def test_equal_kinds_are_counted_together():
-    one = Release(1.1, 30, sampling="poisson", relation="replace-one", sample_rate=0.01)
-    other = Release(7.0, 2, sampling="full", relation="replace-one")
-    assert merged([one, other, one, one]) == (
-        Release(1.1, 90, sampling="poisson", relation="replace-one", sample_rate=0.01),
-        other,
-    )
+    one, other = made(1.1, 30, 0.01, "replace-one"), made(7.0, 2, relation="replace-one")
+    assert merged([one, other, one, one]) == (one.with_steps(90), other)
 
 
 OTHER = {
@@ -133,7 +123,7 @@ def test_an_event_that_protects_nothing_is_no_history(event):
 @pytest.mark.parametrize("relation", Relation)
 def test_the_relation_is_the_callers_and_the_noise_is_over_the_clip(relation):
     (release,) = history_from_event(G(3.0), relation)
-    assert release == Release(3.0, 1, sampling="full", relation=relation)
+    assert release == made(3.0, relation=relation)
     with pytest.raises(ValueError, match="relation must be one of"):
         history_from_event(G(3.0), "replace_one")
     for noise in (-1.0, math.nan, math.inf):

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.interop.opacus import CertifiedAccountant, history_from_opacus
-from dpzero_theory.privacy.step import Release
+from tests.privacy.oracle import made
 
 
 def stepped(accountant, steps=120):
@@ -34,10 +34,7 @@ def test_it_is_created_by_its_name_and_answers_as_the_others_do():
 
 
 def test_the_history_of_any_of_its_accountants_is_understood():
-    expected = (
-        Release(1.2, 100, sampling="poisson", relation="replace-one", sample_rate=0.04),
-        Release(2.0, 20, sampling="poisson", relation="replace-one", sample_rate=0.04),
-    )
+    expected = made(1.2, 100, 0.04, "replace-one"), made(2.0, 20, 0.04, "replace-one")
     for accountant in (RDPAccountant(), PRVAccountant(), CertifiedAccountant()):
         assert history_from_opacus(stepped(accountant).history, "replace-one") == expected
     for entry in ((0.0, 0.1, 5), (1.0, 0.0, 5), (1.0, 1.5, 5), (math.nan, 0.1, 5), (1.0, 0.1, 0)):
@@ -46,17 +43,9 @@ def test_the_history_of_any_of_its_accountants_is_understood():
 
 
 def test_its_calibration_is_ours():
-    found = get_noise_multiplier(
-        target_epsilon=3.0,
-        target_delta=1e-5,
-        sample_rate=0.04,
-        steps=200,
-        accountant="certified",
-        epsilon_tolerance=1e-4,
-    )
-    ours = calibrate_noise_multiplier(
-        target_epsilon=3.0, target_delta=1e-5, steps=200, sampling="poisson", relation="add-remove", sample_rate=0.04
-    )
+    target = {"target_epsilon": 3.0, "target_delta": 1e-5, "sample_rate": 0.04, "steps": 200}
+    found = get_noise_multiplier(accountant="certified", epsilon_tolerance=1e-4, **target)
+    ours = calibrate_noise_multiplier(sampling="poisson", relation="add-remove", **target)
     assert ours.lower <= found <= ours.value * 1.001
 
 
@@ -69,18 +58,14 @@ def test_state_goes_through_a_checkpoint():
 
 
 @pytest.mark.parametrize(
-    ("step", "name"),
-    [
-        ({"noise_multiplier": -1.0, "sample_rate": 0.1}, "noise_multiplier"),
-        ({"noise_multiplier": math.nan, "sample_rate": 0.1}, "noise_multiplier"),
-        ({"noise_multiplier": 0.0, "sample_rate": 1.5}, "sample_rate"),
-        ({"noise_multiplier": 1.0, "sample_rate": 0.0}, "sample_rate"),
-    ],
-)
-def test_a_step_that_is_none_is_refused_before_it_is_counted(step, name):
+    ("noise", "rate", "name"),
+    [(-1.0, 0.1, "noise_multiplier"), (math.nan, 0.1, "noise_multiplier"), (0.0, 1.5, "sample_rate"),
+     (1.0, 0.0, "sample_rate")],
+)  # fmt: skip
+def test_a_step_that_is_none_is_refused_before_it_is_counted(noise, rate, name):
     accountant = CertifiedAccountant()
     with pytest.raises(ValueError, match=f"^{name} must be"):
-        accountant.step(**step)
+        accountant.step(noise_multiplier=noise, sample_rate=rate)
     assert accountant.history == []
 
 
@@ -115,8 +100,7 @@ def test_a_privacy_engine_trains_with_it():
             optimizer.step()
     assert len(engine.accountant) == 8
     assert 1.98 < engine.get_epsilon(1e-3) <= 2.0
-    expected = Release(optimizer.noise_multiplier, 8, sampling="poisson", relation="add-remove", sample_rate=0.25)
-    assert history_from_opacus(engine.accountant.history) == (expected,)
+    assert history_from_opacus(engine.accountant.history) == (made(optimizer.noise_multiplier, 8, 0.25),)
 
 
 def test_a_run_that_prv_or_rdp_counted_goes_on():
