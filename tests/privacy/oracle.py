@@ -28,7 +28,6 @@ __all__ = [
     "made",
     "pair_delta",
     "power",
-    "three",
 ]
 
 Array = NDArray[np.float64]
@@ -144,12 +143,6 @@ def pair_delta(pair: FinitePair, epsilon: float) -> tuple[float, float]:
     beyond = pair.loss > epsilon
     upper = pair.infinite + float(pair.mass[beyond] @ -np.expm1(epsilon - pair.loss[beyond]))
     return float(np.maximum(pair.p - math.exp(epsilon) * pair.q, 0).sum()), upper
-
-
-def three(pair: FinitePair, epsilon: float) -> tuple[float, float, float]:
-    """Returns the two numbers of `pair_delta` with their mean between them."""
-    lower, upper = pair_delta(pair, epsilon)
-    return lower, (lower + upper) / 2, upper
 
 
 def call(strike, s):

@@ -1,7 +1,4 @@
-"""Tests of privacy certificates.
-
-A checker that shares nothing with the accountant confirms them, and does not confirm altered ones.
-"""
+"""Certificates: a checker that shares nothing with the accountant confirms them, and does not confirm altered ones."""
 
 import ast
 import json
@@ -44,10 +41,7 @@ HISTORIES: dict[str, History] = {
 @pytest.mark.parametrize("delta", [1e-5, 1e-10])
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_certificate_is_confirmed_and_one_that_says_less_is_not(name: str, delta: float) -> None:
-    """The checker confirms a certificate and refuses one that states less.
-
-    Its own method finds epsilon within a thousandth of the accountant's bracket, from both sides.
-    """
+    """Its own method finds epsilon within a thousandth of the accountant's bracket, from both sides."""
     certificate = privacy_certificate(HISTORIES[name], delta)
     epsilon, stated, found = confirm(json.dumps(certificate))
     assert epsilon == certificate["statement"]["epsilon"] <= certificate["bracket"]["upper"] * 1.001 * (1 + 1e-5)
@@ -64,10 +58,7 @@ def test_a_calibrated_plan_can_be_certified_with_little_room() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 def test_the_checker_agrees_with_the_closed_form_of_full_batches(epsilon: float) -> None:
-    """The checker agrees with the closed form of full batches (Dong, Roth and Su 2022).
-
-    T releases with noise multiplier s are mu-GDP with mu = sqrt(T)/s.
-    """
+    """T releases with noise multiplier s are mu-GDP with mu = sqrt(T)/s (Dong, Roth and Su 2022)."""
     mu = math.sqrt(20) / 5
     exact = ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
     part = checker.read_part(privacy_certificate(Step(5.0, FullBatch(), "add-remove") * 20, 1e-5)["history"][0])
@@ -153,10 +144,7 @@ def test_what_is_no_certificate_is_refused(text: str) -> None:
 
 
 def test_the_checker_runs_alone(tmp_path: Path) -> None:
-    """The checker runs alone, from a copy of its file outside the package.
-
-    It imports python-flint and nothing else that is not Python's own.
-    """
+    """From a copy of its file outside the package: it imports python-flint and nothing else that is not Python's."""
     source = Path(checker.__file__)
     tree = ast.parse(source.read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -201,10 +189,7 @@ def test_what_the_checker_does_not_know_is_not_certified(history: History, named
 
 
 def test_what_is_written_at_the_ends_of_the_ranges_is_confirmed() -> None:
-    """Certificates at the ends of the ranges are confirmed, since the writer refuses what the checker would.
-
-    They have little noise and a large epsilon, a small epsilon, or many parts.
-    """
+    """The writer refuses what the checker would: little noise and a large epsilon, a small epsilon, or many parts."""
     ends = [Step(1 / 15.9, FullBatch(), "replace-one") * 1, Step(1e6, FullBatch(), "add-remove") * 1]
     for history in (
         *ends,

@@ -1,10 +1,8 @@
-"""Tests of an attacker's gain.
-
-Its brackets hold closed forms of Gaussian releases, quadrature of one step, and simple attacks.
-"""
+"""An attacker's gain, against closed forms of Gaussian releases, quadrature of one step, and simple attacks."""
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +41,7 @@ def plain(mu: float) -> History:
 
 @pytest.mark.parametrize("mu", [0.05, 0.7, 2.0, 5.0])
 def test_full_batches_have_the_risk_of_a_gaussian_shift(mu: float) -> None:
-    """With full batches the risk is that of a Gaussian shift (Dong, Roth and Su 2022).
-
-    T releases with noise s are a test of N(0, 1) against N(mu, 1), mu = sqrt(T)/s.
-    """
+    """T releases with noise s are a test of N(0, 1) against N(mu, 1), mu = sqrt(T)/s (Dong, Roth and Su 2022)."""
     history = plain(mu)
     holds(advantage(history), 2 * ndtr(mu / 2) - 1)
     for rate in (1e-12, 1e-4, 0.05, 0.5, 0.99):
@@ -59,10 +54,7 @@ def test_full_batches_have_the_risk_of_a_gaussian_shift(mu: float) -> None:
 
 @pytest.mark.parametrize(("s", "q"), [(1.0, 0.3), (0.5, 0.05)])
 def test_one_sampled_step_has_the_risk_of_quadrature(s: float, q: float) -> None:
-    """One sampled step has the risk that quadrature gives.
-
-    For a replaced record P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1), and both directions are alike.
-    """
+    """P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1), and both directions are alike."""
     history = Step(s, Poisson(q), "replace-one") * 1
 
     def density(x: float, centre: int) -> float:
@@ -94,11 +86,9 @@ def test_a_few_deltas_give_valid_ends(mu: float, rate: float) -> None:
             assert one.upper <= exact * (1 + 1e-6)
         if looks >= 5:
             assert one.lower >= exact * 0.96
-    with pytest.raises(ValueError, match=r"^looks must be"):
-        attack(plain(mu), rate, looks=0)
 
 
-@pytest.mark.parametrize(("s", "q", "steps"), [(0.6, 1e-3, 100), (1.0, 0.2, 20)])
+@pytest.mark.parametrize(("s", "q", "steps"), [(0.8, 1e-2, 50), (1.0, 0.2, 20)])
 def test_a_few_deltas_agree_with_many(s: float, q: float, steps: int) -> None:
     history = Step(s, Poisson(q), "replace-one") * steps
     for rate in (1e-4, 0.01, 0.3):
@@ -112,10 +102,7 @@ def test_a_few_deltas_agree_with_many(s: float, q: float, steps: int) -> None:
 
 
 def test_no_simple_attack_beats_the_bound() -> None:
-    """A simple attack, with the sum of the releases as its score, does not beat the bound.
-
-    There are 200,000 runs of 30 Poisson steps, with the record and without.
-    """
+    """With the sum of the releases as its score: 200,000 runs of 30 Poisson steps, with the record and without."""
     steps, q, s, runs = 30, 0.2, 0.8, 200_000
     draw = np.random.default_rng(7)
     without = draw.normal(size=runs) * s * math.sqrt(steps)
@@ -160,27 +147,24 @@ def test_calibration_inverts_the_closed_form() -> None:
     assert found.lower <= math.sqrt(10) / mu <= found.upper
 
 
-@pytest.mark.parametrize("target", [0, 1, -0.1, math.nan, "0.1"])
-def test_a_target_outside_its_range_is_refused(target: float) -> None:
-    with pytest.raises(ValueError, match=r"^target must be"):
-        calibrate_risk(advantage, target, plain)
+@pytest.mark.parametrize(
+    ("ask", "values", "named"),
+    [
+        (lambda target: calibrate_risk(advantage, target, plain), (0, 1, -0.1, math.nan, "0.1"), "target must be"),
+        (lambda rate: true_positive_rate(plain(1), rate), (0, 1.5, -1, math.nan), "false_positive_rate must be"),
+        (lambda prior: success(plain(1), prior), (0, 1, math.nan), "prior must be"),
+        (lambda looks: attack(plain(1), 0.01, looks=looks), (0,), "looks must be"),
+    ],
+)
+def test_a_number_outside_its_range_is_refused(ask: Any, values: tuple[Any, ...], named: str) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{named}"):
+            ask(value)
 
 
 def test_a_target_that_needs_no_noise_is_refused() -> None:
     with pytest.raises(PreconditionError, match=r"^target must be below the risk of little noise"):
         calibrate_risk(advantage, 0.5, lambda noise: Step(noise, Poisson(0.01), "add-remove") * 3)
-
-
-@pytest.mark.parametrize("rate", [0, 1.5, -1, math.nan])
-def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"^false_positive_rate must be"):
-        true_positive_rate(plain(1), rate)
-
-
-@pytest.mark.parametrize("prior", [0, 1, math.nan])
-def test_a_prior_outside_its_range_is_refused(prior: float) -> None:
-    with pytest.raises(ValueError, match=r"^prior must be"):
-        success(plain(1), prior)
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "zero-out"])
