@@ -1,3 +1,5 @@
+"""Noise on integers beside continuous noise: sums over all outputs, laws point by point, and exact arithmetic."""
+
 import math
 from fractions import Fraction
 
@@ -7,80 +9,57 @@ from numpy.typing import NDArray
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.discrete import KERNEL, discrete_gap, discrete_scale
-from dpzero_theory.privacy.step import Release
+from tests.privacy import oracle
+from tests.privacy.oracle import made
 
 Array = NDArray[np.float64]
 
 
-def brute_force(epsilon: float, sigma: float, shift: Array, q: float, steps: int, pair: str, reach: int = 12) -> float:
-    """Returns delta of T = `steps` Poisson-subsampled discrete Gaussian releases, summed over all outputs.
+def brute_force(epsilon: float, sigma: float, shift: tuple[int, ...], q: float, steps: int, relation: str) -> float:
+    """Returns delta of so many Poisson-subsampled discrete Gaussian releases whose record moves the sum by an integer
+    vector, summed over all outputs up to 12 standard deviations."""
+    reach = int(12 * sigma) + max(shift)
+    axis = np.arange(-reach, reach + 1)
+    total = np.exp(-(axis.astype(float) ** 2) / (2 * sigma**2)).sum()
 
-    Args:
-        epsilon: the epsilon of the delta.
-        sigma: the standard deviation of the noise.
-        shift: the integer vector by which a record moves the sum.
-        q: the sampling rate.
-        steps: T.
-        pair: whether the first data set has the record ("remove"), the second ("add"), or both have one ("replace").
-        reach: outputs up to this many standard deviations are summed.
-    """
-    axis = np.arange(-int(reach * sigma) - int(abs(shift).max()), int(reach * sigma) + int(abs(shift).max()) + 1)
-    weights = np.exp(-(axis.astype(float) ** 2) / (2 * sigma**2)).sum()
-
-    def law(sign: float) -> Array:
+    def law(sign: int) -> Array:
         found = np.ones(1)
         for entry in shift:
-            found = np.outer(found, np.exp(-((axis - sign * entry) ** 2) / (2 * sigma**2)) / weights).ravel()
+            found = np.outer(found, np.exp(-((axis - sign * entry) ** 2) / (2 * sigma**2)) / total).ravel()
         return found
 
-    used = {"remove": (1, None), "add": (None, 1), "replace": (1, -1)}[pair]
-    p, q_law = (law(0) if sign is None else (1 - q) * law(0) + q * law(sign) for sign in used)
-    first, second = p, q_law
-    for _ in range(steps - 1):
-        first, second = np.outer(first, p).ravel(), np.outer(second, q_law).ravel()
-    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+    couple = [(1 - q) * law(0) + q * law(sign) for sign in (1, -1 if relation == "replace-one" else 0)]
+    first, second = oracle.power((couple[0], couple[1]), steps)
+    return max(float(np.maximum(p - math.exp(epsilon) * r, 0).sum()) for p, r in ((first, second), (second, first)))
 
 
-PAIRS = {"add-remove": ("remove", "add"), "replace-one": ("replace",)}
-
-
-def bound(epsilon: float, multiplier: float, q: float, steps: int, relation: str, gap: float) -> float:
-    history = [Release(multiplier, steps, sampling="poisson", relation=relation, sample_rate=q)]
+def bound(epsilon: float, noise: float, q: float, steps: int, relation: str, gap: float) -> float:
+    history = made(noise, steps, q, relation, sampling="poisson")
     return math.exp(gap) * delta_of_history(history, epsilon - 2 * gap).upper
 
 
 @pytest.mark.parametrize("tau", [0.5, 1.0])
-@pytest.mark.parametrize("relation", PAIRS)
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("q", [0.3, 1.0])
-@pytest.mark.parametrize(("shift", "multiplier"), [((1,), 1.0), ((3,), 0.8), ((1, 2), 0.7)])
+@pytest.mark.parametrize(("shift", "noise"), [((1,), 1.0), ((3,), 0.8), ((1, 2), 0.7)])
 def test_the_bound_holds_against_the_sum_over_all_outputs(
-    tau: float, relation: str, q: float, shift: tuple[int, ...], multiplier: float
+    tau: float, relation: str, q: float, shift: tuple[int, ...], noise: float
 ) -> None:
-    vector = np.array(shift)
-    levels = float(np.linalg.norm(vector))
-    sigma = math.hypot(multiplier * levels, tau)
-    steps = 2 // len(vector)
-    gap = discrete_gap(2, tau)
+    sigma, steps, gap = math.hypot(noise * float(np.linalg.norm(shift)), tau), 2 // len(shift), discrete_gap(2, tau)
     for epsilon in (0.3, 1.0):
-        exact = max(brute_force(epsilon, sigma, vector, q, steps, pair) for pair in PAIRS[relation])
-        assert exact <= bound(epsilon, multiplier, q, steps, relation, gap) * (1 + 1e-9)
+        exact = brute_force(epsilon, sigma, shift, q, steps, relation)
+        assert exact <= bound(epsilon, noise, q, steps, relation, gap) * (1 + 1e-9)
 
 
 def test_without_the_kernel_the_lattice_is_less_private_than_the_continuous_gaussian() -> None:
-    """Without widening the noise, the lattice is less private than the continuous Gaussian, so these tests can fail.
-
-    A standard deviation of multiplier * levels alone breaks the bound by a quarter.
-    """
-    exact = max(brute_force(1.0, 0.3, np.array([1]), 0.3, 1, pair) for pair in PAIRS["add-remove"])
+    """Noise that is not widened breaks the bound by a quarter, so that these tests can fail."""
+    exact = brute_force(1.0, 0.3, (1,), 0.3, 1, "add-remove")
     assert exact > 1.2 * bound(1.0, 0.3, 0.3, 1, "add-remove", 0.0)
 
 
 @pytest.mark.parametrize(("tau", "sigma"), [(0.5, 0.51), (0.5, 2.1), (0.75, 0.8), (2.0, 3.7)])
 def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau: float, sigma: float) -> None:
-    """The discrete law is, at each point, within the stated ratio of a Gaussian law that is rounded.
-
-    The trapezoid rule is exact to rounding for such integrands; with sigma near tau much of the ratio is used.
-    """
+    """The trapezoid rule is exact to rounding for such integrands; with sigma near tau much of the ratio is used."""
     integers = np.arange(-40, 41)
     centre = integers[integers == 0]
     law = np.exp(-((integers - centre) ** 2) / (2 * sigma**2))
@@ -98,10 +77,7 @@ def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau:
 
 
 def test_a_full_batch_agrees_with_the_convolved_laws() -> None:
-    """For full batches the bound agrees with the law of the sum of T = 40 releases, computed by FFT.
-
-    The scale is 602, and no use is made of the form of the privacy loss.
-    """
+    """With that of the sum of 40 releases by FFT: no use is made of the form of the privacy loss."""
     levels, steps, multiplier, epsilon = 50, 40, 12.0, 1.0
     scale = discrete_scale(multiplier, levels)
     width = 8 * scale * math.ceil(math.sqrt(steps))
@@ -109,7 +85,7 @@ def test_a_full_batch_agrees_with_the_convolved_laws() -> None:
     law = np.fft.irfft(np.fft.rfft(np.fft.ifftshift(one / one.sum())) ** steps, one.size)
     p = np.fft.fftshift(law)
     exact = float(np.maximum(p - math.exp(epsilon) * np.roll(p, 2 * levels * steps), 0)[width // 4 : -width // 4].sum())
-    history = [Release(multiplier, steps, sampling="full", relation="replace-one", mechanism="discrete-gaussian")]
+    history = made(multiplier, steps, relation="replace-one", mechanism="discrete-gaussian")
     found = delta_of_history(history, epsilon)
     assert found.lower * (1 - 5e-3) <= exact <= found.upper
     assert found.upper <= exact * 1.005

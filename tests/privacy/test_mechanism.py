@@ -29,10 +29,7 @@ def test_the_words_that_runs_take() -> None:
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize(("multiplier", "levels"), [(0.3, 1), (2.5, 7), (1e-6, 2**30), (0.1 + 0.2, 10)])
 def test_the_parameter_is_never_too_small(name: str, multiplier: float, levels: int) -> None:
-    """The parameter of the noise is never too small, in exact arithmetic.
-
-    On a lattice it is an integer, at most three above what is asked for.
-    """
+    """In exact arithmetic; on a lattice it is an integer, at most three above what is asked for."""
     law, asked = MECHANISMS[name], Fraction(multiplier) * levels
     scale = law.scale(multiplier, levels)
     if law.lattice:
@@ -44,10 +41,7 @@ def test_the_parameter_is_never_too_small(name: str, multiplier: float, levels: 
 
 @pytest.mark.parametrize(("name", "variance"), [("gaussian", 49.0), ("discrete-gaussian", 49.0), ("laplace", None)])
 def test_a_draw_has_the_parameter_and_the_shape(name: str, variance: float | None) -> None:
-    """Draws have the stated variance and shape.
-
-    There are 20,000 draws from one seed; the variance of the discrete Laplace law is 2 r/(1 - r)^2, r = e^(-1/b).
-    """
+    """20,000 draws from one seed; the variance of the discrete Laplace law is 2 r/(1 - r)^2, r = e^(-1/b)."""
     law = MECHANISMS[name]
     drawn = law.draw(SeededNoise(5), 7, (20_000,))
     assert drawn.dtype == (np.int64 if law.lattice else np.float64)

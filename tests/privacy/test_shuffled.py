@@ -10,12 +10,11 @@ from scipy import stats
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import Shuffled, sampling_of
-from dpzero_theory.privacy.step import Release
-from tests.privacy.oracle import exact_delta
+from tests.privacy.oracle import exact_delta, made
 
 
-def shuffled(noise: float, steps: int, rate: float, relation: str) -> Release:
-    return Release(noise, steps, sampling="shuffled", relation=relation, sample_rate=rate)
+def shuffled(noise, steps, rate, relation, **more):
+    return made(noise, steps, rate, relation, sampling="shuffled", **more)
 
 
 def epoch(values: tuple[float, ...], batch: int, steps: int, s: float, points: int) -> np.ndarray:
@@ -56,9 +55,9 @@ def test_delta_of_one_epoch_against_all_orders(relation, n, batch, steps, s, poi
 @pytest.mark.parametrize("relation", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("steps", [1, 100, 250])
 def test_it_costs_what_any_order_does(relation, steps):
-    drawn = {"relation": relation, "sample_rate": 0.01}
     one, other = (
-        epsilon_of_history(Release(1.5, steps, sampling=kind, **drawn), 1e-5) for kind in ("shuffled", "fixed-order")
+        epsilon_of_history(made(1.5, steps, 0.01, relation, sampling=kind), 1e-5)
+        for kind in ("shuffled", "fixed-order")
     )
     assert one.upper == other.upper
     assert any("none is proved for batches of one size" in note for note in one.notes)
@@ -83,7 +82,7 @@ def test_noise_is_calibrated_to_the_upper_end_and_whole_batches_are_full():
         (lambda: sampling_of("shuffled", math.nan), "^sample_rate must be"),
         (lambda: Shuffled(0.3).batch_size(7), r"^sample_rate \* n must be an integer"),
         (
-            lambda: Release(1.0, 3, sampling="shuffled", relation="zero-out", sample_rate=0.1, mechanism="laplace"),
+            lambda: shuffled(1.0, 3, 0.1, "zero-out", mechanism="laplace"),
             "^sampling must be one of full, poisson with mechanism laplace",
         ),
     ],
