@@ -14,7 +14,7 @@ from dpzero_theory.privacy.bracket import Bracket
 
 
 def deployment(statement: Statement) -> dict[str, Any]:
-    """Returns the statement's content by section; all numbers and texts are those of the statement.
+    """Return the statement's content by section; all numbers and texts are those of the statement.
 
     Epsilon is given as a bracket: `lower` and `upper` are certified bounds on the smallest epsilon that holds at this
     delta, and the claim is `upper`. None stands for an infinite end, for which JSON has no number.
@@ -77,7 +77,7 @@ def deployment(statement: Statement) -> dict[str, Any]:
 
 
 def _ends(bracket: Bracket) -> dict[str, float | None]:
-    """Returns both ends of a bracket under the names lower and upper; None stands for an infinite one."""
+    """Return both ends of a bracket under the names lower and upper; None stands for an infinite one."""
     return {
         name: end if math.isfinite(end) else None for name, end in (("lower", bracket.lower), ("upper", bracket.upper))
     }

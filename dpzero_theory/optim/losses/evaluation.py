@@ -39,7 +39,7 @@ _STEP: ContextVar[int] = ContextVar("step", default=0)
 
 
 def step_now() -> int:
-    """Returns the number of the step, from 0, for which losses are being evaluated; 0 outside of a step.
+    """Return the number of the step, from 0, for which losses are being evaluated; 0 outside of a step.
 
     Losses and collate functions that draw at random can seed their draws with it and with what is the record's own.
     They then draw alike at all points of a step, as they must, and differently in another step.

@@ -29,7 +29,7 @@ from dpzero_theory.optim.weights.module import Weights
 
 KEY_BYTES = 32
 """The length, in bytes, of the secret key under which a run's records are digested."""
-RECORDS = 1000
+MOST_READ = 1000
 """How many records of a data set, evenly spread, are read at most for a digest (`of_records`)."""
 
 
@@ -75,18 +75,22 @@ def versions() -> str:
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of all records of a TensorDataset, or of up to `RECORDS` = 1000 of another data set,
-    evenly spread over it.
+    """Return the HMAC-SHA-256 of a TensorDataset's records, or of at most 1,000 records of another data set, evenly
+    spread over it.
 
-    It is "" for records that cannot be compared: those that cannot be pickled, or that differ from one reading to the
-    next though the global random generators are reset (`records.each`). A record that cannot be read enters as a fixed
-    word in its place.
+    A record that cannot be read enters as a fixed word in its place.
 
-    data: a data set with a length. key: the run's secret key.
+    Args:
+        data: a data set with a length.
+        key: the run's secret key.
+
+    Returns:
+        The hexadecimal digits, or "" for records that cannot be compared: that cannot be pickled, or differ from one
+        reading to the next though the global random generators are reset (`records.each`).
     """
     if isinstance(data, TensorDataset):
         return _digest(data.tensors, key)
-    count = min(len(data), RECORDS)
+    count = min(len(data), MOST_READ)
     first, second = (of_all(each(data, (i * len(data) // count for i in range(count))), key) for _ in range(2))
     return first if first == second else ""
 

@@ -76,15 +76,24 @@ def examine(
     isolation: str,
     points_at_once: int = 1,
 ) -> Evaluation:
-    """Test that the losses keep records apart, as the module's docstring says. Returns what evaluates them in the run.
+    """Test that the losses keep records apart, as the module's docstring says.
 
-    weights: the trainable ones of the module. losses, data, collate: the run's loss function, records, and the function
-    that makes a batch of records. plan: what the run does. ranks: its processes. micro_batch: how many records it
-    evaluates at a time. isolation: a name in `ISOLATIONS`; if it is empty, only the shape of two records' losses is
-    tested. points_at_once: how many points the run evaluates in one pass; above 1, two records must get the losses in
-    one pass that each point gives by itself.
+    Args:
+        weights: the trainable weights of the module.
+        losses, data, collate: the run's loss function, its records, and the function that makes a batch of records.
+        plan: what the run does.
+        ranks: the processes of the run.
+        micro_batch: how many records the run evaluates at a time.
+        isolation: a name in `ISOLATIONS`; if it is empty, only the shape of two records' losses is tested.
+        points_at_once: how many points the run evaluates in one pass. Above 1, two records must get the losses in one
+            pass that each point gives by itself.
 
-    Raises ValueError where the losses do not keep records apart, or what they raise; the module is then as it was.
+    Returns:
+        What evaluates the losses in the run.
+
+    Raises:
+        ValueError: the losses do not keep records apart. The module is then as it was.
+        Exception: what the losses raise for every record.
     """
     evaluation = Evaluation(losses, fetcher(data, collate))
     places, few = np.unique(np.arange(_TRIED) * plan.n // _TRIED), min(2, micro_batch)
@@ -132,10 +141,10 @@ def _require_no_shared_columns(module: nn.Module) -> None:
 
 
 def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> None:
-    """Raise ValueError, naming ranks, where the records that were evaluated first got other losses than on rank 0.
+    """Raise ValueError, naming ranks, where a rank gave the first records other losses than rank 0 gave them.
 
-    They are the same records on every rank. found: for each rank their losses, and the largest relative rounding of an
-    operation behind these (`Trace.coarsest`). exact: whether bits must agree; else losses may differ by rounding.
+    found: for each rank the losses, and the largest relative rounding of an operation behind them (`Trace.coarsest`).
+    exact: whether bits must agree; else losses may differ by rounding.
     """
     first, coarsest = found[0]
 
@@ -176,8 +185,10 @@ def _require_derivatives(values: Array, plan: Plan) -> None:
 def visible(shift: float, expected_batch: float, clip: float) -> bool:
     """Whether rounding can move the sum of a batch's differences by a tenth of the clip or more: B s >= C/10.
 
-    shift: s, by how much rounding can move one record's difference, >= 0. expected_batch: B > 0, the expected number of
-    records in a batch. clip: C >= 0; False where it is 0, since differences are then not clipped.
+    Args:
+        shift: s >= 0, by how much rounding can move one record's difference.
+        expected_batch: B > 0, the expected number of records in a batch.
+        clip: C >= 0. The answer is False where it is 0, since differences are then not clipped.
     """
     return bool(clip) and not shift * expected_batch < _VISIBLE * clip
 

@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from dpzero_theory.optim.losses.records import Data, drawing_alike, drawn_records, seed_of
 
-_IGNORED = -100
-"""The value of the label of a token that is not to be predicted, which torch and transformers ignore."""
+_IGNORED = -100  # the label of a token that is not to be predicted
 
 
 def masks(collate: object) -> bool:
@@ -29,7 +28,9 @@ def masks(collate: object) -> bool:
 class Masked:
     """A data set whose records are those of another, masked by a collator.
 
-    data: the records, as the collator takes them. collate: the collator, for which `masks` is true.
+    Args:
+        data: the records, as the collator takes them.
+        collate: the collator, for which `masks` is true.
     """
 
     def __init__(self, data: Data, collate: Any) -> None:

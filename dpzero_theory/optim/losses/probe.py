@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.check import Array
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses, Shape, on_host, shape_of
-from dpzero_theory.optim.losses.identity import RECORDS, of_all
+from dpzero_theory.optim.losses.identity import MOST_READ, of_all
 from dpzero_theory.optim.losses.records import Alike, Collate, Data, each, fetcher, length_of
 from dpzero_theory.optim.losses.trace import Trace
 from dpzero_theory.optim.plan import Plan
@@ -171,9 +171,16 @@ class Look:
 def evaluable(work: Callable[[Indices], T], look: Look, records: Indices) -> T:
     """Return work(records) or, where a loss or the reading raises, `work` for the records that can be evaluated.
 
-    records: numbers of records. look: says of each record whether it can be evaluated by itself. In a run a record
-    whose loss raises counts as 0, so it is left out here and nothing is said. An error that every record raises by
-    itself is raised, and so is one that only several together raise: it is a fault of the losses or of `collate`.
+    In a run a record whose loss raises counts as 0, so it is left out here and nothing is said.
+
+    Args:
+        work: a function of numbers of records.
+        look: says of each record whether it can be evaluated by itself.
+        records: the numbers.
+
+    Raises:
+        Exception: an error that every record raises by itself, or that only several records raise together. It is a
+            fault of the losses or of `collate`.
     """
     try:
         return work(records)
@@ -193,12 +200,20 @@ def probe(
 ) -> ProbeResult:
     """Test that the losses keep records apart, in fewer than ten evaluations of a micro-batch as the run makes it.
 
-    weights: the trainable ones of the module. losses, data, collate: the run's loss function, records, and the function
-    that makes a batch of records. plan: what the run does. rows: the number of records in a micro-batch. mode: how
-    it is made sure that a record's loss depends on no other record, a name in `isolation.ISOLATIONS`.
+    Args:
+        weights: the trainable weights of the module.
+        losses, data, collate: the run's loss function, its records, and the function that makes a batch of records.
+        plan: what the run does.
+        rows: the number of records in a micro-batch.
+        mode: a name in `isolation.ISOLATIONS`.
 
-    Returns what was measured. Raises ValueError in one line that says what was seen, or what the losses raise
-    (`evaluable`). The module's buffers are then as they were.
+    Returns:
+        What was measured.
+
+    Raises:
+        ValueError: the losses do not keep records apart; the message says what was seen. The module's buffers are then
+            as they were.
+        Exception: what the losses raise for every record (`evaluable`).
     """
     largest = plan.sampling.batch_size(plan.n)
     if largest is None:
@@ -233,10 +248,13 @@ def probe(
 def require_signal(look: Look, plan: Plan, rows: int) -> None:
     """Raise ValueError where a run would spend its budget on records from which it learns nothing.
 
-    That is so if more than `_MOST_LOST` of `_LOOKED_AT` records cannot be read, or have no finite loss, or if none of
-    the losses changes from one point of a step to another, though they have derivatives.
+    More than a quarter of 32 records cannot be read or have no finite loss, or none of the losses changes from one
+    point of a step to the other, though they have derivatives.
 
-    look: evaluates records at two points. plan: the run's. rows: how many records are evaluated at a time.
+    Args:
+        look: evaluates records at two points.
+        plan: what the run does.
+        rows: how many records are evaluated at a time.
     """
     places = np.unique(np.arange(_LOOKED_AT) * plan.n // _LOOKED_AT)
     values, said = [], ""
@@ -431,8 +449,8 @@ def _require_same_batch(seen: _Seen, reference: _Seen) -> None:
 
 def _require_one_shape(data: Data, collate: Collate) -> None:
     """Raise ValueError unless all records of `data`, each made a batch by `collate` alone, have one shape. At most
-    `RECORDS` = 1000 of them, evenly spread, are read, and those that cannot be read are passed over."""
-    fetch, count = fetcher(data, collate), min(len(data), RECORDS)
+    1,000 of them, evenly spread, are read, and those that cannot be read are passed over."""
+    fetch, count = fetcher(data, collate), min(len(data), MOST_READ)
     shapes = set()
     for index in range(count):
         with suppress(Exception):  # a record that cannot be read counts as 0

@@ -27,7 +27,7 @@ record and its answer alone."""
 
 
 def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: float = 1.0, samples: int = 1) -> Losses:
-    """Returns the loss function 1 - (mean reward of the model's answers), which lies between 0 and 1.
+    """Return the loss function 1 - (mean reward of the model's answers), which lies between 0 and 1.
 
     The batch must be a mapping with `input_ids` and `attention_mask` of prompts, filled up on the left
     (`tokenizer.padding_side = "left"`) to one length for all records; a collate function may add whatever the reward
@@ -76,7 +76,7 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
 
 
 def _rewards(given: Any, count: int) -> Tensor:
-    """Returns the rewards as a float64 tensor of shape (count,). given: what the reward function has returned. Raises
+    """Return the rewards as a float64 tensor of shape (count,). given: what the reward function has returned. Raises
     ValueError where that is not one number in [0, 1] for each of `count` records; NaN is refused."""
     try:
         values = torch.as_tensor(given, dtype=torch.float64).cpu()
@@ -91,7 +91,7 @@ def _rewards(given: Any, count: int) -> Tensor:
 
 
 def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int, tokens: int) -> Callable[[int, int], Tensor]:
-    """Returns a function (t, vocabulary) -> the Gumbel numbers for token t of each answer, shape (batch, vocabulary).
+    """Return a function (t, vocabulary) -> the Gumbel numbers for token t of each answer, shape (batch, vocabulary).
 
     That function must be called for t = 0 to tokens - 1 in order; vocabulary is the number of words. A record's numbers
     depend on its unpadded prompt, `step` and `sample` alone. prompts, mask: as in `_answers`. step: the number of the
@@ -120,7 +120,7 @@ def _answers(
     temperature: float,
     noise: Callable[[int, int], Tensor] | None,
 ) -> Tensor:
-    """Returns the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning.
+    """Return the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning.
 
     prompts, mask: the tokens of the prompts, and 1 where there is one and 0 where there is padding, shape (batch,
     length). tokens: the length of the answers. temperature: T > 0, by which logits are divided. noise: a function (t,
@@ -143,7 +143,7 @@ def _answers(
 
 
 def _text(tokenizer: Any, answer: list[int]) -> str:
-    """Returns the text that `tokenizer` gives for an answer's tokens up to the first end-of-text token, without special
+    """Return the text that `tokenizer` gives for an answer's tokens up to the first end-of-text token, without special
     tokens."""
     end = tokenizer.eos_token_id
     kept = answer[: answer.index(end)] if end in answer else answer

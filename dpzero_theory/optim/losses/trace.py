@@ -31,12 +31,15 @@ _ODD = 0x9E3779B1
 class Trace(TorchDispatchMode):
     """A context manager that records the operations on tensors inside it.
 
-    rows: the number of records of the batch, for digests of what each record gets; 0 for no digests.
-    operations: name, shapes and types of the results of each operation, in order.
-    coarsest: the coarsest relative rounding of any operation: the largest distance from 1 to the next number, over all
-    types that floating-point results had.
-    reads: the first operation that hands a value to the program (as a number or a shape), after which what the program
-    does may depend on values; empty if there was none.
+    Args:
+        rows: the number of records of the batch, for digests of what each record gets; 0 for no digests.
+
+    Attributes:
+        operations: name, shapes and types of the results of each operation, in order.
+        coarsest: the coarsest relative rounding of any operation: the largest distance from 1 to the next number, over
+            all types that floating-point results had.
+        reads: the first operation that hands a value to the program (as a number or a shape), after which what the
+            program does may depend on values; empty if there was none.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -61,13 +64,17 @@ class Trace(TorchDispatchMode):
         return result
 
     def first_difference(self, other: "Trace", here: Indices, there: Indices) -> str:
-        """Return the name of the first operation that gave some records other bits than in another trace; "" if none.
+        """Return the name of the first operation that gave some records other bits than in another trace.
 
-        If the traces do not have the same operations, the text says so.
+        A result passes if it agrees for any way of assigning its parts to records. It passes too if it is equal as a
+        whole, since it may be a function of the weights alone.
 
-        here, there: the places of the same records in this trace's batch and in that of `other`. A result passes if it
-        agrees for any way of assigning its parts to records. It passes too if it is equal as a whole, since it may be a
-        function of the weights alone.
+        Args:
+            other: the other trace.
+            here, there: the places of the same records in this trace's batch and in the batch of `other`.
+
+        Returns:
+            The name; "" if there is none, and a sentence if the traces do not have the same operations.
         """
         if [name for name, _ in self._digests] != [name for name, _ in other._digests]:
             return "the operations are not the same"

@@ -42,7 +42,10 @@ COMBINED = ("mean", "sum")
 class ByUser:
     """A map-style data set whose record i is the list of the texts of user i; `by_user` makes it.
 
-    texts: the data set of texts. places: for each user the numbers of their texts. at_most, combined: as in `by_user`.
+    Args:
+        texts: the data set of texts.
+        places: for each user the numbers of their texts.
+        at_most, combined: as in `by_user`.
     """
 
     def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None, combined: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpzero_theory.optim.losses.identity import RECORDS, layout, new_key, of_losses, of_records
+from dpzero_theory.optim.losses.identity import MOST_READ, layout, new_key, of_losses, of_records
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from tests import forks
@@ -86,7 +86,7 @@ def test_every_entry_of_tensors_counts_and_a_thousand_of_others_and_the_key() ->
     other.tensors[1][37] *= -1
     assert of_records(rows, KEY) != of_records(other, KEY)
     assert of_records(rows, KEY) != of_records(rows, new_key())
-    many, changed = list(range(2 * RECORDS)), list(range(2 * RECORDS))
+    many, changed = list(range(2 * MOST_READ)), list(range(2 * MOST_READ))
     changed[3] = 0
     assert of_records(Rows(many), KEY) == of_records(Rows(changed), KEY)
     changed[2] = 0
