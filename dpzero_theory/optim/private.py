@@ -51,7 +51,7 @@ from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
-from dpzero_theory.optim.files.new_folder import require_new, resolved
+from dpzero_theory.optim.files.new_folder import require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
@@ -466,7 +466,7 @@ def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, how: dict[str, Any
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     if folder is not None and not how["resume"]:
-        ranks.lead(lambda: require_new(resolved(Path(folder))))
+        ranks.lead(lambda: require_new(Path(folder)))
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     ranks.require_as_first(

@@ -304,7 +304,7 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     Args:
         module: with the weights that the run began with.
     """
-    header, records = read(Path(path))
+    header, records, _ = read(Path(path))
     weights = weights_of(header, module)
     require_initial(header, weights)
     if not header.plan.scalars:

@@ -45,7 +45,7 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
         folder: the folder of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile.
     """
     inside = Path(folder, OF_TRAINER)  # of a Trainer's output folder, as `verify` takes it
-    header, records = read(inside if inside.is_dir() else Path(folder))
+    header, records, _ = read(inside if inside.is_dir() else Path(folder))
     plan = header.plan
     if plan.law is None or not plan.scalars:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")

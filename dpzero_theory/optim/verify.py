@@ -37,10 +37,10 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
 
     from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
     from dpzero_theory.optim.files.deployment import deployment
-    from dpzero_theory.optim.files.folder import OF_TRAINER, both
+    from dpzero_theory.optim.files.folder import OF_TRAINER
     from dpzero_theory.optim.files.page import page
     from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, spending_curve, statement
-    from dpzero_theory.optim.files.transcript import RUN, Content, contents
+    from dpzero_theory.optim.files.transcript import RUN, Content, read
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
     from dpzero_theory.optim.run import Moves, require_initial, weights_of
@@ -123,10 +123,10 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
 
 def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     try:
-        if not contents(folder)[0].header.private:
+        content = read(folder)
+        if not content.header.private:
             return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
-        content, account = both(folder)
-        claimed = statement(content, account)
+        claimed, account = statement(content), content.account
     except _REFUSALS as error:
         return Report([Finding("files", " ".join(str(error).split()), holds=False)])
     plan, header, cost = content.header.plan, content.header, claimed.costs[0]
@@ -139,7 +139,7 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
     found += [Finding(name, claimed.facts[name]) for name in ("differences", "update")]
     known = None if header.isolation in ("", *ISOLATIONS) else False
     found.append(Finding("isolation", header.isolation or "not looked at", known))
-    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {account.settings.mechanism}"))
+    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {plan.settings.mechanism}"))
     found.append(Finding("noise on the lattice", plan.scale))
     found.append(_numbers(content))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))

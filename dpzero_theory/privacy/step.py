@@ -276,24 +276,13 @@ class History(Sequence[Release]):
         return " + ".join(f"{part.step} * {part.steps}" for part in self._parts) or "History()"
 
 
-class Chosen(list[Release]):
-    """Steps whose noise, batches or number were chosen from what earlier ones released: the history of an adaptive
-    ledger. `releases_of` refuses it, since such steps may cost more than the same steps cost as a plan."""
-
-
 Steps = Step | Release | History | Iterable["Step | Release | History"]
 """The types that functions take as a history. They are a step, a release, a history, or an iterable of these, in
 order."""
 
 
 def releases_of(history: Steps) -> tuple[Release, ...]:
-    """The releases that make up a history, which may have any form of `Steps`. Raises ValueError for anything else, and
-    for steps that were chosen as one went (`Chosen`)."""
-    if isinstance(history, Chosen):
-        rule = "history must be planned, with noise, batches and number of steps fixed before the first one"
-        raise ValueError(
-            f"{rule}; got that of an adaptive ledger, whose cost its privacy.filter.Filter counts (report)"
-        )
+    """The releases that make up a history, which may have any form of `Steps`. Raises ValueError for anything else."""
     if isinstance(history, Release):
         return (history,)
     if isinstance(history, Step):

@@ -201,10 +201,8 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
     assert delta_of_history(run.history, target).upper <= delta
     run.close()
     with Ledger.open(tmp_path / "run.sqlite") as ledger:
-        report = ledger.report()
-        assert ledger.history == run.history
-    assert (report.epsilon_spent, report.epsilon_planned, report.releases_left) == (spent, spent, 0)
-    assert (report.target_epsilon, report.target_delta) == (target, delta)
+        assert (ledger.history, ledger.epsilon(), ledger.releases_left) == (run.history, spent, 0)
+        assert (ledger.account.target_epsilon, ledger.account.target_delta) == (target, delta)
     assert epsilon_of_runs([tmp_path], delta, planned=True) == spent
 
 

@@ -48,13 +48,13 @@ def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]
     told = json.loads(capsys.readouterr().out)
     findings = {line["name"]: line["value"] for line in told["findings"]}
     with Ledger.open(folder / "run.sqlite") as ledger:
-        report = ledger.report()
+        spent = ledger.epsilon()
     assert statement.certificate is not None
     return {
         "statement": statement.costs[0].paid.upper,
         "verify": findings["epsilon spent"],
         "json": told["epsilon"][0]["paid"]["upper"],
-        "ledger": report.epsilon_spent,
+        "ledger": spent,
         "runs": epsilon_of_runs([folder], DELTA, planned=True),
         "certificate": statement.certificate["statement"]["epsilon"],
     }

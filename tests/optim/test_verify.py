@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 import sqlite3
@@ -169,15 +170,14 @@ def forged(folder: Path, header: dict[str, Any], settings: dict[str, Any], sums:
         begun = json.loads(db.execute("SELECT value FROM header WHERE name = 'begun'").fetchone()[0])
         run = json.loads(begun["run"])
         run |= {**header, "plan": run["plan"] | header.get("plan", {})}
-        text = json.dumps({**begun, "run": json.dumps(run)})
-        words = json.dumps(json.loads(db.execute("SELECT words FROM settings").fetchone()[0]) | settings)
-        paid = chain = ledger._digest(text, [(-1, words)])
-        db.executemany("UPDATE header SET value = ? WHERE name = ?", [(text, "begun"), (paid.hex(), "check")])
-        db.execute("UPDATE settings SET words = ?", (words,))
+        text = json.dumps({**begun, "run": json.dumps(run), "settings": begun["settings"] | settings})
+        last = hashlib.sha256(text.encode()).digest()
+        db.executemany("UPDATE header SET value = ? WHERE name = ?", [(text, "begun"), (last.hex(), "check")])
         for number, row in enumerate(sums.tolist()):
-            kept, paid = layout(plan).pack(*row), ledger._paid(bytes(8), paid, chain, number, 1, words)
-            chain = ledger._chained(chain, number, kept)
-            values = (paid, kept, chain, number)
+            kept = layout(plan).pack(*row)
+            paid = bytes(8) + ledger._check(bytes(8), last, f"{number} 1".encode())
+            last = ledger._check(paid, number.to_bytes(8, "little"), kept)
+            values = (paid, kept, last, number)
             db.execute("UPDATE releases SET paid = ?, sums = ?, chain = ? WHERE number = ?", values)
 
 

@@ -14,10 +14,13 @@ _RUN, _POSITION, _WEIGHTS, _KEPT, _UPDATE = "run.key", "run.position", "weights.
 class Checkpoint:
     """A checkpoint of a run, which holds released information only.
 
-    key: the run's public key, in hexadecimal digits. position: how many releases have moved the weights. weights: the
-    trainable ones, by name. kept: for half-precision weights in precision "master", the 16 bits by which each is finer
-    than its type, by name (`Weights.state_dict`); empty otherwise. update: what the update rule keeps, such as
-    momentum, by name (`Moves.state_dict`).
+    Attributes:
+        key: the run's public key, in hexadecimal digits.
+        position: how many releases have moved the weights.
+        weights: the trainable weights, by name.
+        kept: for half-precision weights in precision "master", the 16 bits by which each is finer than its type, by
+            name (`Weights.state_dict`); empty otherwise.
+        update: what the update rule keeps, such as momentum, by name (`Moves.state_dict`).
     """
 
     key: str

@@ -13,6 +13,7 @@ run apart where all of them are at hand.
 
 import math
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,13 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice, printable
-from dpzero_theory.optim.files.new_folder import made_whole, require_secret, resolved, write_secret
-from dpzero_theory.optim.files.transcript import RUN, Content, Header, Record, contents, layout, parsed, unpacked
+from dpzero_theory.optim.files.new_folder import made_whole
+from dpzero_theory.optim.files.transcript import RUN, Header, Record, layout, parsed, read
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError, write
+from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.step import Release
 from dpzero_theory.privacy.stopping import FIXED
 
@@ -51,8 +52,12 @@ class Folder:
     FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and LedgerError where the file is
     damaged or in use.
 
-    header: what the run was begun with. file: its rows. secret: the bytes of data.key. kept: whether the file is on
-    disk. paid: the numbers of the releases that are paid for and not begun.
+    Attributes:
+        header: what the run was begun with.
+        file: the rows of the run's file.
+        secret: the bytes of data.key.
+        kept: whether the file is on disk.
+        paid: the numbers of the releases that are paid for and not begun.
     """
 
     def __init__(self, header: Header, file: Ledger, secret: bytes, *, kept: bool = True) -> None:
@@ -63,58 +68,59 @@ class Folder:
     @classmethod
     def nowhere(cls, header: Header, secret: bytes) -> Self:
         """Return the file of a run that keeps nothing. secret: from which its batches come."""
-        return cls(header, Ledger.in_memory(header.to_json()), secret, kept=False)
+        return cls(header, Ledger.for_records(None, header.to_json()), secret, kept=False)
 
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
-        """Start a run in the folder at `path`, which is new or empty, and return its open file.
+        """Start a run, and return its open file.
 
-        header: what the run begins with; the digest of the records and the software's versions are put in here. data:
-        the records. budget: what the run may cost; None for a run that is not private.
+        Args:
+            path: the folder, which is new or empty.
+            header: what the run begins with. The digest of the records and the software's versions are put in here.
+            data: the records.
+            budget: what the run may cost; None for a run that is not private.
         """
-        path = resolved(path)
+        path = path.resolve()
         with made_whole(path) as new:
             key = new_key()
-            write_secret(new / KEY, key)
+            with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(key)
+            _require_secret(new / KEY)
             header = replace(header, records=of_records(data, key), software=versions())
+            run, plan = header.to_json(), header.plan
             if budget is None:
-                write(new / RUN, {"run": header.to_json(), "unit": header.unit}, None)
+                Ledger.for_records(new / RUN, run).close()
             else:
                 Ledger.create(
-                    new / RUN,
-                    target_epsilon=budget.epsilon,
-                    target_delta=budget.delta,
-                    settings=header.plan.settings,
-                    steps=header.plan.steps,
-                    block=budget.paid_at_once or 1,
-                    run=header.to_json(),
-                    unit=header.unit,
-                ).close()
+                    new / RUN, target_epsilon=budget.epsilon, target_delta=budget.delta, settings=plan.settings,
+                    steps=plan.steps, block=budget.paid_at_once or 1, run=run,
+                ).close()  # fmt: skip
         return cls.open(path, header, None, budget)
 
     @classmethod
     def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
-        """Resume the run in the folder at `path` and return its open file.
+        """Resume a run, and return its open file.
 
-        header: settings that must be those with which the run was begun; the key of the directions (unless it is a
-        seed) and the fingerprint of the weights may be others. data: the records, which must be the run's; None leaves
-        them unchecked. budget: what the run may cost, as it was begun; None for a run that is not private. moved:
-        whether the folder may be a copy, which is sound only if no other copy goes on.
+        Args:
+            path: the folder of the run.
+            header: settings that must be those with which the run was begun. The key of the directions (unless it is a
+                seed) and the fingerprint of the weights may be others.
+            data: the records, which must be the run's; None leaves them unchecked.
+            budget: what the run may cost, as it was begun; None for a run that is not private.
+            moved: whether the folder may be a copy, which is sound only if no other copy goes on.
         """
-        path = resolved(path)
+        path = path.resolve()
         _require_there(path)
-        if (path / KEY).is_file():  # a key that is no file is refused below, when it is read
-            require_secret(path / KEY)
+        _require_secret(path / KEY)
+        secret = (path / KEY).read_bytes()
+        if len(secret) != KEY_BYTES:
+            raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
         file = Ledger.open(path / RUN, moved=moved)
         try:
-            found = file.rows()
-            begun = parsed(found, path / RUN).header
+            begun = parsed(file.account, path / RUN).header
             _require_begun_with(begun, header)
-            if budget is not None and found.account is not None:
-                _require_budget(found.account, budget)
-            secret = (path / KEY).read_bytes()
-            if len(secret) != KEY_BYTES:
-                raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
+            if budget is not None:
+                _require_budget(file.account, budget)
             if data is not None and begun.records and of_records(data, secret) != begun.records:
                 raise ValueError(
                     "data must be the records of the run that is resumed; these are others, or data.key is"
@@ -130,8 +136,10 @@ class Folder:
         return self.file.history if self.header.private else []
 
     def left(self, position: int) -> int:
-        """Return how many releases may still be made. position: how many releases have moved the weights; it is used
-        only where there is no budget."""
+        """Return how many releases may still be made.
+
+        position: how many releases have moved the weights, which counts only where there is no budget.
+        """
         if self.header.private:
             return self.file.releases_left + len(self.paid)
         return self.header.plan.steps - position
@@ -150,17 +158,21 @@ class Folder:
         raise BudgetSpentError(f"all {self.header.plan.steps} steps of the plan are made")
 
     def write(self, release: int, sums: Sums) -> Sums:
-        """Write a release into its row, and return its sums.
+        """Write a release into its row. The row is on disk afterwards if no further release is paid for.
 
-        release: its number. sums: the K released numbers; none where a release is a vector. The row is on disk when
-        this returns if no further release is paid for.
+        Args:
+            release: the number of the release.
+            sums: the K released numbers; none where a release is a vector.
+
+        Returns:
+            The sums.
         """
         self.file.record(release, self._layout.pack(*sums.tolist()), durable=not self.paid)
         return sums
 
     def records(self) -> list[Record]:
         """Return the releases that were recorded."""
-        return unpacked(self.file.records(), self.header.plan)
+        return [Record(number, self._layout.unpack(sums)) for number, sums in self.file.records()]
 
     def sync(self) -> None:
         """Wait until all records are on disk."""
@@ -176,20 +188,8 @@ def begun_with(path: Path) -> Header:
 
     Raises FileNotFoundError where there is no run, LedgerError for a damaged file, and OSError.
     """
-    path = resolved(path)
     _require_there(path)
-    return contents(path)[0].header
-
-
-def both(path: Path) -> tuple[Content, Account]:
-    """Return the content of the private run in the folder at `path`, and what is paid for; the run may go on meanwhile.
-
-    Raises LedgerError where the file is damaged, of a run that is not private, or not a run's, and OSError.
-    """
-    found, account = contents(path)
-    if account is None or account.order:
-        raise LedgerError(f"{path}: not the folder of a private run with a plan")
-    return found, account
+    return read(path).header
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, planned: bool = False) -> float:
@@ -209,8 +209,8 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
             no sum over these runs holds: a `privacy.filter.Filter` keeps such a budget.
 
     Raises:
-        ValueError: another argument, `planned` among them; LedgerError, OSError: as `both` raises them where files
-            cannot be read.
+        ValueError: another argument, `planned` among them.
+        LedgerError, OSError: files that are damaged or cannot be read.
     """
     if planned is not True:
         raise ValueError(
@@ -222,14 +222,15 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
     plans: dict[str, Plan] = {}
     accounts: dict[str, list[Account]] = defaultdict(list)
     for folder in map(Path, folders):
-        found, account = both(folder)
-        plans[found.digest] = found.header.plan
-        accounts[found.digest].append(account)
+        header, records, account = read(folder, private=True)
+        run = account.digest
+        plans[run] = header.plan
+        accounts[run].append(account)
         for spend in account.spends:
             for release in range(spend.release, spend.release + spend.count):
-                payments[found.digest, release].add(spend.check)
-        for release, sums in found.records:
-            shown[found.digest, release].add(sums)
+                payments[run, release].add(spend.check)
+        for release, sums in records:
+            shown[run, release].add(sums)
     counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != FIXED else 0 for run in plans}
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
@@ -254,22 +255,29 @@ def _unpaid(copies: Sequence[Account]) -> Iterator[int]:
 
 
 def _require_there(path: Path) -> None:
-    names = {name for name in (RUN, KEY) if (path / name).exists()}
-    if not names:
+    names = [name for name in (RUN, KEY) if not (path / name).exists()]
+    if len(names) == 2:
         raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
-    for name in (RUN, KEY):
-        if name not in names:
-            raise FileNotFoundError(f"{path / name} is missing: put it back, or start in another folder")
+    if names:
+        raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
+
+
+def _require_secret(path: Path) -> None:
+    """Raise ValueError where the mode of the file at `path` lets anybody but its owner read or change it."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(
+            f"{path} must be secret, and others may read or change it (mode {mode:04o}): chmod go= {path}, if nobody"
+            " has read it"
+        )
 
 
 def _require_budget(account: Account, budget: Budget) -> None:
+    """Raise ValueError, naming what differs, unless a run is resumed with the budget that it was begun with."""
     if budget.paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}")
-    for name, begun, given in (
-        ("target_delta", account.target_delta, budget.delta),
-        ("target_epsilon", account.target_epsilon, budget.epsilon),
-    ):
-        if not math.isclose(begun, given, rel_tol=1e-5):
+    for name, given in (("target_delta", budget.delta), ("target_epsilon", budget.epsilon)):
+        if not math.isclose(begun := getattr(account, name), given, rel_tol=1e-5):
             raise ValueError(f"{name} must be {begun:g}, as the run was begun; got {given:g}")
 
 

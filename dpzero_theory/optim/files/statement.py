@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from dpzero_theory.check import printable
-from dpzero_theory.optim.files.folder import both
-from dpzero_theory.optim.files.transcript import Content
+from dpzero_theory.optim.files.transcript import Content, read
 from dpzero_theory.optim.weights.groups import described
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -47,8 +46,14 @@ _ASSUMED = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Brackets of epsilon at one delta. paid: what may be claimed when so many releases are paid for, which is the same
-    as for the whole plan unless the run's `stopping` says otherwise. planned: what may be claimed of the whole plan."""
+    """Brackets of epsilon at one delta.
+
+    Attributes:
+        delta: the delta.
+        paid: what may be claimed now, which is the same as for the whole plan unless the run's `stopping` says
+            otherwise.
+        planned: what may be claimed of the whole plan.
+    """
 
     delta: float
     paid: Bracket
@@ -59,11 +64,15 @@ class Cost:
 class Statement:
     """The privacy statement of a run.
 
-    facts: the run's settings and counts as texts, by name. costs: epsilon at the target's delta first, then at other
-    values of delta. assumed: sentences that say what the statement rests on. relation: which data sets are neighbours.
-    history: the releases whose cost is claimed, at least those that are paid for. advantage: a certified upper bound on
-    how far an attack's true positive rate exceeds its false positive rate, and true_positive_rate: one on that rate
-    where the other is at most `FALSE_POSITIVE_RATE` (`risk.attack`).
+    Attributes:
+        facts: the run's settings and counts as texts, by name.
+        costs: epsilon at the target's delta first, then at other values of delta.
+        assumed: sentences that say what the statement rests on.
+        relation: which data sets are neighbours.
+        history: the releases whose cost is claimed, at least those that are paid for.
+        advantage: a certified upper bound on how far an attack's true positive rate exceeds its false positive rate.
+        true_positive_rate: a certified upper bound on an attack's true positive rate where its false positive rate is
+            at most `FALSE_POSITIVE_RATE` (`risk.attack`).
     """
 
     facts: dict[str, str]
@@ -145,15 +154,13 @@ def statement_of_folder(folder: Path) -> Statement:
 
     Raises LedgerError where its file is damaged, and OSError where it cannot be read.
     """
-    return statement(*both(folder))
+    return statement(read(folder, private=True))
 
 
-def statement(content: Content, account: Account) -> Statement:
-    """Return the privacy statement of a run. content: of its file. account: what is paid for.
-
-    Raises ValueError for a run without noise.
-    """
-    header, plan, settings = content.header, content.header.plan, account.settings
+def statement(content: Content) -> Statement:
+    """Return the privacy statement of a private run. content: of its file."""
+    header, plan, account = content.header, content.header.plan, content.account
+    settings = plan.settings
     law = plan.law
     assert law is not None
     sampling, unit = plan.sampling.meaning(plan.n), _word(header.unit or _ENTRY)
@@ -180,7 +187,7 @@ def statement(content: Content, account: Account) -> Statement:
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
         "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
-        "run": f"{header.key}, files {content.digest[:16]}, {account.moves} times moved to another disk",
+        "run": f"{header.key}, files {account.digest[:16]}, {account.moves} times moved to another disk",
     }
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
@@ -218,21 +225,25 @@ def _of(unit: str, text: str) -> str:
 def spending_curve(account: Account) -> list[tuple[int, float]]:
     """Return the points of the curve of epsilon against releases, from 0 releases to the plan's end.
 
-    A point is a pair (number of releases, upper bound on epsilon of so many at the target's delta, if their number was
-    fixed without looking at them). account: the content of the run's ledger.
+    Args:
+        account: the content of the run's file.
+
+    Returns:
+        Pairs: a number of releases, and an upper bound on their epsilon at the target's delta, if their number was
+        fixed without looking at them.
     """
+    settings = account.settings
+    assert settings is not None
     places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where epsilon rises steeply
     counts = {0, account.spent, *places.round().astype(int).tolist()}
-    return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
+    return [(count, _cost(settings, count, account.target_delta).upper) for count in sorted(counts)]
 
 
 @lru_cache(256)
 def _attack(settings: Settings, count: int) -> tuple[float, float]:
-    """Return certified upper bounds (advantage, true positive rate) for any attack on one record after `count` releases
-    with these settings.
+    """Return `Statement.advantage` and `Statement.true_positive_rate` after `count` releases with these settings.
 
-    The advantage is the true positive rate minus the false positive rate, and the true positive rate is that at a false
-    positive rate of `FALSE_POSITIVE_RATE`. The bounds come from delta at `_LOOKS` values of epsilon, and are cached.
+    The bounds come from delta at `_LOOKS` values of epsilon.
     """
     if not count:
         return 0.0, FALSE_POSITIVE_RATE
@@ -242,8 +253,5 @@ def _attack(settings: Settings, count: int) -> tuple[float, float]:
 
 @lru_cache(256)
 def _cost(settings: Settings, count: int, delta: float) -> Bracket:
-    """Return a bracket of epsilon at `delta` of `count` releases with these settings.
-
-    It is cached, since it can take a second and the spending curve asks for it again.
-    """
+    """Return a bracket of epsilon at `delta` of `count` releases with these settings, which can take a second."""
     return epsilon_of_history([settings.release(count)] if count else [], delta)

@@ -14,7 +14,8 @@ from typing import NamedTuple, Self
 from dpzero_theory import check
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.precision import PRECISIONS
-from dpzero_theory.privacy.ledger import Account, LedgerError, Rows, rows
+from dpzero_theory.privacy import ledger
+from dpzero_theory.privacy.ledger import Account, LedgerError
 
 RUN = "run.sqlite"
 """The file of a run in its folder."""
@@ -28,15 +29,17 @@ class TranscriptError(RuntimeError):
 class Header:
     """What a run was begun with.
 
-    plan: the public settings of the run: what it releases, and how releases move the weights.
-    key: the public key of the directions, 32 hexadecimal digits.
-    fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
-    precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
-    private: whether noise and batches come from the operating system, and not from a seed.
-    isolation: how it was made sure that a record's loss depends on no other record (`ISOLATIONS`); empty if not at all.
-    layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
-    software: the versions with which the run was begun.
-    unit: what a record is, where it is not one entry of the data set, see `losses.users`.
+    Attributes:
+        plan: the public settings of the run: what it releases, and how releases move the weights.
+        key: the public key of the directions, 32 hexadecimal digits.
+        fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
+        precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
+        private: whether noise and batches come from the operating system, and not from a seed.
+        isolation: how it was made sure that a record's loss depends on no other record (`ISOLATIONS`); empty if it was
+            not.
+        layout, losses, records: digests of the parameters, the loss function and the data set (`losses.identity`).
+        software: the versions with which the run was begun.
+        unit: what a record is, where it is not one entry of the data set (`losses.users`).
     """
 
     plan: Plan
@@ -76,11 +79,12 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The content of a run's file. digest: the SHA-256 of all that the run was begun with."""
+    """The content of a run's file: what it was begun with, what it released, and what is paid for (nothing in a run
+    from a seed)."""
 
     header: Header
     records: list[Record]
-    digest: str
+    account: Account
 
 
 def layout(plan: Plan) -> struct.Struct:
@@ -88,52 +92,38 @@ def layout(plan: Plan) -> struct.Struct:
     return struct.Struct(f"<{plan.scalars}{'q' if plan.rule.levels else 'd'}")
 
 
-def unpacked(found: list[tuple[int, bytes]], plan: Plan) -> list[Record]:
-    """Return the records of a run with this plan. found: their numbers and bytes."""
-    kept = layout(plan)
-    return [Record(number, kept.unpack(sums)) for number, sums in found]
+def parsed(account: Account, path: Path) -> Content:
+    """Return the content of a run's file. account: what it says. path: the file's, for the message.
 
-
-def parsed(found: Rows, path: Path) -> Content:
-    """Return the content of the rows of a run's file. Raises LedgerError for rows that no run has written, or whose
-    payments are not for the run's plan. path: the file's, for the message."""
+    Raises LedgerError where no run has written it, or its payments are not for the run's plan.
+    """
     try:
-        header = Header.from_json(found.run)
-        records = unpacked(found.records, header.plan)
-        if records and records[-1].release >= header.plan.steps:
-            raise ValueError(f"release must be below steps = {header.plan.steps}; got {records[-1].release}")
+        header = Header.from_json(account.run)
+        kept, plan = layout(header.plan), header.plan
+        records = [Record(number, kept.unpack(sums)) for number, sums in account.records]
+        if records and records[-1].release >= plan.steps:
+            raise ValueError(f"release must be below steps = {plan.steps}; got {records[-1].release}")
+        if header.private and (account.settings, account.steps) != (plan.settings, plan.steps):
+            paid = f"{account.steps} releases of {account.settings.mechanism}" if account.settings else "nothing"
+            raise ValueError(
+                f"what is accounted for ({paid}) is not what the plan releases ({plan.steps} of"
+                f" {plan.settings.mechanism})"
+            )
+        if not header.private and account.settings is not None:
+            raise ValueError("a run from a seed must have no budget")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError, struct.error) as error:
         said = check.printable(str(error))
         raise LedgerError(f"{path}: not the file of a run ({said:.200}): put it back") from None
-    _require_plan(found.account, header, path)
-    return Content(header, records, found.digest)
+    return Content(header, records, account)
 
 
-def contents(path: Path) -> tuple[Content, Account | None]:
-    """Return the whole content of a run's folder, or of its file alone, and what is paid for; the run may go on.
+def read(path: Path, *, private: bool = False) -> Content:
+    """Return the whole content of a run's folder, or of its file alone; the run may go on meanwhile.
 
-    The account is None for a run from a seed, which pays for nothing. Raises LedgerError for a damaged file, and
-    OSError.
+    private: whether a run from a seed is refused. Raises LedgerError for a damaged file or a refused run, and OSError.
     """
     file = path / RUN if path.is_dir() else path
-    found = rows(file)
-    return parsed(found, file), found.account
-
-
-def read(path: Path) -> tuple[Header, list[Record]]:
-    """Return the header and the records of a run's folder, or of its file alone. Raises what `contents` raises."""
-    found, _ = contents(path)
-    return found.header, found.records
-
-
-def _require_plan(account: Account | None, header: Header, path: Path) -> None:
-    if (account is None) == header.private:
-        raise LedgerError(f"{path}: a private run must have a budget, and no other one: put the file back")
-    if account is None:
-        return
-    paid, planned = account.settings, header.plan.settings
-    if (paid, account.steps, account.unit) != (planned, header.plan.steps, header.unit):
-        raise LedgerError(
-            f"{path}: what is accounted for ({account.steps} releases of {paid.mechanism}) is not what the plan"
-            f" releases ({header.plan.steps} of {planned.mechanism}): what the run costs is not what the file says"
-        )
+    found = parsed(ledger.read(file), file)
+    if private and not found.header.private:
+        raise LedgerError(f"{path}: not the folder of a private run")
+    return found

@@ -14,7 +14,6 @@ from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.verify import main
 from dpzero_theory.optim.weights.directions import Directions
-from dpzero_theory.privacy.ledger import read as account_of
 
 COUNTS = (1, 9, 4, 2, 14)
 """How many texts each user has."""
@@ -130,7 +129,6 @@ def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert told.facts["n"] == "5 users"
     assert told.facts["record"] == unit
     assert "covered for each of them" not in told.text()
-    assert account_of(folder / RUN).unit == unit
     assert read(folder / RUN)[0].unit == unit
     assert main([str(folder)]) == 0
     assert unit in capsys.readouterr().out

@@ -276,7 +276,7 @@ def test_what_is_logged_and_saved_is_released_numbers_without_times(tmp_path: Pa
     words = {name for logs in [*told.logs, *trainer.state.log_history] for name in logs}
     assert words == {"epoch", "epsilon", "eval_loss", "released", "step", "step_size"}
     assert all(np.isfinite(value) for logs in told.logs for value in logs.values())
-    plan, (_, records) = trainer.run.plan, read(tmp_path / "_dpzero" / "run.sqlite")
+    plan, (_, records, _) = trainer.run.plan, read(tmp_path / "_dpzero" / "run.sqlite")
     unit = plan.clip / plan.rule.levels / PRIVATE["expected_batch"]
     released = [abs(unit * float(record.sums[0])) for record in records]
     assert [logs["released"] for logs in told.logs if "released" in logs] == pytest.approx(released, rel=1e-12)
