@@ -10,8 +10,9 @@
 # Guessed: aot, aot_unpaired and bco_pair; seen: sft instead of bco_pair.
 set -euo pipefail
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; cd "$work"
-"${PYTHON:-python3}" -m pip install -q --no-compile --target lib trl==1.16.0 transformers==5.23.0 torch==2.13.0 datasets==5.2.0 accelerate==1.15.0
-HF_HOME=$work HF_HUB_OFFLINE=1 TRL_EXPERIMENTAL_SILENCE=1 TQDM_DISABLE=1 PYTHONPATH=lib "${PYTHON:-python3}" -W ignore - <<'PY'
+"${PYTHON:-python3}" -m venv lib  # datasets pickles by value what lies elsewhere
+lib/bin/python -m pip install -q --no-compile trl==1.16.0 transformers==5.23.0 torch==2.13.0 datasets==5.2.0 accelerate==1.15.0
+HF_HOME=$work HF_HUB_OFFLINE=1 TRL_EXPERIMENTAL_SILENCE=1 TQDM_DISABLE=1 lib/bin/python -W ignore - <<'PY'
 import copy
 
 import torch

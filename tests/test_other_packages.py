@@ -29,18 +29,14 @@ def needs(**releases: str) -> None:
             pytest.skip(f"seen with {package} {release}, and this is {found}")
 
 
-def test_torch_takes_32_bits_of_a_seed_and_rewards_use_128() -> None:
+def test_torch_takes_32_bits_of_a_seed_on_a_cpu() -> None:
+    """So `synthetic.lanes` says; answers for rewards have streams of 128 bits (tests/optim/losses/test_rewards.py)."""
     needs(torch="2.13.0")
-    from dpzero_theory.optim.losses.rewards import _gumbel
-
     one, other = (torch.Generator().manual_seed(seed) for seed in (5, 2**32 + 5))
     assert one.initial_seed() != other.initial_seed()
     assert torch.equal(torch.randn(20, generator=one), torch.randn(20, generator=other))
-    # 10^5 streams of 32 bits: two coincide with probability 0.69
+    # two of 10^5 streams coincide with probability 0.69
     assert -math.expm1(-(10**5) * (10**5 - 1) / 2**33) == pytest.approx(0.69, abs=0.01)
-    prompts = torch.arange(200_000)[:, None]  # with 32 bits two would coincide with probability 0.99
-    drawn = _gumbel(prompts, torch.ones_like(prompts), 0, 0, 1)(0, 1)
-    assert len(np.unique(drawn)) == len(prompts)
 
 
 @pytest.mark.parametrize(("delta", "theirs"), [(1e-13, 4.2509), (1e-14, 8.5860), (1e-15, math.inf)])
