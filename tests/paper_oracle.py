@@ -1,15 +1,20 @@
-"""The paper's displayed formulas in mpmath, transcribed from the text: the oracle of the tests of `theory`.
+"""The paper's formulas in mpmath: the oracle of the tests of `theory`.
 
-Nothing here is imported from the library. In every formula of the paper privacy enters through
-v = sqrt(log(e + epsilon/delta))/epsilon alone; with the exact calibration v = 1/(2 sqrt(2) mu).
+Its statements are those that `paper_checks.formulas` transcribes from the text; nothing is imported from the library.
+In every formula of the paper privacy enters through v = sqrt(log(e + epsilon/delta))/epsilon alone; with the exact
+calibration v = 1/(2 sqrt(2) mu).
 """
 
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import sympy
 from mpmath import mp, mpf
+
+from paper_checks import formulas
 
 mp.dps = 40
 
@@ -101,226 +106,59 @@ def exact_gdp(epsilon: float, delta: float) -> Real:
     raise ArithmeticError(f"no root for epsilon = {epsilon}, delta = {delta}")
 
 
-# These functions are the theorems as displayed. Each returns None where its logarithms are not positive.
+def _displayed(id: str) -> Callable[[Case, Real], Numbers | None]:
+    """Returns the theorem or corollary as displayed: its numbers for a case and the v of `paper_v`.
 
-
-def theorem_1(case: Case, v: Real) -> Numbers | None:
-    """Returns the numbers of Theorem thm:d-dependent and eq:d-dependent for `case`; v is that of `paper_v`."""
-    n, d, _, L, ell, gap, _, _ = case.letters()
-    return {
-        "step_size": 1 / (4 * ell * d),
-        "T": n / (mp.sqrt(d) * v),
-        "smoothing": 4 * L / (ell * d) * mp.sqrt(mp.sqrt(d) * v / n),
-        "clip": L * d,
-        "bound": 16 * (gap * ell + 2 * L**2) * d * mp.sqrt(d) * v / n,
-    }
-
-
-def theorem_2(case: Case, v: Real) -> Numbers | None:
-    """Returns the numbers of Theorem thm:d-dependent-rank and eq:d-dependent-rank for `case`.
-
-    The number v is that of `paper_v`.
+    They are None where its logarithms are not positive, and where |F(x_0)| <= B and |F*| <= B exclude the gap.
     """
-    n, d, r, L, ell, gap, _, _ = case.letters()
-    return {
-        "step_size": 1 / (4 * ell * (r + 2)),
-        "T": n * (r + 2) / (d * mp.sqrt(r) * v),
-        "smoothing": 4 * L / (ell * d) * mp.sqrt(mp.sqrt(r) * v / n),
-        "clip": L * d,
-        "bound": 16 * (gap * ell + 2 * L**2) * d * mp.sqrt(r) * v / n,
-    }
+    shown = formulas.STATEMENTS[id[:-2].replace("theorem", "thm").replace("corollary", "cor") + id[-1]]
+    symbols = (*(formulas.n, formulas.d, formulas.r, formulas.L, formulas.ell, formulas.gap, formulas.B, formulas.mu),
+               formulas.eps, formulas.K)  # fmt: skip
+
+    def at(expression: Any) -> Callable[..., Real]:
+        found: Callable[..., Real] = sympy.lambdify(symbols, expression, "mpmath")
+        return found
+
+    above_one = [at(argument) for argument in (shown.log_argument, shown.tail_argument) if argument is not None]
+    smoothing = [at(entry) for entry in shown.lam]
+    numbers = {"step_size": at(shown.alpha), "T": at(shown.T), "clip": at(shown.C), "bound": at(shown.bound)}
+
+    def values(case: Case, v: Real) -> Numbers | None:
+        letters = (*case.letters(), mpf(1), v**2)  # the formulas have epsilon and K in K/epsilon^2 = v^2 only
+        if any(argument(*letters) <= 1 for argument in above_one) or (
+            id == "corollary-3" and case.gap > 2 * case.loss_bound
+        ):
+            return None
+        return {name: value(*letters) for name, value in numbers.items()} | {
+            "smoothing": min(entry(*letters) for entry in smoothing)
+        }
+
+    return values
 
 
-def theorem_3(case: Case, v: Real) -> Numbers | None:
-    """Returns the numbers of Theorem thm:d-free and eq:d-free for `case`; v is that of `paper_v`."""
-    n, d, r, L, ell, gap, B, _ = case.letters()
-    argument = 2 * mp.sqrt(2 * mp.pi) * n**3 * (r + 2) * (d + 8 * ell * B * (r + 2) / L**2) / (r * v**2)
-    if argument <= 1:
-        return None
-    tilde = L * mp.sqrt(mp.log(argument))
-    return {
-        "step_size": 1 / (4 * ell * (r + 2)),
-        "T": n * (r + 2) / (4 * mp.sqrt(r) * v),
-        "smoothing": 1 / (ell * d) * min(4 * (2 - mp.sqrt(2)) * tilde, L / mp.sqrt(d) * mp.sqrt(mp.sqrt(r) * v / n)),
-        "clip": 4 * tilde,
-        "bound": (64 * (gap * ell + tilde**2) + 2 * L**2) * mp.sqrt(r) * v / n,
-    }
+def _unsubstituted(id: str, case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
+    """Returns the bound of a proof before alpha, T, lambda, C and C_0 are plugged in, at any step size alpha.
 
-
-def corollary_1(case: Case, v: Real) -> Numbers | None:
-    """Returns the numbers of Corollary cor:pl-d for `case`; v is that of `paper_v`."""
-    n, d, _, L, ell, gap, _, mu = case.letters()
-    kappa = ell / mu
-    x = n**2 / (kappa * d**3 * v**2)
-    if x <= 1:
-        return None
-    return {
-        "step_size": 1 / (4 * ell * d),
-        "T": 8 * kappa * d * mp.log(x),
-        "smoothing": 2 * L / ell * v / n,
-        "clip": L * d,
-        "bound": (ell * gap + 64 * L**2 * kappa * mp.log(x) + 2 * L**2) * d**3 * v**2 / (mu * n**2),
-    }
-
-
-def corollary_2(case: Case, v: Real) -> Numbers | None:
-    """Returns the numbers of Corollary cor:pl-d-rank for `case`; v is that of `paper_v`."""
-    n, d, r, L, ell, gap, _, mu = case.letters()
-    kappa = ell / mu
-    x = n**2 / (kappa * r * d**2 * v**2)
-    if x <= 1:
-        return None
-    return {
-        "step_size": 1 / (4 * ell * (r + 2)),
-        "T": 8 * kappa * (r + 2) * mp.log(x),
-        "smoothing": 2 * L / (ell * mp.sqrt(d)) * mp.sqrt(r) * v / n,
-        "clip": L * d,
-        "bound": (ell * gap + 64 * L**2 * kappa * mp.log(x) + 2 * L**2) * r * d**2 * v**2 / (mu * n**2),
-    }
-
-
-def corollary_3(case: Case, v: Real) -> Numbers | None:
-    """Returns the numbers of Corollary cor:pl-free for `case`; v is that of `paper_v`.
-
-    They are None also where |F(x_0)| <= B and |F*| <= B exclude the gap.
+    It is eq:onestep1, eq:onestep2 (with 2 r ell alpha <= d), or eq:onestep3 and eq:onestep3b. For a theorem it is
+    summed over t and divided by T; for a corollary the recursion e_{t+1} <= (1 - rho) e_t + per_step is solved with
+    (1 - rho)^T <= exp(-rho T). The noise is that of T steps at v. Where the clip is that of Algorithm 2, some clip acts
+    with a probability of at most 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)), P(Q-bar) in the appendix app:d-free.
     """
     n, d, r, L, ell, gap, B, mu = case.letters()
-    kappa = ell / mu
-    x = n**2 / (kappa * r * v**2)
-    argument = 32 * mp.sqrt(2 * mp.pi) * kappa * n**3 * (r + 2) * (d + (8 * ell * (r + 2) + mu) * B / L**2)
-    argument = argument / (r * v**2)
-    if x <= 1 or argument <= 1 or gap > 2 * B:
-        return None
-    tilde = mp.sqrt(64 * L**2 * mp.log(argument))
-    return {
-        "step_size": 1 / (4 * ell * (r + 2)),
-        "T": 8 * kappa * (r + 2) * mp.log(x),
-        "smoothing": 1 / (2 * ell * d) * min((2 - mp.sqrt(2)) * tilde, 4 * L / mp.sqrt(d) * mp.sqrt(r) * v / n),
-        "clip": tilde / 2,
-        "bound": (ell * gap + mp.log(x) * (L**2 + 16 * tilde**2 * kappa) + 2 * L**2) * r * v**2 / (mu * n**2),
-    }
-
-
-# These functions are the last lines of the proofs before alpha, T, lambda, C and C_0 are plugged in; their noise is
-# that of T steps at v.
-
-
-def _clipping(case: Case, T: Real, c0: Real) -> Real:
-    """Returns the bound on the probability that some clip acts, 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)).
-
-    It is that of P(Q-bar) in the appendix app:d-free; C_0 is `c0`.
-    """
-    n, _, _, L, *_ = case.letters()
-    return 2 * mp.sqrt(2 * mp.pi) * n * T * mp.exp(-(c0**2) / (8 * L**2))
-
-
-def unsubstituted_1(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Returns the bound of the proof of Theorem thm:d-dependent before the parameters are plugged in.
-
-    It is eq:onestep1 with 2 ell alpha <= 1, summed over t and divided by T. v is that of `paper_v`, lam is lambda; the
-    threshold c0 is not used.
-    """
-    n, d, _, _, ell, gap, _, _ = case.letters()
+    rank, growth = (d, d) if id in ("theorem-1", "corollary-1") else (r, r + 2)
     variance = (4 * C * v / n) ** 2 * 2 * T
-    step = alpha * (1 - 2 * d * ell * alpha) / 2
-    return (gap / T + ell**2 / 8 * alpha * 2 * lam**2 * d**3 + ell / 2 * alpha**2 * d * variance) / step
+    fail = 2 * mp.sqrt(2 * mp.pi) * n * T * mp.exp(-(c0**2) / (8 * L**2)) if id.endswith("-3") else 0
+    progress = alpha * (1 - 2 * growth * ell * alpha)
+    per_step = ell**2 * alpha * lam**2 * d**3 / 4 + ell * alpha**2 * rank * variance / 2
+    per_step += (alpha * L**2 * d + 2 * B) * fail
+    if id.startswith("theorem"):
+        return (gap / T + per_step) / (progress / 2)
+    return mp.exp(-mu * progress * T) * gap + per_step / (mu * progress) + 2 * B * fail
 
 
-def unsubstituted_2(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Returns the bound of the proof of Theorem thm:d-dependent-rank before the parameters are plugged in.
-
-    It is eq:onestep2 with 2 r ell alpha <= d, summed over t and divided by T. v is that of `paper_v`, lam is lambda;
-    the threshold c0 is not used.
-    """
-    n, d, r, _, ell, gap, _, _ = case.letters()
-    variance = (4 * C * v / n) ** 2 * 2 * T
-    step = alpha * (1 - 2 * (r + 2) * ell * alpha) / 2
-    return (gap / T + ell**2 * alpha * lam**2 * d**2 * (d + d) / 8 + ell * alpha**2 * r * variance / 2) / step
-
-
-def unsubstituted_3(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Returns the bound of the proof of Theorem thm:d-free before the parameters are plugged in.
-
-    It is eq:onestep3 and eq:onestep3b with 2 r ell alpha <= d, summed over t and divided by T. v is that of `paper_v`,
-    lam is lambda, and c0 is the threshold C_0.
-    """
-    n, d, r, L, ell, gap, B, _ = case.letters()
-    variance = (4 * C * v / n) ** 2 * 2 * T
-    step = alpha * (1 - 2 * (r + 2) * ell * alpha) / 2
-    smooth = ell**2 * alpha * (d + d) * lam**2 * d**2 / 8
-    fail = (alpha * L**2 * d + 2 * B) * _clipping(case, T, c0)
-    return (gap / T + ell * alpha**2 * r * variance / 2 + smooth + fail) / step
-
-
-def _geometric(case: Case, alpha: Real, growth: Real, T: Real, per_step: Real) -> Real:
-    """Returns the bound on e_T from the recursion e_{t+1} <= (1 - rho) e_t + per_step, with e_0 the gap.
-
-    It uses (1 - rho)^T <= exp(-rho T) and bounds the geometric sum by 1/rho, where rho = mu alpha (1 - 2 growth ell
-    alpha).
-    """
-    _, _, _, _, ell, gap, _, mu = case.letters()
-    rho = mu * alpha * (1 - 2 * growth * ell * alpha)
-    return mp.exp(-rho * T) * gap + per_step / rho
-
-
-def unsubstituted_c1(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Returns the bound of the proof of Corollary cor:pl-d at any step size alpha.
-
-    No parameters are plugged in.
-
-    v is that of `paper_v`, lam is lambda; the threshold c0 is not used.
-    """
-    n, d, _, _, ell, *_ = case.letters()
-    variance = (4 * C * v / n) ** 2 * 2 * T
-    per_step = alpha / 4 * ell**2 * lam**2 * d**3 + ell / 2 * alpha**2 * d * variance
-    return _geometric(case, alpha, d, T, per_step)
-
-
-def unsubstituted_c2(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Returns the bound of the proof of Corollary cor:pl-d-rank at any step size alpha.
-
-    No parameters are plugged in.
-
-    v is that of `paper_v`, lam is lambda; the threshold c0 is not used.
-    """
-    n, d, r, _, ell, *_ = case.letters()
-    variance = (4 * C * v / n) ** 2 * 2 * T
-    per_step = alpha / 4 * ell**2 * lam**2 * d**3 + ell / 2 * alpha**2 * r * variance
-    return _geometric(case, alpha, r + 2, T, per_step)
-
-
-def unsubstituted_c3(case: Case, v: Real, alpha: Real, T: Real, lam: Real, C: Real, c0: Real) -> Real:
-    """Returns the bound of the proof of Corollary cor:pl-free at any step size alpha.
-
-    No parameters are plugged in.
-
-    v is that of `paper_v`, lam is lambda, and c0 is the threshold C_0.
-    """
-    n, d, r, L, ell, _, B, _ = case.letters()
-    variance = (4 * C * v / n) ** 2 * 2 * T
-    fail = _clipping(case, T, c0)
-    per_step = alpha / 4 * ell**2 * lam**2 * d**3 + ell / 2 * alpha**2 * r * variance
-    per_step += (L**2 * d * alpha + 2 * B) * fail
-    return _geometric(case, alpha, r + 2, T, per_step) + 2 * B * fail
-
-
-STATEMENTS: dict[str, Callable[[Case, Real], Numbers | None]] = {
-    "theorem-1": theorem_1,
-    "theorem-2": theorem_2,
-    "theorem-3": theorem_3,
-    "corollary-1": corollary_1,
-    "corollary-2": corollary_2,
-    "corollary-3": corollary_3,
-}
-
-UNSUBSTITUTED: dict[str, Callable[..., Real]] = {
-    "theorem-1": unsubstituted_1,
-    "theorem-2": unsubstituted_2,
-    "theorem-3": unsubstituted_3,
-    "corollary-1": unsubstituted_c1,
-    "corollary-2": unsubstituted_c2,
-    "corollary-3": unsubstituted_c3,
-}
+IDS = ("theorem-1", "theorem-2", "theorem-3", "corollary-1", "corollary-2", "corollary-3")
+STATEMENTS = {id: _displayed(id) for id in IDS}
+UNSUBSTITUTED: dict[str, Callable[..., Real]] = {id: partial(_unsubstituted, id) for id in IDS}
 
 
 def largest_threshold(case: Case, lam: Real, C: Real) -> Real:

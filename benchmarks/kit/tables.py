@@ -4,7 +4,6 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,12 +52,6 @@ def mean_error(values: ArrayLike, mean: str, error: str = ".1g") -> str:
 def rounded(value: float, digits: int = 4) -> float:
     """Return the value rounded to this many significant digits."""
     return float(f"{value:.{digits}g}")
-
-
-def rounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the row in which every float is rounded to four significant digits; all other values are as they
-    were."""
-    return {name: rounded(value) if isinstance(value, float) else value for name, value in row.items()}
 
 
 def paragraphs(*texts: str) -> str:

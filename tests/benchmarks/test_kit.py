@@ -26,7 +26,6 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows, read_text, rows_file
-from benchmarks.kit.tables import markdown, shortened
 from benchmarks.kit.timing import median_ratio, timed
 from dpzero_theory import privacy
 from dpzero_theory.cli import integer
@@ -202,15 +201,6 @@ def test_every_folder_that_can_be_made_again_is_there() -> None:
     for name, remake in found.items():
         assert rows_file(RESULTS / name), name
         assert remake.key, name
-
-
-TABLE = markdown(["task", "K", "gain"], [["TREC", "1", "0.5"], ["digits", "1", ""], ["TREC", "16", "-0.2"]])
-TEXT = f"What it shows.\n\n{TABLE}\n\nBelow it.\n\nMore."
-
-
-def test_lines_and_columns_of_a_table_are_kept_in_the_order_asked_for() -> None:
-    found = shortened(TEXT, {"K": "K", "task": "data"}, "^TREC")
-    assert found == "| K | data |\n| --- | --- |\n| 1 | TREC |\n| 16 | TREC |"
 
 
 def test_the_error_is_the_spread_of_the_median() -> None:

@@ -222,10 +222,6 @@ def own_task(data: str, samples: int | None, seed: int) -> tasks.Task:
     return tasks.Task(module=task.module, losses=task.losses, batches=task.batches)
 
 
-def other_task(data: str, samples: int | None, seed: int) -> str:
-    return data
-
-
 def test_names_and_functions_of_ones_own() -> None:
     network = load("mlp-digits:3", "digits", 20, 0)
     assert sum(p.numel() for p in network.module.parameters()) == 75 * 3 + 10
