@@ -39,22 +39,12 @@ class Plan:
             left out.
         n: the number of records.
         steps: T >= 1, the number of releases in all.
-        clip: C > 0, the largest L2 norm of a record's K differences (of its difference times u for dpgd-0th); 0 for
-            mezo.
-        smoothing: lambda > 0, how far from the weights losses are evaluated; 0 where the difference is exact.
+        clip: C as in `for_target`; 0 for mezo.
         step_sizes: alpha >= 0, one for all steps or one for each.
-        algorithm: a name of `step.algorithm.ALGORITHMS`.
-        direction: the law of the random directions u, a name of `sphere.DIRECTIONS`; for dpgd-0th one whose u always
-            has the norm sqrt(d).
-        directions_per_step: K >= 1; 1 for Laplace noise and dpgd-0th.
-        difference: how a record's change of loss along a direction is found, a name of
-            `dpzero_theory.difference.DIFFERENCES`. It does not change what is private.
-        update: how releases move the weights, a name of `step.update.UPDATES`; `plain` where a release is a vector.
-        weight_decay: w >= 0, each step takes alpha w x off the weights x; 0 where a release is a vector.
-        groups: parameters with step size and smoothing of their own, see `weights.groups`; none where a release is a
-            vector.
-        stopping: whether the run may be stopped because of what it has released, `any`, `fixed` or `looks:M`
-            (`privacy.stopping`), which decides what it claims.
+        groups: parameters with step size and smoothing of their own, triples (pattern, factor, factor) of
+            `weights.groups`.
+        smoothing, algorithm, direction, directions_per_step, difference, update, weight_decay, stopping: as in
+            `for_target`. Where a release is a vector (dpgd-0th) the update is plain, without weight decay and groups.
 
     Raises:
         ValueError: a value outside its range, or values that do not fit together.

@@ -76,8 +76,10 @@ class Shape(NamedTuple):
 class Evaluation:
     """Evaluates a loss function on batches of a data set.
 
-    losses: gives one loss for each record of a batch. fetch: makes the batch of some records, from their numbers.
-    shape: the prescribed shape; None if batches may have any.
+    Args:
+        losses: gives one loss for each record of a batch.
+        fetch: makes the batch of some records, from their numbers.
+        shape: the prescribed shape; None if batches may have any.
     """
 
     def __init__(self, losses: Losses, fetch: Fetch, shape: Shape | None = None) -> None:
@@ -87,7 +89,13 @@ class Evaluation:
         """Read and collate the records with these numbers, and return their batch.
 
         Where a shape is prescribed, the batch is filled up to its number of rows with copies of the first record.
-        moment: see `records.Fetch`. Raises ValueError if its shape is not the prescribed one.
+
+        Args:
+            records: the numbers of the records.
+            moment: see `records.Fetch`.
+
+        Raises:
+            ValueError: a batch of another shape than the prescribed one.
         """
         count = len(records)
         rows = count if self._shape is None else self._shape.rows
