@@ -100,6 +100,10 @@ def test_a_trainer_of_any_class_becomes_private(make: Any, private: Any, rows: A
     assert trainer.train().global_step == private["steps"]
     assert any(not torch.equal(before[name], value) for name, value in trainer.model.named_parameters())
     assert verify([str(tmp_path)]) == 0
+    again = privatize(make(tmp_path), private=private, train_dataset=rows)
+    assert again.train(resume_from_checkpoint=True).global_step == private["steps"]
+    moved = zip(again.model.parameters(), trainer.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in moved)
 
 
 def test_a_loss_of_ones_own_is_that_of_each_record_and_leaves_nothing(tmp_path: Path) -> None:
