@@ -5,8 +5,8 @@
 #   bound charges what lies beyond the cap in each step.
 # Output: 10,000 records, rate 0.01, multiplier 1, 1,000 steps, delta 1e-5: epsilon 1.828 without a cap and with a cap of 200, 2.2005 with
 #   150, 5.44 with 120, 10.83 with 100, the expected size.
-# Matters: a fixed memory needs a cap. Five standard deviations look generous and cost 20% of epsilon here; six and more cost nothing. Other
-#   accountants find 1.8305 at 150: the epsilon is the bound's, not the mechanism's, and capping is cheap.
+# Matters: a fixed memory needs a cap. Five standard deviations look generous and cost 20% of epsilon here; six and more cost nothing. A
+#   tighter bound ends at 1.8305 for 150: the epsilon is the bound's, not the mechanism's, and capping is cheap.
 # Guessed: 1.83 at 150, as a batch that is cut is so rare; seen: 2.2005.
 set -euo pipefail
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; cd "$work"

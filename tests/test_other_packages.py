@@ -55,7 +55,7 @@ def test_epsilon_at_a_tiny_delta_goes_on_where_that_of_dp_accounting_doubles(del
 
 
 def test_a_cap_that_is_seldom_reached_costs_next_to_nothing() -> None:
-    """opake 0.16.1 states 2.2005 here, jax_privacy 2.2.0 1.8305; neither is needed by this test."""
+    """opake 0.16.1 states 2.2005 here (findings/opake_truncated_batches.sh)."""
     capped = dz.Step(noise=1.0, sampling=dz.TruncatedPoisson(0.01, largest=150, n=10_000), relation="add-remove") * 1000
     found = dz.epsilon(capped, 1e-5)
     assert found.upper == pytest.approx(1.83042, abs=2e-4)
