@@ -1,5 +1,6 @@
 """Tests of the form of findings/, which is run by hand: see CONTRIBUTING.md, "Findings"."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ def test_there_are_a_dozen() -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_finding_says_what_contributing_asks(script: Path) -> None:
+    assert os.access(script, os.X_OK)
     text = script.read_text()
     head, body = text.split("\nset -euo pipefail\n")
     said = dict(re.findall(r"^# ([A-Z]\w+): (.*(?:\n#   .*)*)", head, re.M))
