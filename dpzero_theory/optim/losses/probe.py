@@ -49,12 +49,14 @@ T = TypeVar("T")
 class ProbeResult(NamedTuple):
     """What `probe` returns, which evaluates some records again beside other records and compares their losses.
 
-    rounding: the largest change of a record's loss from one evaluation to another that was taken for rounding, or the
-    spacing of floating-point numbers there if that is larger; 0 where no change is allowed (isolation "exact") and
-    where micro-batches of one record showed none. shape: that of the batches that the run may evaluate; None where they
-    may have any. values: the losses of the first records, to compare between processes. coarsest: the coarsest rounding
-    of the operations that gave these losses, `Trace.coarsest`. learns: whether each of these losses counts in a step,
-    and one of them changes from one point to the other.
+    Attributes:
+        rounding: the largest change of a record's loss from one evaluation to another that was taken for rounding, or
+            the spacing of floating-point numbers there if that is larger; 0 where no change is allowed (isolation
+            "exact") and where micro-batches of one record showed none.
+        shape: the shape of the batches that the run may evaluate; None where they may have any.
+        values: the losses of the first records, to compare between processes.
+        coarsest: the coarsest rounding of the operations that gave these losses, `Trace.coarsest`.
+        learns: whether each of these losses counts in a step, and one of them changes from one point to the other.
     """
 
     rounding: float
@@ -86,7 +88,12 @@ class Look:
 
     For central differences they are x + lambda u and x - lambda u, for forward ones x and x + lambda u, where x are the
     weights and u is the run's first direction; for exact ones, the derivatives along the first two directions.
-    evaluation: reads records and gives their losses. exact: whether the bits of intermediate results are traced, too.
+
+    Args:
+        weights: the trainable weights.
+        evaluation: reads records and gives their losses.
+        plan: what the run does.
+        exact: whether the bits of intermediate results are traced, too.
     """
 
     def __init__(self, weights: Weights, evaluation: Evaluation, plan: Plan, *, exact: bool) -> None:
@@ -119,10 +126,17 @@ class Look:
     def at_points(self, records: Indices, at_once: int) -> tuple[Array, Array, float]:
         """Evaluate records at both points in two ways: one point after the other, and both in one pass.
 
-        records: their numbers. at_once: how many points the run evaluates in one pass; with 1 the second way is left
-        out, and the result of the first stands for it. Returns the losses by the first way and by the second, each of
-        shape (2, records), and the coarsest rounding of the first way's operations (`Trace.coarsest`). Raises
-        RaisedError where the losses or the reading raise.
+        Args:
+            records: the numbers of the records.
+            at_once: how many points the run evaluates in one pass. With 1 the second way is left out, and the result of
+                the first stands for it.
+
+        Returns:
+            The losses by the first way and by the second, each of shape (2, records), and the coarsest rounding of the
+            first way's operations (`Trace.coarsest`).
+
+        Raises:
+            RaisedError: the losses or the reading raise.
         """
         trace = Trace(0)
         points = self._points
@@ -345,11 +359,18 @@ class _Comparison:
     def together(self, below: _Seen, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> Shape | None:
         """Compare evaluations where a micro-batch has several records.
 
-        below: the evaluation of the first records at the second point. others: numbers of records that replace some of
-        the first evaluation. kept: for each record of the first evaluation whether it stays. fetch: reads batches, and
-        says whether random draws while reading were made equal for equal places of a batch and not for equal records
-        (`Alike.by_place`). Returns, for isolation "exact", the shape of batches that keep records apart to the bit;
-        else None. Raises ValueError where the losses differ.
+        Args:
+            below: the evaluation of the first records at the second point.
+            others: numbers of records that replace some of the first evaluation.
+            kept: for each record of the first evaluation whether it stays.
+            fetch: reads batches, and says whether random draws while reading were made equal for equal places of a
+                batch and not for equal records (`Alike.by_place`).
+
+        Returns:
+            For isolation "exact", the shape of batches that keep records apart to the bit; else None.
+
+        Raises:
+            ValueError: the losses differ.
         """
         first, look = self._first, self._look
         records, rows = first.records, len(first.records)
@@ -392,8 +413,10 @@ class _Comparison:
     def _compare(self, seen: _Seen, reference: _Seen, here: Indices, there: Indices, how: str) -> None:
         """Raise ValueError unless records have the losses that they had in another evaluation.
 
-        seen, reference: the two evaluations. here, there: the places of the same records in the first and the second.
-        how: what was different about `seen`, for the message.
+        Args:
+            seen, reference: the two evaluations.
+            here, there: the places of the same records in `seen` and in `reference`.
+            how: what was different about `seen`, for the message.
         """
         found, expected = seen.values[here], reference.values[there]
         changed = ~equal(found, expected)

@@ -42,8 +42,12 @@ class DrawnData(Data, Protocol):
 
 
 def seed_of(moment: bytes, number: int) -> int:
-    """Return the seed from which the record with this number is drawn in a release, an integer in [0, 2^64). moment:
-    the bytes that tell this release of this run from all others (`Fetch`); b"" outside a run."""
+    """Return the seed from which a record is drawn in a release, an integer in [0, 2^64).
+
+    Args:
+        moment: the bytes that tell this release of this run from all others (`Fetch`); b"" outside a run.
+        number: the number of the record.
+    """
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 
@@ -59,8 +63,12 @@ def drawn_records(data: Data, numbers: Sequence[int], moment: bytes) -> list[Any
 def require_data(data: object, name: str = "data") -> None:
     """Raise ValueError for anything but a map-style data set that holds a record.
 
-    For example a DataLoader holds batches, not records, a tuple (X, y) of arrays has two entries, not n, and data[0] of
-    a data frame is a column, or the row with the label 0. name: the argument's name, for the message.
+    A DataLoader holds batches, not records. A tuple (X, y) of arrays has two entries, not n. And data[0] of a data
+    frame is a column, or the row with the label 0.
+
+    Args:
+        data: the argument.
+        name: the name of the argument, for the message.
     """
     if inner := [part for part in _within(data) if _is_table(part)]:
         raise ValueError(
@@ -125,9 +133,14 @@ class Alike:
 
     To that end torch's, numpy's and Python's global generators are seeded. Where records are read one by one, each
     record has draws of its own, wherever it stands. Where they are read many at a time, the draws of each batch begin
-    with the same ones, so that records in equal places have equal draws if each draws equally often. by_place: whether
-    a batch that was read many at a time has drawn at random. data: the records. collate: makes the batch of a list of
-    records; torch's default_collate if None.
+    with the same ones, so that records in equal places have equal draws if each draws equally often.
+
+    Args:
+        data: the records.
+        collate: makes the batch of a list of records; torch's default_collate if None.
+
+    Attributes:
+        by_place: whether a batch that was read many at a time has drawn at random.
     """
 
     def __init__(self, data: Data, collate: Collate) -> None:

@@ -106,9 +106,14 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
 def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Measure) -> Losses:
     """Return the loss function of a language model where only some tokens are classes.
 
-    options: the numbers of these tokens. config: the model's, which has the size of the vocabulary. forward: gives
-    logits and labels of a batch. measure: gives losses from these. Raises ValueError for options that are no tokens,
-    fewer than two, or not all different.
+    Args:
+        options: the numbers of these tokens.
+        config: the configuration of the model, which has the size of the vocabulary.
+        forward: gives logits and labels of a batch.
+        measure: gives losses from logits and labels.
+
+    Raises:
+        ValueError: options that are no tokens, fewer than two, or not all different.
     """
     for option in options:
         check.integer("options", option, at_least=0, at_most=getattr(config, "vocab_size", 2**31) - 1)
