@@ -6,7 +6,7 @@
 # Matters: a loop may publish its directions' key, derive step t's direction by fold_in(key, t), and split the same key at the start for
 #   the noise and the batches. The noise is then drawn from the key of the direction of step 0 or 1, which everyone has: no epsilon. Use keys
 #   from different sources, not different functions of one key.
-# Guessed: two functions give unrelated keys; seen: the same ones.
+# Guessed: only the question was written down first, whether the two are related; seen: they are the same keys.
 set -euo pipefail
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; cd "$work"
 "${PYTHON:-python3}" -m pip install -q --no-compile --target lib jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
