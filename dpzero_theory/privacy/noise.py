@@ -6,33 +6,28 @@ directions and batches never come from either.
 
 There are two kinds of noise. `gaussian` is float64: its law is the continuous Gaussian up to rounding, which is what
 the formulas of `gaussian.py` assume and what floating point only approximates. `discrete_gaussian` and
-`discrete_laplace` are exact: integers sampled with rational arithmetic by the algorithms of Canonne, Kamath and Steinke
-(The Discrete Gaussian for Differential Privacy, NeurIPS 2020), with no floating-point number anywhere. Long vectors of
-discrete Gaussian noise are drawn by `staircase.py`, whose law is the same. `discrete.py` accounts for discrete Gaussian
-noise. The running time of a draw depends on the drawn value, as in every rejection sampler, so timings must not be
-published.
+`discrete_laplace` are integers with exactly these laws, by the algorithms of Canonne, Kamath and Steinke (The Discrete
+Gaussian for Differential Privacy, NeurIPS 2020). The running time of a draw depends on the drawn value, as in every
+rejection sampler, so timings must not be published.
 """
 
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from typing import ClassVar, NoReturn, final, overload
+from typing import Any, ClassVar, NoReturn, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.privacy.staircase import staircase
 
 Size = int | tuple[int, ...]
-Words = Iterator[int]
 
 _WORD_BITS = 64
-_WORDS_PER_READ = 32
-_MANY = 64  # For this many draws or more the sampler of `staircase` is quicker
 _LARGEST_SCALE = 2.0**56  # 2^63, about the largest int64, is 128 times this scale
 
 
@@ -79,16 +74,19 @@ class NoiseSource(ABC):
 
         scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
         parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
-        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke, or that of
-        `staircase` for 64 draws or more. Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad
-        scale or size.
+        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke. Returns an int, or
+        an int64 array of shape `size`. Raises ValueError for a bad scale or size.
         """
-        exact = _scale(scale)
-        if size is not None and math.prod(shape := _shape(size)) >= _MANY:
-            return staircase(exact).draw(math.prod(shape), self._bytes).reshape(shape)
-        variance = exact**2
-        a, b = variance.numerator, variance.denominator
-        return self._draw(lambda words: _discrete_gaussian(a, b, words), size)
+        variance = _scale(scale) ** 2
+        # Laplace noise of this scale is kept with probability exp(-(|x| - variance/t)^2/(2 variance)).
+        t = math.isqrt(variance.numerator // variance.denominator) + 1
+        peak = variance / t
+
+        def keeps(proposals: NDArray[Any]) -> NDArray[np.bool_]:
+            rate = (np.abs(proposals).astype(np.float64) - float(peak)) ** 2 / float(2 * variance)
+            return self._accepted(rate, lambda k: (abs(int(proposals[k])) - peak) ** 2 / (2 * variance))
+
+        return self._drawn(Fraction(t), size, keeps)
 
     @overload
     def discrete_laplace(self, scale: float | Fraction, size: None = None) -> int: ...
@@ -102,23 +100,74 @@ class NoiseSource(ABC):
         2 of Canonne, Kamath and Steinke. Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad
         scale or size.
         """
-        exact = _scale(scale)
-        numerator, denominator = exact.numerator, exact.denominator
-        return self._draw(lambda words: _discrete_laplace(numerator, denominator, words), size)
+        return self._drawn(_scale(scale), size)
 
-    def _draw(self, draw_one: Callable[[Words], int], size: Size | None) -> int | NDArray[np.int64]:
-        words = self._words()
-        if size is None:
-            return draw_one(words)
-        shape = _shape(size)
-        count = math.prod(shape)
-        return np.fromiter((draw_one(words) for _ in range(count)), np.int64, count).reshape(shape)
+    def _drawn(
+        self, scale: Fraction, size: Size | None, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
+    ) -> int | NDArray[np.int64]:
+        """Draw discrete Laplace noise of this scale, of which `keeps` says which draws are kept, until there are enough
+        of them."""
+        shape = () if size is None else _shape(size)
+        count, found = math.prod(shape), np.zeros(0, np.int64)
+        while len(found) < count:
+            draws = self._laplace(scale, 2 * (count - len(found)) + 8)
+            found = np.concatenate([found, draws if keeps is None else draws[keeps(draws)]])
+        return int(found[0]) if size is None else found[:count].reshape(shape)
 
-    def _words(self) -> Words:
-        """An endless iterator of uniform 64-bit integers. Each draw makes a new one, so that a forked process never has
-        bits that its parent drew and did not use."""
+    def _laplace(self, scale: Fraction, tries: int) -> NDArray[np.int64]:
+        """The draws of so many tries, by algorithm 2."""
+        top, bottom = scale.numerator, scale.denominator
+        rest = self._below(top, tries)
+        rest = rest[self._accepted(rest.astype(np.float64) / top, lambda k: Fraction(int(rest[k]), top))]
+        whole, going = np.zeros(len(rest), rest.dtype), np.arange(len(rest))
+        while len(going):
+            going = going[self._accepted(np.ones(len(going)), lambda _: Fraction(1))]
+            whole[going] += 1
+        draws = ((rest + top * whole) // bottom).astype(np.int64)
+        negative = self._words(len(draws)) >> np.uint64(63) == 1
+        return np.where(negative, -draws, draws)[(draws > 0) | ~negative]
+
+    def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
+        """Accept each of several tries with probability e^-rate. exact: the exact rate of a try, given its index, from
+        which the floats differ by at most 2^-50 e^rate and 2^-50 of themselves."""
+        words, chance = self._words(len(rate)), np.exp(-rate)
+        beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
+        accepted = beyond < 0
+        for k in np.flatnonzero(np.abs(beyond) <= 2.0**-44):
+            accepted[k] = self._below_exp(int(words[k]), exact(int(k)))
+        return accepted
+
+    def _below_exp(self, word: int, rate: Fraction) -> bool:
+        """Whether a uniform number, of which the first 64 binary digits are `word`, is below e^-rate."""
+        bits = _WORD_BITS
         while True:
-            yield from np.frombuffer(self._bytes(8 * _WORDS_PER_READ), dtype=np.uint64).tolist()
+            with localcontext(Context(prec=bits)):
+                chance = (-Decimal(rate.numerator) / rate.denominator).exp() * 2**bits
+            # The last of `bits` decimal digits may be wrong, and there are fewer of them before the point.
+            if not word - 1 < chance < word + 2:
+                return word < chance
+            word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
+
+    def _below(self, limit: int, count: int) -> NDArray[Any]:
+        """Draw uniform ones of the integers 0, ..., limit - 1: an int64 array, or an array of objects for large ones."""
+        bits = (limit - 1).bit_length()
+        found: NDArray[Any] = np.zeros(0, np.int64 if bits < 62 - 7 else object)
+        while len(found) < count:
+            tries = 2 * (count - len(found)) + 8
+            if found.dtype == object:
+                read = -(-bits // 8)
+                data = self._bytes(tries * read)
+                pieces = (data[k * read : (k + 1) * read] for k in range(tries))
+                values = np.array([int.from_bytes(piece) >> (-bits % 8) for piece in pieces], object)
+            elif bits:
+                values = (self._words(tries) >> np.uint64(_WORD_BITS - bits)).astype(np.int64)
+            else:
+                values = np.zeros(tries, np.int64)
+            found = np.concatenate([found, values[values < limit]])
+        return found[:count]
+
+    def _words(self, count: int) -> NDArray[np.uint64]:
+        return np.frombuffer(self._bytes(8 * count), dtype=np.uint64)
 
 
 @final
@@ -167,67 +216,3 @@ def _scale(scale: float | Fraction) -> Fraction:
     if isinstance(scale, Fraction | int) and not isinstance(scale, bool) and 0 < scale <= _LARGEST_SCALE:
         return Fraction(scale)
     return Fraction(real("scale", scale, above=0.0, at_most=_LARGEST_SCALE))
-
-
-def _below(limit: int, words: Words) -> int:
-    """Draw a uniformly random one of 0, ..., limit - 1, from random 64-bit integers `words`."""
-    bits = (limit - 1).bit_length()
-    while True:
-        value = 0
-        for _ in range(-(-bits // _WORD_BITS)):
-            value = value << _WORD_BITS | next(words)
-        value >>= -bits % _WORD_BITS
-        if value < limit:
-            return value
-
-
-def _bernoulli(a: int, b: int, words: Words) -> bool:
-    """Return True with probability exactly a/b, 0 <= a <= b, by comparing the binary digits of a/b with random ones
-    from `words`."""
-    while True:
-        digits, a = divmod(a << _WORD_BITS, b)
-        word = next(words)
-        if word != digits:
-            return word < digits
-
-
-def _bernoulli_exp(a: int, b: int, words: Words) -> bool:
-    """Return True with probability exactly exp(-a/b), a >= 0 and b > 0, by algorithm 1 of Canonne, Kamath and Steinke,
-    from random integers `words`."""
-    while True:
-        part, k = min(a, b), 1  # exp(-a/b) is a product of factors exp(-part/b) with part <= b
-        while _bernoulli(part, b * k, words):
-            k += 1
-        if k % 2 == 0:
-            return False
-        a -= part
-        if not a:
-            return True
-
-
-def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
-    """Draw an integer x with probability exactly proportional to exp(-|x| denominator/numerator), by algorithm 2."""
-    while True:
-        remainder = _below(numerator, words)
-        if not _bernoulli_exp(remainder, numerator, words):
-            continue
-        whole = 0
-        while _bernoulli_exp(1, 1, words):
-            whole += 1
-        magnitude = (remainder + numerator * whole) // denominator
-        negative = next(words) & 1
-        if magnitude or not negative:
-            return -magnitude if negative else magnitude
-
-
-def _discrete_gaussian(a: int, b: int, words: Words) -> int:
-    """Draw an integer x with probability exactly proportional to exp(-x^2/(2 sigma^2)), sigma^2 = a/b, from random
-    64-bit integers `words`.
-
-    Proposals come from the discrete Laplace law of scale floor(sqrt(a/b)) + 1.
-    """
-    t = math.isqrt(a // b) + 1
-    while True:
-        proposal = _discrete_laplace(t, 1, words)
-        if _bernoulli_exp((abs(proposal) * b * t - a) ** 2, 2 * a * b * t * t, words):
-            return proposal
