@@ -1,10 +1,8 @@
 """What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
 
 The file must be whole, and the lattice and the noise must be those that are accounted for.
-What is paid for, what was recorded, and epsilon of the releases so far and of the whole plan are computed again. The
-released numbers are tested, too: they must not be too small, too alike, too round or too large for noise of the stated
-law and any n records (`privacy.plausible`; a sound run is refused at most once in 10^12). Then the privacy statement is
-written (`optim.files.statement`) as text, JSON or one HTML page with the spending curve.
+What is paid for, what was recorded, and epsilon of the releases so far and of the whole plan are computed again.
+Then the privacy statement is written (`optim.files.statement`) as text, JSON or one HTML page with the spending curve.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
 --final the outcome is compared bit for bit: with the whole run, or, if FILE is a checkpoint, with the run up to there.
@@ -15,7 +13,6 @@ What this cannot tell is said in `CANNOT_TELL`, and at the end of each report.
 """
 
 import json
-import math
 import sys
 import textwrap
 import warnings
@@ -24,12 +21,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dpzero_theory.check import printable
 from dpzero_theory.cli import Parser, command, extra, input_file, input_folder
 from dpzero_theory.privacy.ledger import Account
-from dpzero_theory.privacy.plausible import FALSE_ALARM, THOUSANDTH, Noise, look
 
 with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else nullcontext():
     import torch
@@ -141,7 +135,6 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
     found.append(Finding("isolation", header.isolation or "not looked at", known))
     found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {plan.settings.mechanism}"))
     found.append(Finding("noise on the lattice", plan.scale))
-    found.append(_numbers(content))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))
     made = len(content.records)
     found.append(Finding("releases recorded", made, made <= account.spent))
@@ -155,28 +148,6 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
     if initial is not None:
         found += _replayed(content, initial, final)
     return Report(found, claimed, account)
-
-
-def _numbers(content: Content) -> Finding:
-    """Test whether the released numbers can be what n records add plus noise of the stated law; return one finding.
-
-    content: the content of the run's transcript.
-    """
-    plan, law = content.header.plan, content.header.plan.law
-    if law is None or not law.power or not plan.scalars or not content.records:
-        why = "releases are vectors and are not kept" if not plan.scalars else "no releases, or no test of this noise"
-        return Finding("released numbers", f"not tested: {why}")
-    sums = np.array([record.sums for record in content.records], dtype=np.int64)
-    most = plan.sampling.most(plan.n, FALSE_ALARM / 8 / plan.steps)
-    fault, least = look(sums, Noise(law.power, plan.scale), plan.rule.levels, most)
-    if fault:
-        return Finding("released numbers", f"{fault} (by chance once in 10^12 runs at most)", holds=False)
-    if least < THOUSANDTH:
-        said = "too few releases to tell a thousandth of the noise from all of it"
-        return Finding("released numbers", f"not tested: {said}")
-    part = math.floor(least * 1000) / 1000
-    said = f"can be noise as stated; numbers of {part:g} of its size would be refused (near 1: a sharp test)"
-    return Finding("released numbers", said, holds=True)
 
 
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
