@@ -17,14 +17,14 @@ from benchmarks.kit.experiment import Cell
 from benchmarks.kit.rows import read_rows
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step, step_of
 
 OF_SETTING = ("setting", "history", "delta", "altered", "by")
 _WORDS = ("sampling", "relation", "sample_rate", "mechanism")
 
 
-def _history(parts: list[dict[str, Any]]) -> list[Release]:
-    return [Release(part["noise_multiplier"], part["steps"], **{word: part[word] for word in _WORDS}) for part in parts]
+def _history(parts: list[dict[str, Any]]) -> list[Step]:
+    return [step_of(part["noise_multiplier"], part["steps"], **{word: part[word] for word in _WORDS}) for part in parts]
 
 
 def alter(certificate: dict[str, Any], altered: str, by: float) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.group import group_epsilon
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.sampling import sampling_of
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step, step_of
 
 _CHECKED = 5
 """Every _CHECKED-th setting is checked by an independent evaluation, which takes up to a hundred times as long as
@@ -44,13 +44,13 @@ MORE_OF_SETTING = (
 MORE_FIELDS = ("upper", "lower", "width", "cpu_seconds", "method", "too_long")
 
 
-def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
+def _independent(unit: Step, epsilon: float) -> tuple[str, float, float]:
     """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
     releases `unit`, by the method's own estimate of its error. For full batches it is the closed form with 50 digits;
     for sampled batches it is `independent_delta`, except for batches of a fixed size. The value is for the order of the
     two neighbouring data sets that has the larger delta. If no method applies, or its error is more than 1e-4 of the
     value, the name is "" and both ends are 0."""
-    cost = unit.cost
+    cost = unit.cost()
     with mpmath.workdps(50):
         if cost.closed:
             gdp = mpmath.sqrt(mpmath.mpf(cost.squares[0]))
@@ -92,7 +92,7 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
         "status": "ok",
     }
     if setting["setting"] % _CHECKED == 0:
-        unit = Release(found.upper, steps, **batches)
+        unit = step_of(found.upper, steps, **batches)
         spent = delta_of_history([unit], epsilon)
         name, low, high = _independent(unit, epsilon)
         row |= {"delta_lower": spent.lower, "delta_upper": spent.upper, "meets_target": spent.upper <= delta}
@@ -102,18 +102,18 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
     return setting | row
 
 
-def _parts(row: dict[str, Any], noise: float) -> list[Release]:
+def _parts(row: dict[str, Any], noise: float) -> list[Step]:
     """Return the releases of a setting, given its row: those of its sampling with the noise multiplier `noise`, and,
     for a history of two kinds, as many of the row's other sampling with the row's other noise."""
     laplace = row["kind"].endswith("laplace")
     mechanism = "laplace" if laplace and not row["other_sampling"] else "gaussian"
     first = sampling_of(row["sampling"], row["sample_rate"])
-    made = [Release(noise, row["steps"], sampling=first, relation=row["relation"], mechanism=mechanism)]
+    made = [step_of(noise, row["steps"], sampling=first, relation=row["relation"], mechanism=mechanism)]
     if row["other_sampling"]:
         other = sampling_of(row["other_sampling"], row["other_rate"])
         law = "laplace" if laplace else "gaussian"
         noise = row["other_noise"]
-        made.append(Release(noise, row["steps"], sampling=other, relation=row["relation"], mechanism=law))
+        made.append(step_of(noise, row["steps"], sampling=other, relation=row["relation"], mechanism=law))
     return made
 
 
@@ -128,7 +128,7 @@ def more_answer(setting: dict[str, Any]) -> dict[str, Any]:
             return epsilon_of_history(_parts(row, row["given_noise"]), row["delta"])
         unit = _parts(row, 1e6)[0]
         target = {"target_epsilon": row["epsilon"], "target_delta": row["delta"], "steps": row["steps"]}
-        words = {"sampling": unit.step.sampling, "relation": row["relation"], "mechanism": unit.mechanism}
+        words = {"sampling": unit.sampling, "relation": row["relation"], "mechanism": unit.mechanism}
         return calibrate_noise_multiplier(**target, **words)
 
     try:

@@ -23,7 +23,7 @@ from scipy.stats import norm
 
 from benchmarks.kit.experiment import Cell, Experiment
 from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.privacy.accountant import upper_epsilon
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling
 from dpzero_theory.privacy.step import Step
@@ -120,7 +120,7 @@ def compared(cell: Cell) -> dict[str, Any]:
     began = time.process_time()
     curve = stopping_curve(step, steps, every, delta)
     seconds = time.process_time() - began
-    old = [upper_epsilon(step * count, delta).upper for count in curve.looks]
+    old = [epsilon_of_history(step * count, delta).upper for count in curve.looks]
     safe, coarse = (attained(step, curve.looks, curve.epsilons, fineness) / delta for fineness in (24, 12))
     return cell | {
         "sampling": step.sampling.word, "rate": step.sampling.sample_rate, "relation": str(step.relation),

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.kit.experiment import Cell, Experiment
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
-from dpzero_theory.privacy.group import group_noise
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 EPSILON, DELTA, RATE, STEPS = 8.0, 1e-5, 0.1, 50
 TEXTS = (1, 10, 50)
@@ -20,8 +20,8 @@ FIELDS = ("texts", "users_noise", "texts_noise", "texts_noise_equal_evaluations"
 
 
 def _multiplier(size: int, rate: float) -> float:
-    return group_noise(
-        target_epsilon=EPSILON, target_delta=DELTA, size=size, steps=STEPS, sampling="poisson", sample_rate=rate,
+    return calibrate_noise_multiplier(
+        target_epsilon=EPSILON, target_delta=DELTA, group=size, steps=STEPS, sampling="poisson", sample_rate=rate,
         relation="add-remove",
     ).upper  # fmt: skip
 

@@ -1,6 +1,6 @@
 """`Registry`, a mapping of named values of one kind, such as noise laws, to which users can add their own."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from dpzero_theory import check
@@ -14,23 +14,23 @@ class _Named(Protocol):
 Entry = TypeVar("Entry", bound=_Named)
 
 
-class Registry(Mapping[str, Entry]):
-    """A mapping from names to values of one kind, in the order of registration; users can add their own.
+class Registry(dict[str, Entry]):
+    """A dictionary from names to values of one kind, in the order of registration; users can add their own.
 
     Looking up an unknown name raises ValueError. `argument` is what error messages call the kind, such as "direction".
     """
 
     def __init__(self, argument: str) -> None:
+        super().__init__()
         self.argument = argument
-        self._values: dict[str, Entry] = {}
         self._families: dict[str, Callable[[str], Entry]] = {}
         self._unlisted: set[str] = set()
 
     def register(self, value: Entry) -> Entry:
         """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
-        if value.name in self._values:
+        if value.name in self:
             raise ValueError(f"{self.argument} must have a name of its own; got {value.name!r}, which is registered")
-        self._values[value.name] = value
+        self[value.name] = value
         return value
 
     def register_family(self, name: str, member: Callable[[str], Entry], *, listed: bool = True) -> None:
@@ -48,20 +48,8 @@ class Registry(Mapping[str, Entry]):
         """The names of the listed families of values (added by `register_family`), in the order of registration."""
         return tuple(name for name in self._families if name not in self._unlisted)
 
-    def __getitem__(self, name: str) -> Entry:
-        if name in self:
-            return self._values[name]
+    def __missing__(self, name: object) -> Entry:
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:
             return self._families[family](arguments)
-        known = dict.fromkeys((*self._values, *self.families))
-        return self._values[check.choice(self.argument, name, tuple(known))]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        return self[check.choice(self.argument, name, tuple(dict.fromkeys((*self, *self.families))))]

@@ -6,7 +6,7 @@ Each is defined in this file and registered once, and then used from calibration
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.cost import NOTHING, Cost
+from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
@@ -30,7 +30,7 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Poisson, Sampling, sampling_of
 from dpzero_theory.privacy.schedule import Indices
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
 from tests.optim.small import STEP, D, Logistic, N, data, losses
@@ -60,12 +60,12 @@ class Wide(Mechanism):
     exactness = "integers with exactly the discrete Laplace law"
     samplings = ("full", "poisson", "every-other")
 
-    def cost(self, step: Made, steps: int) -> Cost:
-        pure = steps * release_epsilon(2 * step.noise, 1.0, replaced=step.relation.replaces)
-        return replace(NOTHING, pure=(pure, 0.0), apart=pure)
+    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+        pure = size * step.steps * release_epsilon(2 * step.noise, 1.0, replaced=step.relation.replaces)
+        return Cost(pure=(pure, 0.0), apart=pure)
 
-    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float:
-        return laplace_multiplier(target_epsilon, steps, 1.0, replaced=step.relation.replaces) / 2
+    def multiplier(self, step: Made, target_epsilon: float) -> float:
+        return laplace_multiplier(target_epsilon, step.steps, 1.0, replaced=step.relation.replaces) / 2
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(noise_multiplier * levels)
@@ -81,7 +81,7 @@ class EveryOther(Sampling):
     name = "every-other"
     runnable = True
 
-    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         return Poisson(2 * self.sample_rate).cost(noise, steps, relation)
 
     def draw(self, source: random.Random, n: int) -> Indices:
@@ -107,7 +107,7 @@ def registered() -> Iterator[None]:
         registry.register(value)
     yield
     for registry, value in additions:
-        del registry._values[value.name]
+        del registry[value.name]
 
 
 def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -151,8 +151,8 @@ def test_an_extension_runs_end_to_end(tmp_path: Path, changes: dict[str, Any]) -
 
 
 def test_the_new_sampling_is_accounted_and_drawn() -> None:
-    here = Release(2.0, 50, sampling="every-other", relation="add-remove", sample_rate=0.1)
-    known = Release(2.0, 50, sampling="poisson", relation="add-remove", sample_rate=0.2)
+    here = step_of(2.0, 50, sampling="every-other", relation="add-remove", sample_rate=0.1)
+    known = step_of(2.0, 50, sampling="poisson", relation="add-remove", sample_rate=0.2)
     assert epsilon_of_history([here], 1e-5) == epsilon_of_history([known], 1e-5)
     assert calibrate_noise_multiplier(
         target_epsilon=2, target_delta=1e-5, steps=50, sampling="every-other", relation="add-remove", sample_rate=0.1
@@ -168,17 +168,17 @@ def test_the_new_sampling_is_accounted_and_drawn() -> None:
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"mechanism must be one of gaussian, .*wide-laplace.*; got 'staircase'"):
-        Release(1.0, 1, sampling="full", relation="add-remove", mechanism="staircase")
+        step_of(1.0, 1, sampling="full", relation="add-remove", mechanism="staircase")
     with pytest.raises(ValueError, match=r"sampling must be one of full, .*every-other.*; got 'shuffle'"):
-        Release(1.0, 1, sampling="shuffle", relation="add-remove", sample_rate=0.5)
+        step_of(1.0, 1, sampling="shuffle", relation="add-remove", sample_rate=0.5)
     with pytest.raises(ValueError, match="must have a name of its own; got 'wide-laplace'"):
         MECHANISMS.register(Wide())
 
 
 def test_laws_compose_with_each_other() -> None:
     """The pure epsilon of the added noise law adds to what Gaussian releases cost, and no release is forgotten."""
-    gaussian = Release(5.0, 10, sampling="full", relation="add-remove")
-    wide = Release(20.0, 4, sampling="full", relation="add-remove", mechanism="wide-laplace")
+    gaussian = step_of(5.0, 10, sampling="full", relation="add-remove")
+    wide = step_of(20.0, 4, sampling="full", relation="add-remove", mechanism="wide-laplace")
     alone = epsilon_of_history([gaussian], 1e-5).upper
     both = epsilon_of_history([gaussian, wide], 1e-5).upper
     assert both == pytest.approx(alone + 0.1, rel=1e-9)

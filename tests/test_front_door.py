@@ -53,7 +53,7 @@ def test_histories_add_and_multiply() -> None:
     a = dz.Step(noise=12.5, sampling=dz.Poisson(1 / 16), relation="add-remove")
     b = dz.Step(noise=20, sampling=dz.FullBatch(), relation="add-remove")
     both = a * 100 + 50 * b
-    assert [(part.step, part.steps) for part in both] == [(a, 100), (b, 50)]
+    assert [(part.noise, part.steps) for part in both] == [(12.5, 100), (20, 50)]
     assert both.steps == 150
     assert (both * 2).steps == 300
     assert [part.steps for part in a * 10 + a * 5 + b] == [15, 1]

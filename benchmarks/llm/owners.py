@@ -29,8 +29,8 @@ from benchmarks.llm.top import NORM, TRAINED
 from benchmarks.llm.tuned import CHOSEN, DELTA, Recipe, Study, first, studied, trained
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.group import group_noise
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.step import step_of
 
 EPSILON, STEPS, RATE = 8.0, 300, 0.125
 """The guarantee for an owner, the number of steps, and the rate of the Poisson batches."""
@@ -47,8 +47,8 @@ def noise(method: str, owned: int) -> float:
     """Return the noise multiplier, which is the noise on a step's sum over the clip, of a run that protects all phrases
     of an owner of `owned` phrases at (EPSILON, DELTA); the private end of its bracket. method: "users" (an owner is a
     record) or "texts" (a phrase is one)."""
-    return group_noise(
-        target_epsilon=EPSILON, target_delta=DELTA, size=owned if method == "texts" else 1, steps=STEPS,
+    return calibrate_noise_multiplier(
+        target_epsilon=EPSILON, target_delta=DELTA, group=owned if method == "texts" else 1, steps=STEPS,
         sampling="poisson", sample_rate=RATE, relation="add-remove",
     ).upper  # fmt: skip
 
@@ -60,7 +60,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     owners = LARGE // at["owned"]
     phrases = first(work.states(0)["train"], owners * at["owned"])
     multiplier = noise(at["method"], at["owned"])
-    of_a_record = Release(multiplier, STEPS, sampling="poisson", relation="add-remove", sample_rate=RATE)
+    of_a_record = step_of(multiplier, STEPS, sampling="poisson", relation="add-remove", sample_rate=RATE)
     data: Any = phrases
     if at["method"] == "users":
         dealt = np.random.default_rng(at["seed"]).permutation(len(phrases)) % owners

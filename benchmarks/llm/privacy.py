@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from benchmarks.llm.configuration import Configuration
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: 
     noise_multiplier: the standard deviation of the noise on a sum over the clip.
     """
     c = configuration
-    unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
+    unit = step_of(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
     found = epsilon_of_history([unit], c.delta)
     how = "Gaussian noise on clipped gradients (float32, a generator seeded by the operating system)"
     return Privacy(

@@ -40,7 +40,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import drawn
 from dpzero_theory.privacy.schedule import SECRET_BYTES
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 
 DELTA = 1e-5
 NONE = "none"
@@ -151,7 +151,7 @@ def _by_gradients(r: Recipe, top: Top, losses: Losses, data: States, after: Call
         after(step + 1)
     if r.epsilon is None:
         return {}
-    spent = epsilon_of_history([Release(noise, r.steps, **law)], DELTA).upper
+    spent = epsilon_of_history([step_of(noise, r.steps, **law)], DELTA).upper
     return {"epsilon_upper": spent, "noise_multiplier": noise}
 
 

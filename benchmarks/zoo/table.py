@@ -30,7 +30,7 @@ from benchmarks.zoo import loops
 from benchmarks.zoo.loops import descent, listed, tensors, tree, whole, zeroth
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 
 N, D, SEED = 48, 5, 3
 BASES: dict[str, Callable[..., Any]] = {base.__name__: base for base in (descent, listed, whole, zeroth, tensors, tree)}
@@ -91,7 +91,7 @@ def claim(
 
 @cache
 def _epsilon(noise: float, steps: int, sampling: str, relation: str, rate: float, delta: float) -> float:
-    release = Release(noise, steps, sampling=sampling, relation=relation, sample_rate=rate)
+    release = step_of(noise, steps, sampling=sampling, relation=relation, sample_rate=rate)
     return epsilon_of_history([release], delta).upper * (1 + 1e-6)
 
 

@@ -1,7 +1,7 @@
 """What a training loop claims about its privacy, and what an attacker sees of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpzero_theory import check
@@ -9,7 +9,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
-from dpzero_theory.privacy.step import Release, Step
+from dpzero_theory.privacy.step import Step, step_of
 
 if TYPE_CHECKING:
     from dpzero_theory.optim.plan import Plan
@@ -99,12 +99,12 @@ class Claim:
             raise ValueError("steps, n and clip must be given with a step")
         if not step.mechanism.startswith(("gaussian", "discrete-gaussian")):
             raise ValueError(f"run must have Gaussian noise; got {step.mechanism!r}")
-        release = Release.of(step, steps)
+        release = replace(step, steps=steps)
         return cls(
             epsilon=epsilon_of_history([release], delta).upper if epsilon is None else epsilon,
             delta=delta,
             relation=step.relation,
-            sampling=release.sampling,
+            sampling=release.sampling.word,
             n=n,
             batch=step.sampling.sample_rate * n,
             steps=steps,
@@ -146,7 +146,7 @@ class Claim:
         """
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
-    def release(self, sampling: str | None = None) -> Release:
+    def release(self, sampling: str | None = None) -> Step:
         """Return the claim in the form that the privacy accountant takes.
 
         Args:
@@ -157,7 +157,7 @@ class Claim:
         """
         kind = sampling or self.sampling
         rate = 1.0 if kind == "full" else self.sample_rate
-        return Release(self.noise_multiplier, self.steps, sampling=kind, relation=self.relation, sample_rate=rate)
+        return step_of(self.noise_multiplier, self.steps, sampling=kind, relation=self.relation, sample_rate=rate)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -41,7 +41,7 @@ from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.shards import collected, piece
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step
 
 
 class Run:
@@ -161,7 +161,7 @@ class Run:
         return left
 
     @property
-    def history(self) -> list[Release]:
+    def history(self) -> list[Step]:
         """The releases that are paid for. Their epsilon is what the run costs only if their number was fixed without
         looking at what they released; `get_epsilon` says what may be claimed."""
         return self._ranks.lead(lambda: self._files.history)

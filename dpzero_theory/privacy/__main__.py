@@ -27,12 +27,11 @@ from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
-from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
-from dpzero_theory.privacy.solve import MOST_RECORDS
-from dpzero_theory.privacy.step import Drawing, Release, Steps
+from dpzero_theory.privacy.solve import MOST_RECORDS, SOUGHT, Question, sweep_row
+from dpzero_theory.privacy.step import Drawing, Step, Steps
 
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
@@ -208,7 +207,7 @@ def _check_batch(question: Question) -> None:
         )
 
 
-def _answer(question: Question) -> tuple[dict[str, Any], Release]:
+def _answer(question: Question) -> tuple[dict[str, Any], Step]:
     """The answer to a question, as the dictionary that is printed in JSON, and the steps that the question is about."""
     name = question.sought
     started = time.perf_counter()
@@ -216,7 +215,7 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
     seconds = time.perf_counter() - started
     whole = question.answered(bracket)
     unit = whole.release()
-    change = unit.step.sampling.largest_change(unit.relation)
+    change = unit.sampling.largest_change(unit.relation)
     answer = {
         "inputs": {
             **{known: getattr(question, known) for known in ("epsilon", "noise_multiplier", "delta", "steps", "n")},
@@ -231,24 +230,24 @@ def _answer(question: Question) -> tuple[dict[str, Any], Release]:
         "bracket": {"lower": bracket.lower, "value": bracket.value, "upper": bracket.upper},
         "method": bracket.method,
         "sensitivity": change,
-        "noise_over_sensitivity": unit.noise_multiplier / change,
+        "noise_over_sensitivity": unit.noise / change,
         "gdp": _gdp(unit),
         "notes": list(bracket.notes),
         "seconds": seconds,
     }
     if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
-        answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.sensitivity)
+        answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.relation.sensitivity)
     return answer, unit
 
 
-def _gdp(unit: Release) -> float | None:
+def _gdp(unit: Step) -> float | None:
     """The mu for which the steps are mu-GDP if it is that of plain Gaussian releases; an upper one for random
     allocations, as if their steps were known."""
-    if unit.cost.closed:
-        return math.sqrt(unit.cost.squares[0]) or None
-    kind = unit.step.sampling
+    if unit.cost().closed:
+        return math.sqrt(unit.cost().squares[0]) or None
+    kind = unit.sampling
     known = isinstance(kind, RandomAllocation) and unit.mechanism == "gaussian"
-    return math.sqrt(kind.uses(unit.steps)) * unit.sensitivity / unit.noise_multiplier if known else None
+    return math.sqrt(kind.uses(unit.steps)) * unit.relation.sensitivity / unit.noise if known else None
 
 
 def _risk(history: Steps) -> dict[str, Any]:

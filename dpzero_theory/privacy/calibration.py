@@ -3,19 +3,19 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import cost_delta, excess, notes
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.cost import Cost
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds
+from dpzero_theory.privacy.group import Group
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.laplace import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
-from dpzero_theory.privacy.step import Release, Words
+from dpzero_theory.privacy.step import Step, Words, step_of
 
 LARGEST_EPSILON = 1e4
 """The largest target_epsilon with sampled batches. A larger one protects nothing."""
@@ -36,7 +36,13 @@ bounds on delta."""
 
 
 def calibrate_noise_multiplier(
-    *, target_epsilon: float, target_delta: float, steps: int, **words: Unpack[Words]
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    steps: int,
+    group: int = 1,
+    n: int | None = None,
+    **words: Unpack[Words],
 ) -> Bracket:
     """The smallest noise multiplier for which `steps` releases are (target_epsilon, target_delta)-DP.
 
@@ -47,14 +53,16 @@ def calibrate_noise_multiplier(
         target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches, and at most 1e300 otherwise.
         target_delta: 1e-30 <= delta < 1; 0 is also allowed for a law with pure epsilon (laplace).
         steps: T >= 1, number of releases.
+        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
+        n: the number of all records, or None if it is not known. It matters for groups (`group.group_delta`).
         words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
     Returns:
         A bracket with value = upper, the safe end. At `upper`, `epsilon_of_history` at target_delta is at most
-        target_epsilon, and `delta_of_history` at target_epsilon is at most target_delta. At `lower`, the certified
-        lower end of delta exceeds target_delta (for target_delta = 0, that of epsilon exceeds target_epsilon). On a
-        coarse lattice (discrete-gaussian:M) more noise may cost more: there a multiplier smaller than `lower` may meet
-        the target.
+        target_epsilon, and `delta_of_history` at target_epsilon is at most target_delta. At `lower`, a certified lower
+        end of delta exceeds target_delta (for target_delta = 0, that of epsilon exceeds target_epsilon). The two differ
+        by 1e-3 of the noise or less, mostly by 5e-5. On a coarse lattice (discrete-gaussian:M) more noise may cost
+        more: there a multiplier smaller than `lower` may meet the target.
 
     Raises:
         ValueError: an argument outside its range.
@@ -63,65 +71,66 @@ def calibrate_noise_multiplier(
             positive multiplier meets the target, and there is no smallest one.
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
-    return calibrated(Release(_LOUD, steps, **words), epsilon, target_delta)
+    return calibrated(step_of(_LOUD, steps, **words), epsilon, target_delta, group, n)
 
 
-def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracket:
-    """The bracket of the smallest noise multiplier with which `releases` are (epsilon, target_delta)-DP; the upper end
-    is safe.
+def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n: int | None = None) -> Bracket:
+    """The bracket of the smallest noise multiplier with which the steps `made` are (epsilon, target_delta)-DP, for data
+    sets that differ in up to `size` of n records; the upper end is safe.
 
-    epsilon: the target epsilon, > 0. The noise multiplier that the releases have is ignored. Raises ValueError for an
-    argument outside its range, and PreconditionError if every positive multiplier meets the target.
+    The noise multiplier that the steps have is ignored. The errors are those of `calibrate_noise_multiplier`.
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
-    unit = releases.with_noise(1.0)
-    pure = MECHANISMS[unit.mechanism].multiplier(unit.step, unit.steps, epsilon)
-    delta = check.real("target_delta", target_delta, at_least=0, below=1)
-    known = unit.with_noise(_LOUD).cost
-    composed = any(known.above) or any(known.squares)
-    if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE or not composed):
-        lower = 0.0 if delta > 0 else pure * (1 - _PURE_ACCURACY)
-        return Bracket(lower, pure, pure, "closed form", notes([unit]))
-    check.real("target_delta", delta, at_least=LEAST_DELTA, below=1)
-    require_noise(unit, delta)
-
-    def cost(noise: float) -> Cost:
-        return unit.with_noise(noise).cost
+    delta, known = check.real("target_delta", target_delta, at_least=0, below=1), made.with_noise(_LOUD).cost()
 
     def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
+        step = made.with_noise(noise)
+        ask = partial(cost_delta, step.cost()) if size == 1 else Group(step, size, n).delta
         try:
-            return cost_delta(cost(noise), epsilon, near=delta, wanted=wanted, ends=ends)
+            return ask(epsilon, near=delta, wanted=wanted, ends=ends)
         except OverflowError:
             return Bounds(0.0, 1.0)
 
-    if not known.closed:
-        check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
-    share = _CLOSED if known.closed else _SHARE
-    found = least_noise(deltas, delta, central_noise(unit, epsilon, delta), share)
-    method = "closed form" if known.closed else "grid"
-    if pure is not None and pure < found.upper:
-        found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
-    bracket = Bracket(found.lower, found.upper, found.upper, method, notes([unit]))
-    return settled(bracket, lambda noise: excess(cost(noise), epsilon, delta))
+    def beyond(noise: float) -> float:
+        step = made.with_noise(noise)
+        return excess(step.cost(), epsilon, delta) if size == 1 else Group(step, size, n).excess(epsilon, delta)
 
-
-def require_noise(unit: Release, delta: float) -> None:
-    """Raise PreconditionError if the batches alone meet a target delta."""
-    reached, formula = unit.step.sampling.chance(unit.steps)
+    # The pure epsilon of a group is that of its records one after another.
+    pure, composed = MECHANISMS[made.mechanism].multiplier(made, epsilon / size), any(known.above) or any(known.squares)
+    if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE or not composed):
+        lower = 0.0 if delta > 0 else pure * (1 - _PURE_ACCURACY)
+        closed = Bracket(lower, pure, pure, "closed form", notes([made]))
+        return closed if size == 1 else settled(closed, beyond)
+    check.real("target_delta", delta, at_least=LEAST_DELTA, below=1)
+    reached, formula = made.sampling.chance(made.steps)
     check.precondition(
         reached > delta,
         f"target_delta must be below {formula} = {reached:.6g}, the chance that a record is used at all; got"
         f" {delta!r} (any positive noise_multiplier meets it)",
     )
+    if not known.closed:
+        check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
+
+    share = _CLOSED if known.closed else _SHARE
+    found, method = least_noise(deltas, delta, size * _guess(made, epsilon, delta), share), known.method
+    if pure is not None and pure < found.upper:
+        found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
+    bracket = Bracket(found.lower, found.upper, found.upper, method, notes([made]))
+    if size > 1:
+        bracket = replace(Group(made.with_noise(found.upper), size, n).bracket(found), value=found.upper)
+    return settled(bracket, beyond)
 
 
-def central_noise(unit: Release, epsilon: float, delta: float) -> float:
+def _guess(made: Step, epsilon: float, delta: float) -> float:
     """A guess of the noise multiplier at a target, by the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1))."""
-    gdp, rate = float(gdp_from_epsilon(epsilon, delta)), unit.sample_rate
-    if unit.cost.closed:
-        return math.sqrt(unit.cost.squares[0]) / gdp
-    one = unit.step.relation.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / unit.steps))
-    return one * (1.4 if unit.mechanism == "laplace" else 1.0)
+    # mu-GDP is (mu^2/2)-zCDP.
+    gdp = math.sqrt(2) * (math.sqrt(epsilon - math.log(delta)) - math.sqrt(-math.log(delta)))
+    rate, uses = made.sampling.sample_rate, made.sampling.uses(made.steps)
+    change = made.sampling.largest_change(made.relation)
+    if rate == 1:
+        return change * math.sqrt(uses) / gdp
+    one = change / math.sqrt(math.log1p((gdp / rate) ** 2 / made.steps))
+    return one * (1.4 if made.mechanism == "laplace" else 1.0)
 
 
 def least_noise(deltas: Deltas, target: float, start: float, share: float = _SHARE) -> Bounds:

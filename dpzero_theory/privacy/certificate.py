@@ -13,7 +13,7 @@ from typing import Any
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.step import Release, Steps, releases_of
+from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 FORMAT = "dpzero privacy certificate 1"
 ROOM = 1e-3
@@ -39,7 +39,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
             rounded up to six digits. The time that the checker needs grows as 1/sqrt(room).
 
     Returns:
-        A dictionary. `history` has one entry for each part, in the words of `Release`; `statement` has the epsilon and
+        A dictionary. `history` has one entry for each part, in the words of `Step`; `statement` has the epsilon and
         delta that the checker confirms; `bracket` has the certified ends of epsilon at this delta; `method` and
         `version` say how they were computed.
 
@@ -48,7 +48,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
     """
     check.real("delta", delta, above=1e-30, at_most=0.5)
     check.real("room", room, at_least=1e-5, at_most=1)
-    releases = releases_of(history)
+    releases = steps_of(history)
     if not 1 <= len(releases) <= 100:
         raise ValueError(f"history must have 1 to 100 parts to be checked; got {len(releases)}")
     parts = [_part(release) for release in releases]
@@ -67,20 +67,20 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
     }
 
 
-def _part(release: Release) -> dict[str, Any]:
-    name = release.sampling.partition(":")[0]
+def _part(release: Step) -> dict[str, Any]:
+    name = release.sampling.word.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"
         other = "(epsilon_of_history states the cost of any history, without a certificate)"
-        raise ValueError(f"{rule} {other}; got {release.sampling} and {release.mechanism}")
-    check.real("noise_multiplier", release.noise_multiplier, above=LEAST_NOISE, at_most=1e6)
+        raise ValueError(f"{rule} {other}; got {release.sampling.word} and {release.mechanism}")
+    check.real("noise_multiplier", release.noise, above=LEAST_NOISE, at_most=1e6)
     check.integer("coordinates", release.coordinates, at_most=10**12)
     return {
         "steps": release.steps,
-        "noise_multiplier": release.noise_multiplier,
+        "noise_multiplier": release.noise,
         "mechanism": release.mechanism,
-        "sampling": release.sampling,
-        "sample_rate": release.sample_rate,
+        "sampling": release.sampling.word,
+        "sample_rate": release.sampling.sample_rate,
         "relation": str(release.relation),
         "coordinates": release.coordinates,
     }

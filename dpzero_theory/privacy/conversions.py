@@ -16,19 +16,20 @@ from scipy.special import ndtri_exp
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, require_one_relation
+from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.cost import UNKNOWN, Cost
+from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.grid import Parts
 from dpzero_theory.privacy.laws.arithmetic import log_sum
+from dpzero_theory.privacy.laws.concentrated import log_moment
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
 from dpzero_theory.privacy.laws.law import ByChance, Law
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedOrder, RandomAllocation, Shuffled, TruncatedPoisson
-from dpzero_theory.privacy.stated import GaussianMixture, Renyi, Zcdp
-from dpzero_theory.privacy.step import Release, Steps, releases_of
+from dpzero_theory.privacy.stated import Stated
+from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _MOMENT_ROUNDING = 1e-14
 """A bound on the relative rounding error that a few sums and logarithms add to the upper end of a Renyi divergence."""
@@ -66,18 +67,22 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
             that a step states.
     """
     a = check.real("order", order, above=1)
-    made = releases_of(history)
-    require_one_relation(made)
+    made = steps_of(history)
+    cost_of(made)
     lower, upper = np.zeros(2), np.zeros(2)
     closed = True
     for release in made:
-        law = MECHANISMS[release.mechanism]
-        if isinstance(law, Zcdp | Renyi):
-            upper += release.steps * law.divergence(a)
+        law, known = MECHANISMS[release.mechanism], release.cost()
+        if any(known.zcdp) or known.renyi:
+            moment = sum(log_moment(curve, a - 1) for curve in known.renyi) / (a - 1)
+            if moment == math.inf:
+                most = min(curve[-1][0] for curve in known.renyi) + 1
+                raise ValueError(f"order must be at most {most:g}, the largest that is stated; got {order!r}")
+            upper += moment + known.zcdp[1] + a * known.zcdp[0]
             continue
         if not isinstance(law, Gaussian | DiscreteGaussian):
             raise ValueError(f"history must have Gaussian noise only; got mechanism {release.mechanism}")
-        cost, apart = _composed(release), 0.0
+        cost = _composed(release)
         closed &= cost.closed
         apart = cost.ratio * (2 * a - 1) / (a - 1)
         for way in (0, 1):
@@ -88,17 +93,15 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     return Bracket(low, high, high, "closed form" if closed else "grid")
 
 
-def _composed(release: Release) -> Cost:
+def _composed(release: Step) -> Cost:
     """The cost of releases as laws whose moments are known: a random allocation counts as if its steps were known."""
-    kind = release.step.sampling
+    kind = release.sampling
     if isinstance(kind, RandomAllocation):
-        uses = kind.uses(release.steps) * (release.sensitivity / release.noise_multiplier) ** 2
-        attained = -(-release.steps // kind.epoch) / release.noise_multiplier**2
-        return replace(release.cost, above=((), ()), below=((), ()), squares=(uses, min(uses, attained)))
-    if release.mechanism == "gaussian":
-        return release.cost
+        uses = kind.uses(release.steps) * (release.relation.sensitivity / release.noise) ** 2
+        attained = -(-release.steps // kind.epoch) / release.noise**2
+        return replace(release.cost(), above=((), ()), below=((), ()), squares=(uses, min(uses, attained)))
     law = MECHANISMS[release.mechanism]
-    return law.group_cost(release.step, release.steps, 1, None) or UNKNOWN
+    return law.compared(release) if isinstance(law, DiscreteGaussian) else release.cost()
 
 
 def _moments(parts: Parts, order: float, end: int) -> float:
@@ -174,23 +177,23 @@ def _added(history: Steps, notion: str) -> Bracket:
     notion: "rho" or "mu". The lower end is the limit of D_a/a at a = 1 or at large a, whichever is larger, where D_a is
     the Renyi divergence of order a.
     """
-    made = releases_of(history)
-    require_one_relation(made)
+    made = steps_of(history)
+    cost_of(made)
     near, far, above = zip((0.0, 0.0, 0.0), *(_bounds(r, notion) for r in made), strict=True)
     lower = max(math.fsum(near), math.fsum(far)) * (1 - _CLOSED_ROUNDING)
     upper = math.fsum(above) * (1 + _CLOSED_ROUNDING)
     return Bracket(lower, upper, upper, "closed form")
 
 
-def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
+def _bounds(release: Step, notion: str) -> tuple[float, float, float]:
     """Return two lower bounds on what these releases add to rho, from the Renyi divergence of order 1 and from that of
     large orders, and an upper bound. For the notion "mu" the upper bound is on mu^2/2 instead. Raises ValueError where
     there is none."""
     law, r = MECHANISMS[release.mechanism], release
     if r.mechanism == "gaussian" or (isinstance(law, DiscreteGaussian) and notion == "rho"):
-        kind, square = r.step.sampling, r.noise_multiplier**-2
+        kind, square = r.sampling, r.noise**-2
         plain = kind.sample_rate == 1 or isinstance(kind, FixedOrder)
-        moved = 2 if kind.refilled and r.relation is not Relation.ZERO_OUT else r.sensitivity
+        moved = 2 if kind.refilled and r.relation is not Relation.ZERO_OUT else r.relation.sensitivity
         high = kind.uses(r.steps) * moved**2 * square
         # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
         # neither of the two records; so the lower end is that of a distance of one clip, or of two where another
@@ -203,16 +206,19 @@ def _bounds(release: Release, notion: str) -> tuple[float, float, float]:
         if isinstance(kind, RandomAllocation):
             low = min(high, -(-r.steps // kind.epoch) * square)
         return (low / 2 if plain else 0.0), low / 2, high / 2
-    if isinstance(law, GaussianMixture):
-        square = r.steps * law.square
-        return 0.0, square / 2, square / 2 * r.sensitivity**2
-    if isinstance(law, Zcdp) and notion == "rho":
-        return 0.0, 0.0, r.steps * (law.rho + law.xi)
-    pure = r.cost.pure[0] / r.steps
-    if isinstance(law, DiscreteGaussian | Zcdp) or pure == math.inf:
+    family = law.family if isinstance(law, Stated) else ""
+    if family == "gaussian-mixture" and isinstance(law, Stated):
+        (scatter,), *shifts = law.numbers
+        square = r.steps * (shifts[-1][0] / scatter) ** 2
+        return 0.0, square / 2, square / 2 * r.relation.sensitivity**2
+    cost = r.cost()
+    if any(cost.zcdp) and notion == "rho":
+        return 0.0, 0.0, sum(cost.zcdp)
+    pure = cost.pure[0] / r.steps
+    if isinstance(law, DiscreteGaussian) or pure == math.inf:
         rule = f"history must have steps of which a finite {notion} is known (Gaussian or Laplace noise, pure epsilon)"
         raise ValueError(f"{rule}; got mechanism {law.name}")
-    known = pure + math.expm1(-pure) if r.mechanism == "laplace" and r.sample_rate == 1 else 0.0
+    known = pure + math.expm1(-pure) if r.mechanism == "laplace" and r.sampling.sample_rate == 1 else 0.0
     if notion == "rho":
         return r.steps * known, 0.0, r.steps * min(pure * pure / 2, pure)
     mu = -2 * float(ndtri_exp(-pure - math.log1p(math.exp(-pure))))

@@ -3,13 +3,15 @@
 import math
 from dataclasses import dataclass, replace
 
-from dpzero_theory.privacy.grid import Parts
-from dpzero_theory.privacy.laws.concentrated import MOST_RHO, Curve, concentrated_pair, curve_pair, summed
-from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import Law
 
+Parts = tuple[tuple[Law, int], ...]
+"""A composition: the law of one release of each kind, with the number of such releases."""
 Directions = tuple[Parts, Parts]
 """Compositions for the two orders of neighbouring data sets: first with the record under P, then under Q."""
+Curve = tuple[tuple[float, float], ...]
+"""A bound on Renyi divergences: pairs (t, K) with rising t > 0, where t times the divergence of order 1 + t is at most
+K."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Cost:
         zcdp: (rho, xi) of steps whose Renyi divergence of order a is at most xi + rho a, of which nothing else is
             known.
         renyi: of steps of which only Renyi divergences at some orders are known, these divergences.
+        unamplified: mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known.
     """
 
     above: Directions = ((), ())
@@ -37,7 +40,6 @@ class Cost:
     zcdp: tuple[float, float] = (0.0, 0.0)
     renyi: tuple[Curve, ...] = ()
     unamplified: float = math.inf
-    """mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known."""
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
@@ -55,74 +57,28 @@ class Cost:
         other = below or NOTHING
         return replace(self, below=other.below, squares=(self.squares[0], other.squares[1]))
 
-    def times(self, count: int) -> "Cost":
-        """The cost of `count` times as many steps, of laws alone."""
-        above, below = (
-            tuple(tuple((law, n * count) for law, n in parts) for parts in each) for each in (self.above, self.below)
-        )
-        return replace(self, above=above, below=below, unamplified=self.unamplified * count)  # type: ignore[arg-type]  # both have two directions
-
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
-            above=_both(self.above, other.above),
-            below=_both(self.below, other.below),
-            squares=_sum(self.squares, other.squares),
+            above=(self.above[0] + other.above[0], self.above[1] + other.above[1]),
+            below=(self.below[0] + other.below[0], self.below[1] + other.below[1]),
+            squares=(_up(self.squares[0], other.squares[0]), self.squares[1] + other.squares[1]),
             ratio=self.ratio + other.ratio,
-            pure=_sum(self.pure, other.pure),
+            pure=(_up(self.pure[0], other.pure[0]), self.pure[1] + other.pure[1]),
             apart=self.apart + other.apart,
-            zcdp=_sum(self.zcdp, other.zcdp),
+            zcdp=(_up(self.zcdp[0], other.zcdp[0]), _up(self.zcdp[1], other.zcdp[1])),
             renyi=self.renyi + other.renyi,
             unamplified=_up(self.unamplified, other.unamplified),
         )
-
-    @property
-    def exact(self) -> bool:
-        """Whether the upper and the lower end come from the same laws."""
-        return self.above == self.below and self.squares[0] == self.squares[1] and not (any(self.zcdp) or self.renyi)
 
     @property
     def closed(self) -> bool:
         """Whether plain Gaussian releases are all that is composed."""
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp) or self.renyi)
 
-    def directions(self, *, attained: bool = False) -> list[Parts]:
-        """The compositions whose larger delta is that of all steps, or with `attained` is at most that."""
-        known = self.below if attained else self.above
-        extra: list[tuple[Law, int]] = []
-        if square := self.squares[attained]:
-            extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
-        if not attained and (law := self._concentrated()) is not None:
-            extra.append((law, 1))
-        found = []
-        for parts in dict.fromkeys(known):
-            counts: dict[Law, int] = {}
-            for law, count in (*parts, *extra):
-                counts[law] = counts.get(law, 0) + count
-            found.append(tuple(counts.items()))
-        return found
-
-    def moments(self) -> tuple[Curve, float, float] | None:
-        """The arguments with which `concentrated.direct_delta` bounds the steps; None if laws tell more of some."""
-        if any(self.above) or not (any(self.zcdp) or self.renyi):
-            return None
-        rho, xi = self.zcdp[0] + self.squares[0] / 2, self.zcdp[1]
-        return (summed(self.renyi, rho, xi) if self.renyi else ()), rho, xi
-
-    def _concentrated(self) -> Law | None:
-        rho, xi = self.zcdp
-        if not rho <= MOST_RHO:
-            raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
-        if self.renyi:
-            return curve_pair(summed(self.renyi, rho, xi))
-        return concentrated_pair(rho, xi) if rho > 0 else None
-
-
-def _both(one: Directions, other: Directions) -> Directions:
-    return (one[0] + other[0], one[1] + other[1])
-
-
-def _sum(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return (_up(one[0], other[0]), one[1] + other[1])
+    @property
+    def method(self) -> str:
+        """How delta and epsilon are computed."""
+        return "closed form" if self.closed else "grid"
 
 
 def _up(one: float, other: float) -> float:

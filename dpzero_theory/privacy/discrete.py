@@ -2,7 +2,7 @@
 
 The two bounds hold for every sampling, every adaptive use and K coordinates a release. They are sharp where the noise
 is wide compared with the lattice; with less noise `certified.laws.integers` sums over the lattice. Lengths are in units
-of the lattice, M of them to a clip; the noise has the parameter sigma = s M, s the noise multiplier of a `Release`.
+of the lattice, M of them to a clip; the noise has the parameter sigma = s M, s the noise multiplier of a `Step`.
 
 **From above.** Let DG(sigma; m) have P[x] proportional to exp(-(x - m)^2/(2 sigma^2)) on the integers, m an integer,
 and for real y let kernel(x | y) be proportional to exp(-(x - y)^2/(2 tau^2)) on the integers, tau < sigma. By Poisson

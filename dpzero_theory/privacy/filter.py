@@ -26,17 +26,18 @@ K_j(t_i) + log(m/delta))/t_i. Proof: Ville's inequality for each M_i.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scipy.optimize import minimize_scalar
 
 from dpzero_theory import check
 from dpzero_theory.bisection import largest_integer
-from dpzero_theory.privacy.accountant import upper_epsilon
+from dpzero_theory.privacy.accountant import cost_epsilon, cost_of
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.laws.arithmetic import log_c
 from dpzero_theory.privacy.sampling import Poisson
-from dpzero_theory.privacy.step import MOST_STEPS, Release, Step, Steps, releases_of
+from dpzero_theory.privacy.step import MOST_STEPS, Step, Steps, steps_of
 
 _LOG_ORDERS = (math.log(1e-2), math.log(1e4))
 """Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
@@ -119,11 +120,11 @@ class Filter:
         if not self._fits(after):
             raise BudgetExceededError(
                 f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
-                f" {self.steps} steps are spent, and got {sum(release.steps for release in releases_of(history))} more"
+                f" {self.steps} steps are spent, and got {sum(release.steps for release in steps_of(history))} more"
             )
         self._spent = after
-        self._relation = str(releases_of(history)[0].relation)
-        self.steps += sum(release.steps for release in releases_of(history))
+        self._relation = str(steps_of(history)[0].relation)
+        self.steps += sum(release.steps for release in steps_of(history))
 
     @property
     def odometer(self) -> float:
@@ -136,26 +137,26 @@ class Filter:
 
     def _after(self, history: Steps) -> list[float]:
         """The sums of the log moments of all that was spent and of the steps in `history`, one for each order t."""
-        releases = releases_of(history)
+        releases = steps_of(history)
         if not releases:
             return list(self._spent)
         for release in releases:
-            if release.step.sampling.scheduled:
+            if release.sampling.scheduled:
                 rule = "history must have batches that are drawn anew in each step"
-                raise ValueError(f"{rule}; got sampling {release.sampling}")
+                raise ValueError(f"{rule}; got sampling {release.sampling.word}")
             relation = str(release.relation)
             if relation != (self._relation or str(releases[0].relation)):
                 raise ValueError(
                     f"history must have the relation {self._relation or releases[0].relation}; got {relation}"
                 )
-        more = [[release.steps * moment for moment in self._moments(release.step)] for release in releases]
+        more = [[release.steps * moment for moment in self._moments(release)] for release in releases]
         return [sum(sums) * (1 + _SUM_ROUNDING) for sums in zip(self._spent, *more, strict=True)]
 
     def _moments(self, step: Step) -> list[float]:
         """The upper bounds K(t) on the log moments of one release of this step, one for each order t. They are kept,
         because the same step is often asked about again."""
         if step not in self._known:
-            release = Release.of(step, 1)
+            release = replace(step, steps=1)
             self._known[step] = [t * rdp_of_history(release, t + 1).upper * (1 + _SUM_ROUNDING) for t in self.orders]
         return self._known[step]
 
@@ -171,7 +172,7 @@ class _Sum(ABC):
         self._limit, self._spent = limit, 0.0
 
     @abstractmethod
-    def _cost(self, release: Release) -> float:
+    def _cost(self, release: Step) -> float:
         """What these steps take of the budget. Raises ValueError for steps that the theorem does not cover."""
 
     def has_room(self, history: Steps) -> bool:
@@ -187,7 +188,7 @@ class _Sum(ABC):
         Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
         steps that `has_room` refuses.
         """
-        after, count = self._after(history), sum(release.steps for release in releases_of(history))
+        after, count = self._after(history), sum(release.steps for release in steps_of(history))
         if not after <= self._limit:
             raise BudgetExceededError(
                 f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
@@ -197,7 +198,7 @@ class _Sum(ABC):
         self.steps += count
 
     def _after(self, history: Steps) -> float:
-        return self._spent + sum(self._cost(release) for release in releases_of(history))
+        return self._spent + sum(self._cost(release) for release in steps_of(history))
 
 
 class WorstFilter(_Sum):
@@ -226,14 +227,18 @@ class WorstFilter(_Sum):
             rule = "worst must have batches that are drawn anew in each step"
             raise ValueError(f"{rule}; got sampling {worst.sampling.word}")
         self.worst = worst
-        most = largest_integer(lambda count: upper_epsilon(worst * count, share).upper <= budget, 1, MOST_STEPS)
+
+        def fits(count: int) -> bool:
+            return cost_epsilon(cost_of(worst * count), share, ends="upper").upper <= budget
+
+        most = largest_integer(fits, 1, MOST_STEPS)
         if most is None:
             raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
         self.most_steps = most
         super().__init__(budget, share, float(most))
 
-    def _cost(self, release: Release) -> float:
-        step, worst = release.step, self.worst
+    def _cost(self, release: Step) -> float:
+        step, worst = release, self.worst
         same = (step.relation, step.mechanism, step.coordinates) == (worst.relation, worst.mechanism, worst.coordinates)
         # A batch of a smaller rate is one of the larger rate from which the record is left out by another coin.
         fewer = type(step.sampling) is type(worst.sampling) is Poisson
@@ -264,19 +269,19 @@ class GaussianFilter(_Sum):
 
     def spend(self, history: Steps) -> None:
         super().spend(history)
-        self._relation = str(releases_of(history)[0].relation) if releases_of(history) else self._relation
+        self._relation = str(steps_of(history)[0].relation) if steps_of(history) else self._relation
 
     def _after(self, history: Steps) -> float:
-        relations = {str(release.relation) for release in releases_of(history)} | {self._relation or ""} - {""}
+        relations = {str(release.relation) for release in steps_of(history)} | {self._relation or ""} - {""}
         if len(relations) > 1:
             raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
         return super()._after(history)
 
-    def _cost(self, release: Release) -> float:
-        if (release.mechanism, release.step.sampling.word) != ("gaussian", "full"):
+    def _cost(self, release: Step) -> float:
+        if (release.mechanism, release.sampling.word) != ("gaussian", "full"):
             rule = "history must have full batches and gaussian noise"
-            raise ValueError(f"{rule}; got sampling {release.sampling} and mechanism {release.mechanism}")
-        return release.steps * (release.sensitivity / release.noise_multiplier) ** 2 * (1 + _SUM_ROUNDING)
+            raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
+        return release.steps * (release.relation.sensitivity / release.noise) ** 2 * (1 + _SUM_ROUNDING)
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:

@@ -6,8 +6,8 @@ rate.
 
 - poisson, Gaussian noise: if j of the group's records are drawn the sum moves by at most j clips. So a mixture of
   normal laws with binomial weights dominates. Records that all pull one way attain it, so that the answer is exact
-  (`certified.laws.groups`).
-- poisson, Laplace noise: the same with Laplace laws for up to 300 records, also exact (`certified.laws.exponential`).
+  (`laws.shifts`).
+- poisson, Laplace noise: the same with Laplace laws for up to 300 records, also exact (`laws.laplace`).
   For more, w = 1 - (1-q)^k, and the pair of one record at rate w and noise multiplier s/k dominates: no set of outputs
   of a given probability without the records has more of any shift by at most k clips than a half-line has of the shift
   by k clips (Neyman and Pearson). That pair also stands in for the exact Gaussian ones where these are not computed:
@@ -23,8 +23,8 @@ rate.
 - full, fixed-order: every batch's change is at most k times one record's, in no more batches; exact where a batch can
   hold k records.
 
-Each of these is a dominating pair of one release, so histories compose (`Sampling.group_cost`). A second bound holds
-for any history, by changing one record after another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k)
+Each of these is a dominating pair of one release, so histories compose (`Sampling.group_amplified`). A second bound
+holds for any history, by changing one record after another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k)
 delta(epsilon/k), where delta is for one record and delta_k for the group. The smaller of the two bounds is taken. It is
 the second where the noise is little compared with k clips and records of the group are seldom drawn together. With
 fixed-size batches and add-remove, the record after i others is removed from n - i records, of which a batch holds B, so
@@ -36,27 +36,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
-from dpzero_theory.privacy.accountant import (
-    cost_delta,
-    cost_epsilon,
-    cost_of,
-    delta_of_history,
-    epsilon_of_history,
-    excess,
-    notes,
-    require_one_relation,
-)
+from dpzero_theory.privacy.accountant import cost_delta, cost_epsilon, cost_of, notes
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrated, central_noise, least_noise, require_noise, settled
-from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
+from dpzero_theory.privacy.cost import NOTHING
 from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
+from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _ROUNDING = 1e-12
 _MOST_EPSILON = 700.0
@@ -92,10 +81,8 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
             records that can be removed.
     """
     eps = check.real("epsilon", epsilon, at_least=0)
-    group = _Group(history, size, n)
-    if group.size == 1:
-        return delta_of_history(group.made, eps)
-    return group.bracket(group.delta(eps), "")
+    group = Group(history, size, n)
+    return group.bracket(group.delta(eps))
 
 
 def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = None) -> Bracket:
@@ -119,133 +106,79 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
             record after another no epsilon up to 700 times `size` holds.
     """
     target = check.real("delta", delta, at_least=0, below=1)
-    group = _Group(history, size, n)
-    if group.size == 1:
-        return epsilon_of_history(group.made, target)
+    group = Group(history, size, n)
     found = group.epsilon(target)
     check.precondition(
         found.upper < math.inf,
-        f"size must be small enough for this noise to protect the group; got {group.size}, and no epsilon up to"
-        f" {_MOST_EPSILON * group.size:g} is known to hold (`group_noise` says how much noise protects it)",
+        f"size must be small enough for this noise to protect the group; got {size}, and no epsilon up to"
+        f" {_MOST_EPSILON * size:g} is known to hold (`calibrate` with this group says how much noise protects it)",
     )
-    vacuous = (
-        f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {group.size} records may do"
-        " together (`group_noise` says how much does)"
-    )
-    bracket = group.bracket(found, vacuous if found.upper >= _VACUOUS else "")
+    bracket = group.bracket(found)
+    if size > 1 and found.upper >= _VACUOUS:
+        vacuous = (
+            f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {size} records may do"
+            " together (`calibrate` with this group says how much does)"
+        )
+        bracket = replace(bracket, notes=(*bracket.notes, vacuous))
     return replace(bracket, value=bracket.upper)
 
 
-def group_excess(
-    history: Steps, target_epsilon: float, target_delta: float, *, size: int, n: int | None = None
-) -> float:
-    """Compares what a history costs groups of up to `size` records with a target; at most 0 where the target is met.
+class Group:
+    """A history for data sets that differ in up to `size` of n records.
 
-    It returns the larger of epsilon(target_delta)/target_epsilon - 1 and delta(target_epsilon)/target_delta - 1, with
-    certified upper ends of epsilon and delta for the group (with target_delta = 0 only the former). n: the number of
-    all records; None stands, for batches of fixed size, for the smallest number for which the batch size is whole.
+    The arguments are those of `group_delta`, and so are the errors.
     """
-    group = _Group(history, size, n)
-    if group.size == 1:
-        return excess(cost_of(group.made), target_epsilon, target_delta)
-    beyond = [group.epsilon(target_delta).upper / target_epsilon - 1]
-    if target_delta > 0:
-        beyond.append(group.delta(target_epsilon, ends="upper").upper / target_delta - 1)
-    return max(beyond)
-
-
-def group_noise(
-    *, target_epsilon: float, target_delta: float, size: int, steps: int, n: int | None = None, **words: Unpack[Words]
-) -> Bracket:
-    """The smallest noise multiplier with which `steps` releases are (target_epsilon, target_delta)-DP for groups of
-    `size` records.
-
-    n: the number of all records, or None if it is not known. words: sampling, relation, sample_rate, mechanism and
-    coordinates, as of `step.Words`. The errors are those of `calibration.calibrate_noise_multiplier` and `group_delta`.
-    Returns a bracket with value = upper, which is certified. Below its lower end the target is certainly missed, by the
-    lower ends of `group_delta`.
-    """
-    goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
-    k = _Group(unit, size, n).size
-    one = calibrated(unit, goal, target_delta)
-    if k == 1:
-        return one
-    if target_delta == 0 or unit.cost.closed:
-        # Noise k times as loud hides k times the change.
-        more = Bounds(k * one.lower, k * one.upper * (1 + (_ROUNDING if target_delta == 0 else 2.0**-51)))
-    else:
-        require_noise(unit, target_delta)
-
-        def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
-            try:
-                return _Group(unit.with_noise(noise), k, n).delta(goal, near=target_delta, wanted=wanted, ends=ends)
-            except OverflowError:
-                return Bounds(0.0, 1.0)
-
-        more = least_noise(deltas, target_delta, k * central_noise(unit, goal, target_delta))
-    bracket = _Group(unit.with_noise(more.upper), k, n).bracket(Bounds(max(more.lower, one.lower), more.upper), "")
-    return settled(
-        replace(bracket, value=bracket.upper),
-        lambda noise: group_excess(unit.with_noise(noise), goal, target_delta, size=k, n=n),
-    )
-
-
-class _Group:
-    """A history for data sets that differ in up to `size` of n records."""
 
     def __init__(self, history: Steps, size: int, n: int | None) -> None:
-        self.made = releases_of(history)
-        known = [made.step.sampling.records or _MOST_SIZE for made in self.made]
+        self.made = steps_of(history)
+        known = [part.sampling.records or _MOST_SIZE for part in self.made]
         if n is not None:
             known.append(check.integer("n", n))
         self.size = check.integer("size", size, at_most=min([_MOST_SIZE, *known]))
-        require_one_relation(self.made)
-        self.n, self.method = n, "grid"
-        self.links = _links(self.made, self.size, n)
+        self.one, self.method = cost_of(self.made), ""
+        self.together = self.one
         if self.size > 1:
-            self.one, self.each = cost_of(self.made), cost_of(self.links)
-            costs = [made.group_cost(self.size, _records(made, n)) for made in self.made]
-            self.together = sum((cost or UNKNOWN for cost in costs), NOTHING)
-            self.attained = all(costs) and any((any(self.together.below), self.together.squares[1]))
+            self.each = cost_of(_links(self.made, self.size, n))
+            self.together = sum((part.cost(self.size, _records(part, n)) for part in self.made), NOTHING)
+        self._known = self.together.squares[0] < math.inf
+        self._attained = any(self.together.below) or self.together.squares[1] > 0
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
         """Bounds on delta. The arguments are those of `accountant.cost_delta`."""
-        found = cost_delta(self.together, epsilon, near=near, wanted=wanted)
-        if found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
+        found = cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
+        if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
         upper = found.upper
         if ends != "lower" and (each := self._one_by_one(epsilon / self.size, near)) < upper:
             upper, self.method = each, _ONE_BY_ONE
-        if ends == "upper":
-            return Bounds(min(found.lower, upper), upper)
-        one = cost_delta(self.one, epsilon, near=near, wanted=wanted, ends="lower").lower
-        if not self._known and self.attained:
-            one = max(one, cost_delta(self._below, epsilon, near=near, wanted=wanted, ends="lower").lower)
-        return Bounds(min(max(found.lower, one), upper), upper)
+        lower = found.lower
+        if ends != "upper":
+            lower = max(lower, cost_delta(self.one, epsilon, near=near, wanted=wanted, ends="lower").lower)
+        return Bounds(min(lower, upper), upper)
 
-    def epsilon(self, delta: float) -> Bounds:
-        found = cost_epsilon(self.together, delta) if self._known else Bounds(0.0, math.inf)
+    def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
+        """Bounds on epsilon. ends: the ends that are used."""
+        if self.size == 1:
+            return cost_epsilon(self.one, delta, ends=ends)
+        found = cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
         least = cost_epsilon(self.one, delta, ends="lower").lower
         # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
-        if not self._known and self.attained:
-            least = max(least, cost_epsilon(self._below, delta, ends="lower").lower)
         if first <= most:
             share = smallest_real(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
                 upper, self.method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
         return Bounds(min(max(found.lower, least), upper), upper)
 
-    @property
-    def _known(self) -> bool:
-        return self.together.squares[0] < math.inf
-
-    @property
-    def _below(self) -> Cost:
-        """What data attain, as a cost of its own."""
-        return replace(self.together, above=self.together.below, squares=(self.together.squares[1],) * 2)
+    def excess(self, target_epsilon: float, target_delta: float) -> float:
+        """The share by which the group misses a target: at most 0 if it is certified to meet it, both where epsilon is
+        asked at the target delta and where delta is asked at the target epsilon."""
+        beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
+        if target_delta == 0:
+            return beyond
+        return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
         """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at epsilon.
@@ -264,35 +197,35 @@ class _Group:
             return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + _ROUNDING * more, 0.0))
         return min(each * times * (1 + _ROUNDING), 1.0)
 
-    def bracket(self, found: Bounds, note: str) -> Bracket:
+    def bracket(self, found: Bounds) -> Bracket:
         """The bracket with these ends, and with notes; a note says whose number each end bounds, unless both bound
         one."""
-        said = [*notes(self.made), note]
-        if not (self._known and self.together.exact):
-            whose = "attained by data of a group" if self.attained else "that of one record"
-            said.append(f"groups of {self.size} records: the upper end is certified, the lower end is {whose}")
-        return Bracket(found.lower, found.upper, found.upper, self.method, tuple(one for one in said if one))
+        said, cost = notes(self.made), self.together
+        if self.size > 1 and not (self._known and cost.above == cost.below and cost.squares[0] == cost.squares[1]):
+            whose = "attained by data of a group" if self._attained else "that of one record"
+            said += (f"groups of {self.size} records: the upper end is certified, the lower end is {whose}",)
+        return Bracket(found.lower, found.upper, found.upper, self.method or cost.method, said)
 
 
-def _records(made: Release, n: int | None) -> int | None:
+def _records(part: Step, n: int | None) -> int | None:
     """The number of all records, or the smallest for which the batches exist where that matters and n is not known."""
-    kind = made.step.sampling
-    fewest = n is None and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE
+    kind = part.sampling
+    fewest = n is None and kind.refilled and kind.sample_rate < 1 and part.relation is Relation.ADD_REMOVE
     return _fewest_records(kind.sample_rate) if fewest else n
 
 
-def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release]:
+def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     """The history with sample rates at which one record costs at least as much as any of `size` records that are
     removed one by one.
 
     n: the number of all records, or None. Only fixed-size batches under add-remove change their rate. Raises ValueError
     if more records are removed than such batches leave out.
     """
-    releases = []
-    for made in history:
-        kind = made.step.sampling
-        if size > 1 and kind.refilled and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE:
-            records = _records(made, n)
+    parts = []
+    for part in history:
+        kind = part.sampling
+        if size > 1 and kind.refilled and kind.sample_rate < 1 and part.relation is Relation.ADD_REMOVE:
+            records = _records(part, n)
             assert records is not None
             batch = kind.batch_size(records)
             assert batch is not None
@@ -301,9 +234,9 @@ def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release
                 raise ValueError(
                     f"{rule}, add-remove; got {size}" + (" (with more records say n)" if n is None else "")
                 )
-            made = made.drawn_as(kind.at(batch / (records - size + 1)))
-        releases.append(made)
-    return releases
+            part = replace(part, sampling=kind.at(batch / (records - size + 1)))
+        parts.append(part)
+    return parts
 
 
 def _fewest_records(sample_rate: float) -> int:

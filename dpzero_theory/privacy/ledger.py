@@ -32,7 +32,7 @@ from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_beside
-from dpzero_theory.privacy.step import Release, Step, Words
+from dpzero_theory.privacy.step import Step, Words, step_of
 from dpzero_theory.privacy.stopping import ANY, claimed
 
 _FORMAT = "dpzero-run-2"
@@ -82,13 +82,13 @@ class Settings:
     step: Step
 
     def __init__(self, *, n: int, noise_multiplier: float, clip: float, **words: Unpack[Words]) -> None:
-        object.__setattr__(self, "step", Release(noise_multiplier, 1, **words).step)
+        object.__setattr__(self, "step", step_of(noise_multiplier, 1, **words))
         object.__setattr__(self, "n", integer("n", n))
         object.__setattr__(self, "clip", real("clip", clip, above=0.0))
 
-    def release(self, steps: int) -> Release:
+    def release(self, steps: int) -> Step:
         """Return `steps` >= 1 releases with these settings. Raises ValueError for too little noise for so many."""
-        return Release.of(self.step, steps)
+        return replace(self.step, steps=steps)
 
     @property
     def noise_multiplier(self) -> float:
@@ -102,7 +102,7 @@ class Settings:
     def words(self) -> dict[str, Any]:
         """The settings as a dictionary with the names and values that the ledger's file has."""
         r = self.release(1)
-        values = self.n, r.sample_rate, r.noise_multiplier, self.clip, str(r.relation), r.sampling, r.mechanism
+        values = self.n, r.sampling.sample_rate, r.noise, self.clip, str(r.relation), r.sampling.word, r.mechanism
         return dict(zip(_SETTINGS, (*values, r.coordinates), strict=True))
 
     def changed(self, **words: Any) -> "Settings":
@@ -341,7 +341,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             self._write([("UPDATE header SET value = value WHERE name = 'moves'", ())])
 
     @property
-    def history(self) -> list[Release]:
+    def history(self) -> list[Step]:
         """The releases that are spent, in the form that the accountant takes."""
         return [self.settings.release(self._spent)] if self._spent else []
 

@@ -26,7 +26,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch
-from dpzero_theory.privacy.step import Release, Step
+from dpzero_theory.privacy.step import Step
 
 _MOST_STEPS = 4096
 _SQUARE_ROUNDING = 1e-10
@@ -94,7 +94,7 @@ def matrix_release(
     times: int = 1,
     apart: int = 1,
     cyclic: bool = False,
-) -> Release:
+) -> Step:
     """Return the release of a full batch that costs at least as much as a whole run with correlated noise.
 
     Args:
@@ -104,7 +104,7 @@ def matrix_release(
         relation: which data sets are neighbours. With replace-one a contribution changes by up to two clips.
 
     Returns:
-        A `Release` of one step, which stands for the whole run and composes with others.
+        A `Step` of one step, which stands for the whole run and composes with others.
 
     Raises:
         ValueError: an argument outside its range, or an encoder that releases nothing.
@@ -113,7 +113,7 @@ def matrix_release(
     bound = sensitivity(encoder, times=times, apart=apart, cyclic=cyclic)
     if bound == 0:
         raise ValueError("encoder must have a column that is not 0; got one that releases nothing of the records")
-    return Release.of(Step(noise / bound, FullBatch(), Relation.of(relation)), 1)
+    return Step(noise / bound, FullBatch(), Relation.of(relation))
 
 
 def tree_encoder(steps: int) -> Array:

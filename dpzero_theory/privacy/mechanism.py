@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.privacy.cost import NOTHING, UNKNOWN, Cost
+from dpzero_theory.privacy.cost import UNKNOWN, Cost
 from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier
 from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, release_epsilon
 from dpzero_theory.privacy.laws.finite import FinitePair
@@ -30,12 +31,12 @@ from dpzero_theory.privacy.laws.laplace import (
 from dpzero_theory.privacy.laws.shifts import any_drawn
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import Sampling
+from dpzero_theory.privacy.sampling import FullBatch, Poisson, Sampling
 from dpzero_theory.registry import Registry
 
 
 class Made(Protocol):
-    """What a noise law needs to know of a step. A `step.Step` has all of it."""
+    """What a noise law needs to know of equal steps. A `step.Step` has all of it."""
 
     @property
     def noise(self) -> float: ...
@@ -45,22 +46,23 @@ class Made(Protocol):
     def relation(self) -> Relation: ...
     @property
     def coordinates(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
 
 
 class Mechanism(ABC):
     """One law of noise on a sum.
 
-    name: its name in a `Release`. noise: the family of laws to which it belongs, which is the name that runs take.
-    lattice: whether sums and noise are integers. power: p if the probability of an integer x is proportional to
-    exp(-|x|^p/(p scale^p)), and 0 for other laws. exactness: one sentence on what is drawn. coordinates: the largest
-    number of coordinates of a release, whose vector is clipped in L2 norm. samplings: the samplings with which the law
-    is accounted for, or None for all. note: a sentence that whoever reads an accountant's answer must know, or empty.
+    name: its name in a `Step`. noise: the family of laws to which it belongs, which is the name that runs take.
+    lattice: whether sums and noise are integers. exactness: one sentence on what is drawn. coordinates: the largest
+    number of coordinates of a release, whose vector is clipped in L2 norm. samplings: the names of the samplings with
+    which the law is accounted for, or None for all. note: a sentence that whoever reads an accountant's answer must
+    know, or empty.
     """
 
     name: str
     noise: ClassVar[str]
     lattice: ClassVar[bool]
-    power: ClassVar[int] = 0
     exactness: ClassVar[str]
     coordinates: ClassVar[int] = 2**16
     samplings: ClassVar[tuple[str, ...] | None] = None
@@ -71,33 +73,26 @@ class Mechanism(ABC):
         themselves."""
         return self
 
-    def require(self, sampling: str, coordinates: int) -> None:
-        """Raise ValueError unless releases with this law, this sampling and this number of coordinates are
-        accounted."""
-        if self.samplings is not None and sampling not in self.samplings:
+    def require(self, step: Made) -> None:
+        """Raise ValueError unless steps with this law, this sampling and this number of coordinates are accounted, and
+        if they have so little noise that their cost is not known."""
+        if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
-            raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {sampling!r}")
-        if coordinates > self.coordinates:
+            raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
+        if step.coordinates > self.coordinates:
             raise ValueError(
-                f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {coordinates}"
+                f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {step.coordinates}"
             )
 
-    def require_noise(self, step: Made, steps: int) -> None:
-        """Raise ValueError if the steps have so little noise that the cost of this law is not known."""
-        return
-
     @abstractmethod
-    def cost(self, step: Made, steps: int) -> Cost:
-        """What `steps` steps equal to `step` cost. Raises ValueError for steps outside the law's range."""
+    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+        """What the steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if it is not known.
 
-    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
-        """What the steps cost data sets that differ in up to `size` of n records; None if it is not known.
-
-        n: the number of all records, or None, which stands for any number.
+        n: the number of all records, or None, which stands for any number. Raises ValueError for steps outside the
+        law's range.
         """
-        return self.cost(step, steps) if size == 1 else None
 
-    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float | None:
+    def multiplier(self, step: Made, target_epsilon: float) -> float | None:
         """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None for a law
         without pure epsilon."""
         return None
@@ -123,11 +118,8 @@ class Gaussian(Mechanism):
     exactness = "float64 numbers whose law is the continuous Gaussian up to rounding"
     coordinates = 10**18
 
-    def cost(self, step: Made, steps: int) -> Cost:
-        return step.sampling.cost(step.noise, steps, step.relation)
-
-    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
-        return step.sampling.group_cost(step.noise, steps, step.relation, size, n)
+    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+        return step.sampling.cost(step.noise, step.steps, step.relation, size, n)
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
         return noise_multiplier * levels
@@ -138,9 +130,8 @@ class Gaussian(Mechanism):
 
 _PURE_ROUNDING = 1e-11
 """A bound on the relative rounding error of a pure epsilon."""
-_MOST_COMPOSED = 2**24
-"""The largest number of equal releases whose cost is computed from a finite pair of laws; more are accounted in another
-way."""
+MOST_COMPOSED = 2**24
+"""The largest number of equal steps whose cost is computed from a finite pair of laws."""
 
 
 class DiscreteGaussian(Mechanism):
@@ -158,7 +149,6 @@ class DiscreteGaussian(Mechanism):
     family: ClassVar[str] = "discrete-gaussian"
     noise = "gaussian"
     lattice = True
-    power = 2
     exactness = "integers with exactly the discrete Gaussian law"
     coordinates = 2**32
 
@@ -171,51 +161,43 @@ class DiscreteGaussian(Mechanism):
                 f" {self.family}:M on one with M"
             )
 
-    @classmethod
-    def of(cls, arguments: str) -> "DiscreteGaussian":
-        """The law for the number M of lattice units to a clip, given as the text `arguments`. Raises ValueError unless
-        that is a whole number from 1 on, of at most 10 digits."""
-        return cls(_levels(cls.family, arguments))
-
     def on(self, levels: int) -> "Mechanism":
         return MECHANISMS[self.family if levels >= FINE_GAUSSIAN else f"{self.family}:{levels}"]
 
-    def _summed(self, step: Made, steps: int) -> bool:
+    def _summed(self, step: Made) -> bool:
         """Whether the cost of these steps can be computed by sums over the integers.
 
         They must be few, of one coordinate each, and with full or Poisson batches.
         """
-        return step.coordinates == 1 and step.sampling.word in ("full", "poisson") and steps <= _MOST_COMPOSED
+        return step.coordinates == 1 and type(step.sampling) in (FullBatch, Poisson) and step.steps <= MOST_COMPOSED
 
-    def require_noise(self, step: Made, steps: int) -> None:
-        least = least_multiplier(self.levels, steps * step.coordinates)
-        if self._summed(step, steps):
+    def require(self, step: Made) -> None:
+        super().require(step)
+        least = least_multiplier(self.levels, step.steps * step.coordinates)
+        if self._summed(step):
             least = min(least, LEAST_DISCRETE)
         if not step.noise >= least:
             raise ValueError(
                 f"noise_multiplier must be at least {least:.6g} with mechanism {self.name}, sampling"
-                f" {step.sampling.word}, {steps} steps and {step.coordinates} coordinates; got {step.noise!r}"
+                f" {step.sampling.word}, {step.steps} steps and {step.coordinates} coordinates; got {step.noise!r}"
             )
 
-    def cost(self, step: Made, steps: int) -> Cost:
-        if self._summed(step, steps) and step.noise >= LEAST_DISCRETE and step.noise * self.levels <= WIDEST:
+    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+        few = self._summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self.levels <= WIDEST
+        if size == 1 and few:
             pairs = discrete_pairs(step.noise, step.sampling.sample_rate, self.levels, replaced=step.relation.replaces)
-            return Cost.of(*pairs, count=steps)
-        return self.group_cost(step, steps, 1, None) or UNKNOWN
+            return Cost.of(*pairs, count=step.steps)
+        return self.compared(step, size, n)
 
-    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
-        compared = between(step.noise, self.levels, steps * step.coordinates)
+    def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+        """The cost by comparison with continuous Gaussian noise."""
+        compared = between(step.noise, self.levels, step.steps * step.coordinates)
         if compared is None or (size > 1 and not self._runs):
-            return None
+            return UNKNOWN
         above, below = (
-            step.sampling.group_cost(noise, steps, step.relation, size, n)
-            if size > 1
-            else step.sampling.cost(noise, steps, step.relation)
-            for noise in (compared.above, compared.below)
+            step.sampling.cost(noise, step.steps, step.relation, size, n) for noise in (compared.above, compared.below)
         )
-        if above is not None and compared.above != compared.below:
-            above = above.bounding(below)
-        return above and replace(above, ratio=compared.ratio)
+        return replace(above if compared.above == compared.below else above.bounding(below), ratio=compared.ratio)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         if self._runs:
@@ -226,61 +208,53 @@ class DiscreteGaussian(Mechanism):
         return source.discrete_gaussian(scale, shape)
 
 
-def _levels(family: str, arguments: str) -> int:
-    """The number M in a mechanism's name `family:M`, the lattice units to a clip. arguments: the text after the colon.
-    Raises ValueError unless it is a whole number of 1 to 10 digits."""
-    if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
-        raise ValueError(f"mechanism must be {family}:M, M >= 1 integers to a clip; got {arguments!r}")
-    return int(arguments)
+class Laplace(Mechanism):
+    """Discrete Laplace noise on a lattice on which the clip is M units; its name is discrete-laplace:M.
 
+    The name without M, `laplace`, stands for 2^30 units or more. Its cost also bounds that of continuous Laplace noise.
 
-class _Laplace(Mechanism):
-    """Discrete Laplace noise on a lattice on which the clip is 2^30 units or more.
-
-    The cost that `cost` returns for it also bounds that of continuous Laplace noise.
+    levels: M, or 0 for the name without M.
     """
 
-    name = "laplace"
+    family: ClassVar[str] = "discrete-laplace"
     noise = "laplace"
     lattice = True
-    power = 1
     exactness = "integers with exactly the discrete Laplace law, by rational arithmetic"
     coordinates = 1
     samplings = ("full", "poisson")
-    levels: int = 0
+
+    def __init__(self, levels: int = 0) -> None:
+        self.levels = levels
+        self.name = f"{self.family}:{levels}" if levels else "laplace"
 
     def on(self, levels: int) -> "Mechanism":
-        return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{CoarseLaplace.family}:{levels}"]
+        return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{self.family}:{levels}"]
 
-    def cost(self, step: Made, steps: int) -> Cost:
+    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
-        each = release_epsilon(s, q, replaced=replaced)
-        return self._cost(each, steps, s, lambda: laplace_pairs(s, q, self.levels, replaced=replaced))
+        if size > 1 and self.levels:
+            return UNKNOWN
+        if size > 1 and q < 1 and size <= MOST_IN_LAPLACE_GROUP:
+            pure = size * release_epsilon(s, q, replaced=replaced)
+            return self._cost(pure, step.steps, s / size, partial(laplace_group_pairs, s, q, size, replaced=replaced))
+        # One record that moves the sum by `size` clips whenever any record of the group is drawn costs as much or more.
+        rate = any_drawn(q, size)
+        pure = release_epsilon(s / size, rate, replaced=replaced)
+        pairs = partial(laplace_pairs, s / size, rate, self.levels, replaced=replaced)
+        found = self._cost(pure, step.steps, s / size, pairs)
+        return found if size == 1 or q == 1 else found.bounding()
 
     def _cost(self, pure: float, steps: int, noise: float, pairs: Callable[[], tuple[FinitePair, FinitePair]]) -> Cost:
         """The cost of steps with this pure epsilon each, noise over the change of the sum, and pairs of laws."""
         total = (steps * pure, steps * pure * (1 - _PURE_ROUNDING))
-        if noise < LEAST_LAPLACE or steps > _MOST_COMPOSED:
-            return replace(NOTHING, pure=total, apart=total[0])
+        if noise < LEAST_LAPLACE or steps > MOST_COMPOSED:
+            return Cost(pure=total, apart=total[0])
         ratio = 0.0 if self.levels else lattice_gap(noise, steps)
         return replace(Cost.of(*pairs(), count=steps), pure=total, ratio=ratio)
 
-    def group_cost(self, step: Made, steps: int, size: int, n: int | None) -> Cost | None:
-        s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
-        if self.levels:
-            return self.cost(step, steps) if size == 1 else None
-        if q < 1 and size <= MOST_IN_LAPLACE_GROUP:
-            pure = size * release_epsilon(s, q, replaced=replaced)
-            return self._cost(pure, steps, s / size, lambda: laplace_group_pairs(s, q, size, replaced=replaced))
-        # One record that moves the sum by `size` clips whenever any record of the group is drawn costs as much or more.
-        rate = any_drawn(q, size)
-        pure = release_epsilon(s / size, rate, replaced=replaced)
-        found = self._cost(pure, steps, s / size, lambda: laplace_pairs(s / size, rate, replaced=replaced))
-        return found if q == 1 else found.bounding()
-
-    def multiplier(self, step: Made, steps: int, target_epsilon: float) -> float:
+    def multiplier(self, step: Made, target_epsilon: float) -> float:
         rate = step.sampling.sample_rate
-        return laplace_multiplier(target_epsilon, steps, rate, replaced=step.relation.replaces)
+        return laplace_multiplier(target_epsilon, step.steps, rate, replaced=step.relation.replaces)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(Fraction(noise_multiplier) * levels)
@@ -289,30 +263,19 @@ class _Laplace(Mechanism):
         return source.discrete_laplace(scale, shape)
 
 
-class CoarseLaplace(_Laplace):
-    """Discrete Laplace noise on a lattice on which the clip is M units; its name is discrete-laplace:M.
-
-    levels: M.
-    """
-
-    family: ClassVar[str] = "discrete-laplace"
-
-    def __init__(self, levels: int) -> None:
-        self.levels = levels
-        self.name = f"{self.family}:{levels}"
-
-    @classmethod
-    def of(cls, arguments: str) -> "CoarseLaplace":
-        """The law for the number M of lattice units to a clip, given as the text `arguments`. Raises ValueError unless
-        that is a whole number from 1 on, of at most 10 digits."""
-        return cls(_levels(cls.family, arguments))
+def _member(law: type[DiscreteGaussian] | type[Laplace], arguments: str) -> Mechanism:
+    """The law with M lattice units to a clip, from the text after the colon of its name. Raises ValueError unless that
+    is a whole number from 1 on, of at most 10 digits."""
+    if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
+        raise ValueError(f"mechanism must be {law.family}:M, M >= 1 integers to a clip; got {arguments!r}")
+    return law(int(arguments))
 
 
 MECHANISMS: Registry[Mechanism] = Registry("mechanism")
-for _mechanism in (Gaussian(), DiscreteGaussian(), _Laplace()):
+for _mechanism in (Gaussian(), DiscreteGaussian(), Laplace()):
     MECHANISMS.register(_mechanism)
-MECHANISMS.register_family(DiscreteGaussian.family, DiscreteGaussian.of)
-MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)
+for _law in (DiscreteGaussian, Laplace):
+    MECHANISMS.register_family(_law.family, partial(_member, _law))
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:

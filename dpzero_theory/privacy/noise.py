@@ -74,8 +74,8 @@ class NoiseSource(ABC):
 
         scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
         parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
-        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke. Returns an int, or
-        an int64 array of shape `size`. Raises ValueError for a bad scale or size.
+        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke. Returns an int,
+        or an int64 array of shape `size`. Raises ValueError for a bad scale or size.
         """
         variance = _scale(scale) ** 2
         # Laplace noise of this scale is kept with probability exp(-(|x| - variance/t)^2/(2 variance)).
@@ -125,7 +125,8 @@ class NoiseSource(ABC):
             whole[going] += 1
         draws = ((rest + top * whole) // bottom).astype(np.int64)
         negative = self._words(len(draws)) >> np.uint64(63) == 1
-        return np.where(negative, -draws, draws)[(draws > 0) | ~negative]
+        kept: NDArray[np.int64] = np.where(negative, -draws, draws)[(draws > 0) | ~negative]
+        return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
         """Accept each of several tries with probability e^-rate. exact: the exact rate of a try, given its index, from
@@ -145,11 +146,11 @@ class NoiseSource(ABC):
                 chance = (-Decimal(rate.numerator) / rate.denominator).exp() * 2**bits
             # The last of `bits` decimal digits may be wrong, and there are fewer of them before the point.
             if not word - 1 < chance < word + 2:
-                return word < chance
+                return bool(word < chance)
             word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
 
     def _below(self, limit: int, count: int) -> NDArray[Any]:
-        """Draw uniform ones of the integers 0, ..., limit - 1: an int64 array, or an array of objects for large ones."""
+        """Draw uniform ones of the integers 0, ..., limit - 1: an int64 array, or objects where they are large."""
         bits = (limit - 1).bit_length()
         found: NDArray[Any] = np.zeros(0, np.int64 if bits < 62 - 7 else object)
         while len(found) < count:

@@ -19,8 +19,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
-from dpzero_theory.privacy.question import SOUGHT, Question
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.solve import SOUGHT, Question
+from dpzero_theory.privacy.step import Step, step_of
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
@@ -28,7 +28,7 @@ _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
 lemma."""
 
 
-def _renyi(history: list[Release]) -> Array:
+def _renyi(history: list[Step]) -> Array:
     """Rows (order, Renyi divergence of the history), upper ends, up to the first order whose divergence cannot be
     computed."""
     points = []
@@ -85,9 +85,9 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
     noise = inputs["noise_multiplier"] or answer["noise_multiplier"]
     delta, total = inputs["delta"], inputs["steps"]
 
-    def history(steps: int) -> list[Release]:
+    def history(steps: int) -> list[Step]:
         return [
-            Release(
+            step_of(
                 noise,
                 steps,
                 sampling=inputs["sampling"],
@@ -133,12 +133,11 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         save(figure, path)
 
 
-def _times(history: list[Release]) -> float:
+def _times(history: list[Step]) -> float:
     """The factor by which the Renyi divergences of a history of equal steps are larger than those of one of its
     steps."""
     (whole,) = history
-    one = whole.with_steps(1)
-    return whole.step.sampling.uses(whole.steps) / one.step.sampling.uses(1)
+    return whole.sampling.uses(whole.steps) / whole.sampling.uses(1)
 
 
 LABELS = {

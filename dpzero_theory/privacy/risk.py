@@ -32,10 +32,11 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.bisection import outward
-from dpzero_theory.privacy.accountant import delta_of_history, deltas_of_directions
+from dpzero_theory.privacy.accountant import cost_of, delta_of_history, deltas_of_directions
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.step import Steps, releases_of
+from dpzero_theory.privacy.grid import Bounds
+from dpzero_theory.privacy.step import Steps, steps_of
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 """Noise multipliers between which `calibrate_risk` searches."""
@@ -139,24 +140,23 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
     """
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
     most = check.integer("looks", looks)
-    made = releases_of(history)
+    made = steps_of(history)
     ways = _Minimum(a), _Minimum(a)
 
-    def look(t: float) -> Bracket:
+    def look(t: float) -> Bounds:
         first, second = deltas_of_directions(made, t)
         for way, ahead, back in zip(ways, (first, second), (second, first), strict=True):
             way.add(t, ahead, back)
-        upper = max(first.upper, second.upper)
-        return replace(first, lower=max(first.lower, second.lower), value=upper, upper=upper)
+        return Bounds(max(first.lower, second.lower), max(first.upper, second.upper))
 
-    t, zero = 0.0, look(0.0)
-    found = zero
+    t, found = 0.0, look(0.0)
+    zero, method = found, cost_of(made).method
     waiting, mu = [*_NEIGHBOURS], 1.0
     gaps = [math.inf] * _PATIENCE
     for number in range(1, most):
         known = max(ways, key=lambda way: way.bracket.upper)
         if number <= _GAUSSIAN_LOOKS:
-            mu = _gaussian(abs(t), found.value)
+            mu = _gaussian(abs(t), found.upper)
             place = -mu * float(ndtri(a)) - mu * mu / 2 if a < 1 else 0.0
             t = min(max(place, -_MOST_EXPONENT), _MOST_EXPONENT)
         elif waiting:
@@ -169,7 +169,8 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
         if not known.has(t):
             found = look(abs(t))
     lower, upper = (max(getattr(way.bracket, end) for way in ways) for end in ("lower", "upper"))
-    return Attack(zero, a, Bracket(lower, upper, upper, zero.method), len(ways[0].seen))
+    advantage = Bracket(zero.lower, zero.upper, zero.upper, method)
+    return Attack(advantage, a, Bracket(lower, upper, upper, method), len(ways[0].seen))
 
 
 class _Minimum:
@@ -184,8 +185,8 @@ class _Minimum:
         self.seen: set[float] = set()
         self.points: list[tuple[float, float, float]] = [(0.0, 1.0, 1.0)]
 
-    def add(self, t: float, ahead: Bracket, back: Bracket) -> None:
-        """Take note of the brackets of delta_PQ and of delta_QP at epsilon = t >= 0.
+    def add(self, t: float, ahead: Bounds, back: Bounds) -> None:
+        """Take note of the bounds on delta_PQ and of delta_QP at epsilon = t >= 0.
 
         They tell of g at e^t and at e^-t.
         """

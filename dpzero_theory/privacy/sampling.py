@@ -13,8 +13,8 @@ import math
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class Sampling:
 
     An example is ":B", for a name that is followed by a colon and a number B.
     """
+    most_whole: ClassVar[int] = 10**15
+    """The largest value of a field that is a whole number."""
     runnable: ClassVar[bool] = False
     """Whether this package's training runs can draw such batches, and not only account for them."""
     lasting: ClassVar[bool] = False
@@ -77,6 +79,9 @@ class Sampling:
     place, so that every other record is in batches more often."""
 
     def __post_init__(self) -> None:
+        for one in self._whole():
+            value = check.integer(one.name, getattr(self, one.name), at_most=self.most_whole)
+            object.__setattr__(self, one.name, value)
         object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
 
     def _rate(self, sample_rate: object) -> float:
@@ -85,21 +90,30 @@ class Sampling:
         return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
 
     @classmethod
+    def _whole(cls) -> list[Field[Any]]:
+        """The fields beside the sample rate, which are whole numbers."""
+        return [one for one in fields(cls) if one.name != "sample_rate"]
+
+    @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
         """The sampling that the word NAME:ARGUMENTS stands for, at this sample rate. Raises ValueError for other
         arguments than the sampling takes, or a rate outside its range.
 
-        arguments: the text after the colon, empty if there is none.
+        arguments: the text after the colon, empty if there is none: the whole numbers, with slashes between them.
         """
-        if arguments:
-            raise ValueError(f"sampling must be {cls.name}, without ':'; got '{cls.name}:{arguments}'")
-        return cls(sample_rate=sample_rate)  # type: ignore[arg-type]  # _rate refuses None
+        given, known = arguments.split("/") if arguments else [], cls._whole()
+        least = sum(one.default is MISSING for one in known)
+        if not (least <= len(given) <= len(known) and all(re.fullmatch(r"[1-9]\d{0,15}", each) for each in given)):
+            rule = f"sampling must be {cls.name}{cls.arguments}, with whole numbers from 1 on"
+            raise ValueError(f"{rule}; got {cls.name + ':' + arguments!r}")
+        return cls(sample_rate, *map(int, given))  # type: ignore[arg-type]  # _rate refuses None
 
     @property
     def word(self) -> str:
         """The word, with its arguments and without the rate, that stands for this sampling in files and on command
         lines."""
-        return self.name
+        values = [getattr(self, one.name) for one in self._whole() if getattr(self, one.name) != one.default]
+        return self.name + (":" + "/".join(map(str, values)) if values else "")
 
     @property
     def most_rate(self) -> float:
@@ -117,32 +131,36 @@ class Sampling:
 
     def largest_change(self, relation: Relation) -> int:
         """The largest change of a batch's sum between neighbours by `relation`, in clips."""
-        return relation.sensitivity
+        return 2 if relation is Relation.REPLACE_ONE else 1
 
-    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """What `steps` releases with Gaussian noise and such batches cost.
+    def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
+        """What releases with Gaussian noise and such batches cost data sets that differ in up to `size` records of n.
 
         Args:
             noise: the standard deviation of the noise on the sum of a batch, over the clip.
-            steps: their number.
+            steps: the number of releases.
             relation: which data sets are neighbours.
+            size: how many records differ.
+            n: the number of all records, or None, which stands for any number.
+
+        Returns:
+            The cost, `UNKNOWN` if it is not known.
         """
         # Whoever knows the batches sees plain Gaussian releases, and no less (joint convexity).
-        known = Cost.plain(math.sqrt(self.uses(steps)) * self.largest_change(relation) / noise)
+        known = Cost.plain(math.sqrt(self.uses(steps)) * size * self.largest_change(relation) / noise)
         if self.sample_rate == 1:
             return known
-        return replace(self._cost(noise, steps, relation), unamplified=known.unamplified)
+        if size == 1:
+            return replace(self.amplified(noise, steps, relation), unamplified=known.unamplified)
+        return self.group_amplified(noise, steps, relation, size, n)
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """The same for a sample rate q < 1."""
-        raise NotImplementedError(f"sampling {self.word} says neither cost nor _cost")
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
+        """The cost for a sample rate q < 1, for data sets that differ in one record. Arguments: those of `cost`."""
+        raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
-    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        """What the releases cost data sets that differ in up to `size` records of n; None if it is not known.
-
-        n: the number of all records, or None, which stands for any number.
-        """
-        return self.cost(noise / size, steps, relation) if self.sample_rate == 1 else None
+    def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
+        """The cost for a sample rate q < 1, for data sets that differ in up to `size` >= 2 of n records."""
+        return UNKNOWN
 
     def uses(self, steps: int) -> int:
         """The most of `steps` batches that can hold a given record."""
@@ -212,7 +230,9 @@ class FullBatch(Sampling):
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        return super().of(arguments, 1.0 if sample_rate is None else sample_rate)
+        if arguments:
+            raise ValueError(f"sampling must be full, without ':'; got {'full:' + arguments!r}")
+        return cls(sample_rate=1.0 if sample_rate is None else sample_rate)
 
     def _rate(self, sample_rate: object) -> float:
         rate = super()._rate(sample_rate)
@@ -238,13 +258,19 @@ class Poisson(Sampling):
     name = "poisson"
     runnable = True
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
-        return _poisson(noise, self.sample_rate, steps, relation)
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
+        kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
+        return Cost.of(*(Gaussian(kind, self.sample_rate, noise) for kind in kinds), count=steps)
 
-    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        if size == 1 or self.sample_rate == 1:
-            return self.cost(noise / size, steps, relation)
-        return _poisson_group(noise, self.sample_rate, steps, relation, size)
+    def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
+        if LEAST_NOISE <= noise <= MOST_NOISE and size <= MOST_IN_GROUP:
+            pairs = mixture_pairs(noise, binomial_shifts(self.sample_rate, size), replaced=relation.replaces)
+            return Cost.of(*pairs, count=steps)
+        if noise < _LEAST_GROUP_NOISE * size:
+            return UNKNOWN
+        # One record with this noise that is drawn whenever any record of the group is costs at least as much.
+        any_of_them = Poisson(any_drawn(self.sample_rate, size))
+        return any_of_them.cost(noise / size, steps, relation).bounding(self.amplified(noise, steps, relation))
 
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
@@ -254,28 +280,6 @@ class Poisson(Sampling):
 
     def draw(self, source: random.Random, n: int) -> Indices:
         return _independent(source, n, self.sample_rate)
-
-
-def _poisson_group(noise: float, q: float, steps: int, relation: Relation, size: int) -> Cost | None:
-    """The cost of Poisson batches of rate q < 1 for groups of `size` >= 2 records; None if the noise is too little."""
-    if LEAST_NOISE <= noise <= MOST_NOISE and size <= MOST_IN_GROUP:
-        pairs = mixture_pairs(noise, binomial_shifts(q, size), replaced=relation.replaces)
-        return Cost.of(*pairs, count=steps)
-    if noise < _LEAST_GROUP_NOISE * size:
-        return None
-    # One record with this noise that is drawn whenever any record of the group is costs at least as much.
-    attained = _poisson(noise, q, steps, relation)
-    return (
-        FullBatch().cost(noise / size, steps, relation).bounding(attained)
-        if (rate := any_drawn(q, size)) == 1
-        else (_poisson(noise / size, rate, steps, relation).bounding(attained))
-    )
-
-
-def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Cost:
-    """The cost of `steps` releases with Poisson batches of rate q < 1. noise: as for `Sampling.cost`."""
-    kinds = ("replace",) if relation.replaces else ("remove", "add")
-    return Cost.of(*(Gaussian(kind, q, noise) for kind in kinds), count=steps)
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
@@ -303,22 +307,6 @@ class TruncatedPoisson(Poisson):
     largest: int
     n: int
     name, arguments = "truncated-poisson", ":B/n"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "largest", check.integer("largest batch", self.largest))
-        object.__setattr__(self, "n", check.integer("n", self.n, at_most=10**15))
-        super().__post_init__()
-
-    @classmethod
-    def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        found = re.fullmatch(r"(\d{1,16})/(\d{1,16})", arguments)
-        if found is None:
-            raise ValueError(f"sampling must be {cls.name}:B/n, B the largest batch of n records; got {arguments!r}")
-        return cls(sample_rate, *map(int, found.groups()))  # type: ignore[arg-type]  # _rate refuses None
-
-    @property
-    def word(self) -> str:
-        return f"{self.name}:{self.largest}/{self.n}"
 
     def largest_change(self, relation: Relation) -> int:
         # In a full batch a record that is missing has its place taken by another one.
@@ -351,22 +339,20 @@ class TruncatedPoisson(Poisson):
         when_full = share * kept.most / others.least * (1 + 4 * UNIT) if others.least > 0 else q
         return others.most, others.less_most, min(when_full, q), used
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
-        full, usual, when_full, used = self._chances()
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         if self.largest >= self.n:
-            return _poisson(noise, self.sample_rate, steps, relation)
-        drawn, otherwise = (
-            _poisson(noise, self.sample_rate, 1, relation),
-            FixedSize(when_full)._cost(noise, 1, relation),
-        )
+            return super().amplified(noise, steps, relation)
+        full, usual, when_full, used = self._chances()
+        kinds = Poisson(self.sample_rate), FixedSize(when_full)
+        drawn, otherwise = (one.amplified(noise, 1, relation) for one in kinds)
         first, second = (
             ByChance(tuple((w, cost.above[k][0][0]) for w, cost in ((usual, drawn), (full, otherwise)) if w > 0))
             for k in (0, 1)
         )
-        return Cost.of(first, second, count=steps).bounding(_poisson(noise, used, steps, relation))
+        return Cost.of(first, second, count=steps).bounding(Poisson(used).amplified(noise, steps, relation))
 
-    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        return self.cost(noise, steps, relation) if size == 1 else None
+    def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
+        return UNKNOWN
 
     @property
     def records(self) -> int:
@@ -412,20 +398,6 @@ class CyclicPoisson(Sampling):
     name, arguments = "cyclic-poisson", ":B"
     runnable = lasting = scheduled = True
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", check.integer("groups", self.groups))
-        super().__post_init__()
-
-    @classmethod
-    def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        if not re.fullmatch(r"[1-9]\d{0,11}", arguments):
-            raise ValueError(f"sampling must be {cls.name}:B, B >= 1 groups that take turns; got {arguments!r}")
-        return cls(sample_rate, int(arguments))  # type: ignore[arg-type]  # _rate refuses None
-
-    @property
-    def word(self) -> str:
-        return f"{self.name}:{self.groups}"
-
     @property
     def most_rate(self) -> float:
         return 1 / self.groups
@@ -435,13 +407,10 @@ class CyclicPoisson(Sampling):
         """The probability B q with which a record of the current group is drawn."""
         return min(self.groups * self.sample_rate, 1.0)
 
-    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
-        return Poisson(self._turn).cost(noise, -(-steps // self.groups), relation)
-
-    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        found = Poisson(self._turn).group_cost(noise, -(-steps // self.groups), relation, size, None)
+    def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
+        found = Poisson(self._turn).cost(noise, self.uses(steps), relation, size)
         # Records that all take the same turn attain it, if there are so many of them.
-        return found.bounding() if found and n is not None and size * self.groups > n else found
+        return found.bounding() if n is not None and size > 1 and size * self.groups > n else found
 
     def uses(self, steps: int) -> int:
         return -(-steps // self.groups)
@@ -478,7 +447,7 @@ class FixedSize(Sampling):
         # A record that is missing has its place taken by another one.
         return 2 if self.sample_rate < 1 and relation is Relation.ADD_REMOVE else relation.sensitivity
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         q = self.sample_rate
         # With zero-out the batch's sum changes by at most one clip. With add-remove and replace-one it changes by up to
         # two, since another record takes the place of the one that is removed or replaced.
@@ -491,9 +460,7 @@ class FixedSize(Sampling):
             return Cost.of(*(replace(pair, wider=wider) for pair in zeroed_pairs(noise, q)), count=steps)
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
-    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        if size == 1 or self.sample_rate == 1:
-            return self.cost(noise / size, steps, relation)
+    def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
         below = self._attained_by_group(noise, steps, relation, size, n)
         if relation is Relation.ADD_REMOVE:  # no bound is known but that by one record after another
             return UNKNOWN.bounding(below)
@@ -516,7 +483,7 @@ class FixedSize(Sampling):
             return Cost.of(attained_pair(noise, twice, number), attained_pair(noise, number, twice), count=steps)
         scale = most * (1 if relation is Relation.ZERO_OUT else 2)
         if not LEAST_NOISE <= noise / scale <= MOST_NOISE:
-            return self._cost(noise, steps, relation)
+            return self.amplified(noise, steps, relation)
         shifts = tuple((j / most, log_weight) for j, log_weight in number)
         return Cost.of(*mixture_pairs(noise / scale, shifts, replaced=False), count=steps)
 
@@ -556,16 +523,16 @@ class FixedOrder(Sampling):
                 f" change batches); got {str(relation)!r}"
             )
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         return Cost.plain(math.sqrt(self.uses(steps)) * relation.sensitivity / noise)
+
+    def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
+        found = self.amplified(noise / size, steps, relation)
+        fits = n is None or size <= math.floor(self.sample_rate * n + 1e-9)
+        return found if fits else found.bounding()
 
     def uses(self, steps: int) -> int:
         return passes(steps, self.sample_rate)
-
-    def group_cost(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        found = self.cost(noise / size, steps, relation)
-        fits = n is None or size <= math.floor(self.sample_rate * n + 1e-9)
-        return found if fits else found.bounding()
 
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
@@ -585,8 +552,8 @@ class Shuffled(FixedOrder):
 
     name = "shuffled"
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
-        return super()._cost(noise, steps, relation).bounding()
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
+        return super().amplified(noise, steps, relation).bounding()
 
     def chance(self, steps: int) -> tuple[float, str]:
         return min(steps, _epoch(self.sample_rate)) * self.sample_rate, "min(steps, floor(1/q)) * sample_rate"
@@ -610,29 +577,15 @@ class RandomAllocation(Sampling):
     """
 
     taken: int = 1
-    name, arguments = "random-allocation", "[:K]"
+    name, arguments, most_whole = "random-allocation", "[:K]", 10**6
     runnable = lasting = scheduled = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "taken", check.integer("taken", self.taken, at_most=10**6))
-        super().__post_init__()
-
-    @classmethod
-    def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        if not re.fullmatch(r"([1-9]\d{0,5})?", arguments):
-            raise ValueError(f"sampling must be {cls.name}:K, K >= 1 steps of an epoch; got {arguments!r}")
-        return cls(sample_rate, int(arguments or 1))  # type: ignore[arg-type]  # _rate refuses None
-
-    @property
-    def word(self) -> str:
-        return self.name if self.taken == 1 else f"{self.name}:{self.taken}"
 
     @property
     def epoch(self) -> int:
         """The number of steps of an epoch."""
         return _epoch(self.sample_rate / self.taken)
 
-    def _cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         epoch, taken, replaced = self.epoch, self.taken, relation.replaces
         whole, rest = divmod(steps, epoch)
         if epoch <= taken or noise < LEAST_EPOCH_NOISE:

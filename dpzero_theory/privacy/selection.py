@@ -42,7 +42,7 @@ from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated
-from dpzero_theory.privacy.step import Release, Steps, Words
+from dpzero_theory.privacy.step import Steps, Words, step_of
 
 MOST_RUNS = 1e4
 _LEAST_LOG = -700.0
@@ -161,7 +161,7 @@ def calibrate_selection(
     goal = check.real("target_epsilon", target_epsilon, above=0)
     if words.setdefault("mechanism", "discrete-gaussian") != "discrete-gaussian":
         raise ValueError(f"mechanism must be discrete-gaussian for a selection; got {words['mechanism']!r}")
-    unit = Release(1.0, steps, **words)
+    unit = step_of(1.0, steps, **words)
     least = calibrated(unit, goal, target_delta).value
 
     def excess(log_noise: float) -> float:

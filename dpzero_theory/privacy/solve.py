@@ -1,25 +1,29 @@
-"""The whole numbers that meet a privacy target: most steps, largest batch, fewest records.
+"""One question to the accountant: of noise, epsilon, delta, steps, batch and n five are given, and the sixth is sought.
 
-Each search asks the accountant at some ten numbers and ends with two neighbouring ones: at the answer the certified
-delta is at most the target, and at the next number it is not. The least noise for a target is found by
-`calibration.calibrate_noise_multiplier`, and epsilon and delta of a history by `accountant`.
+Here are the searches for whole numbers: most steps, largest batch, fewest records. Each asks the accountant at some ten
+numbers and ends with two neighbouring ones: at the answer the certified delta is at most the target, and at the next
+number it is not. The least noise for a target is found by `calibration.calibrate_noise_multiplier`, and epsilon and
+delta of a history by `accountant`.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import crossing, outward
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
+from dpzero_theory.privacy.group import Group, group_delta, group_epsilon
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
-from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
+from dpzero_theory.privacy.step import MOST_STEPS, Drawing, Kind, Step, Words, step_of
 
 MOST_RECORDS = 10**15
+SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 
 
 def most_steps(
@@ -51,8 +55,8 @@ def most_steps(
         PreconditionError: one release does not meet the target, or 10^12 do.
     """
 
-    unit = Release(noise_multiplier, 1, **words)
-    goal = _Goal(target_epsilon, target_delta, group, unit.with_steps, lambda _: n)
+    unit = step_of(noise_multiplier, 1, **words)
+    goal = _Goal(target_epsilon, target_delta, group, lambda count: replace(unit, steps=count), lambda _: n)
     bracket = goal.bracket(1, MOST_STEPS, _central_steps(unit, goal), rising=True)
     if bracket is None:
         goal.refuse(1, "one step")
@@ -93,10 +97,14 @@ def largest_batch(
         PreconditionError: even a batch of one record does not meet the target.
     """
     records = check.integer("n", n, at_most=MOST_RECORDS)
-    unit = Release(noise_multiplier, steps, **kind, sample_rate=1 / records)
-    drawn = unit.step.sampling
+    unit = step_of(noise_multiplier, steps, **kind, sample_rate=1 / records)
+    drawn = unit.sampling
     goal = _Goal(
-        target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)), lambda _: records
+        target_epsilon,
+        target_delta,
+        group,
+        lambda batch: replace(unit, sampling=drawn.at(batch / records)),
+        lambda _: records,
     )
     most = min(math.floor(records * drawn.most_rate + 1e-9), records - _kept_out(unit, group))
     bracket = goal.bracket(1, max(most, 1), records * _central_rate(unit, goal), rising=True)
@@ -137,8 +145,8 @@ def fewest_records(
     """
     size, drawn = check.integer("batch", batch, at_most=MOST_RECORDS), _drawn(kind)
     most = drawn.most_rate
-    unit = Release(noise_multiplier, steps, **kind, sample_rate=most / 2)
-    goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)), lambda n: n)
+    unit = step_of(noise_multiplier, steps, **kind, sample_rate=most / 2)
+    goal = _Goal(target_epsilon, target_delta, group, lambda n: replace(unit, sampling=drawn.at(size / n)), lambda n: n)
     first = max(math.ceil(size / most - 1e-9), size + _kept_out(unit, group), goal.group)
     bracket = goal.bracket(first, MOST_RECORDS, size / _central_rate(unit, goal), rising=False)
     if bracket is None:
@@ -152,14 +160,14 @@ def _drawn(kind: Kind) -> Sampling:
     return word if isinstance(word, Sampling) else sampling_of(word, 1 / MOST_RECORDS)
 
 
-def _kept_out(unit: Release, group: int) -> int:
+def _kept_out(unit: Step, group: int) -> int:
     """How many of all records a batch must leave out, so that it can keep its size if a group of records is removed
     from the data.
 
     It is 0 unless batches are refilled (`Sampling.refilled`). unit: one of the releases. group: the number of records
     in which neighbours may differ.
     """
-    fixed = unit.step.sampling.refilled and unit.relation is Relation.ADD_REMOVE
+    fixed = unit.sampling.refilled and unit.relation is Relation.ADD_REMOVE
     return check.integer("group", group) if fixed and group != 1 else 0
 
 
@@ -176,7 +184,7 @@ class _Goal:
         target_epsilon: float,
         target_delta: float,
         group: int,
-        release: Callable[[int], Release],
+        release: Callable[[int], Step],
         records: Callable[[int], int | None],
     ) -> None:
         self.epsilon = check.real("target_epsilon", target_epsilon, above=0)
@@ -199,7 +207,7 @@ class _Goal:
         delta = self._found[number].lower if least else self._found[number].upper
         return math.log(delta / self.delta) if delta > 0 else -math.inf
 
-    def _delta(self, history: list[Release], n: int | None) -> Bracket:
+    def _delta(self, history: list[Step], n: int | None) -> Bracket:
         """The bracket of delta of the history at the target epsilon. n: the number of records, or None.
 
         Where delta is more than twice its target, or less than half of it, only the side of the target on which it lies
@@ -208,16 +216,16 @@ class _Goal:
         return group_delta(history, self.epsilon, size=self.group, n=n)
 
     def _met(self, number: int, way: int, first: int, most: int) -> int | None:
-        """The number nearest to `number` that meets the target by `group_excess`, in the direction `way` (1 upwards, -1
+        """The number nearest to `number` that meets the target by `Group.excess`, in the direction `way` (1 upwards, -1
         downwards).
 
-        It is `number` itself or a few away: `group_excess` also searches for epsilon, and this search has an error of
+        It is `number` itself or a few away: `Group.excess` also searches for epsilon, and this search has an error of
         its own. It is None if no such number is found from `first` to `most`.
         """
 
         def meets(number: int) -> bool:
             history, n = [self.release(number)], self.records(number)
-            return group_excess(history, self.epsilon, self.delta, size=self.group, n=n) <= 0
+            return Group(history, self.group, n).excess(self.epsilon, self.delta) <= 0
 
         none = most + 1 if way > 0 else first - 1
         found = outward(meets, number, way, most=none)[1]
@@ -244,7 +252,7 @@ class _Goal:
         return Bracket(min(value, int(other or met)), value, max(value, int(other or met)), "search")
 
 
-def _central_steps(unit: Release, goal: _Goal) -> float:
+def _central_steps(unit: Step, goal: _Goal) -> float:
     """A guess of how many releases like `unit` meet the goal, from mu^2 = T q^2 (e^(1/s^2) - 1), the central limit
     theorem.
 
@@ -252,14 +260,130 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
     the target. For Laplace noise, and at delta = 0, it is about the number whose pure epsilons add up to the target.
     """
     if goal.delta == 0 or unit.mechanism == "laplace":
-        return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
+        return goal.epsilon * unit.noise / (unit.relation.sensitivity * unit.sampling.sample_rate)
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
-    loss = min((unit.sensitivity / unit.noise_multiplier) ** 2, 600.0)
-    each = loss if unit.cost.closed else unit.sample_rate**2 * math.expm1(loss)
+    loss = min((unit.relation.sensitivity / unit.noise) ** 2, 600.0)
+    each = loss if unit.cost().closed else unit.sampling.sample_rate**2 * math.expm1(loss)
     return min(gdp * gdp / each / goal.group**2, MOST_STEPS)
 
 
-def _central_rate(unit: Release, goal: _Goal) -> float:
+def _central_rate(unit: Step, goal: _Goal) -> float:
     """A guess, between 1e-15 and 1, of the sample rate at which as many releases as `unit` has meet the goal."""
-    rate = unit.sample_rate * math.sqrt(_central_steps(unit, goal) / unit.steps)
+    rate = unit.sampling.sample_rate * math.sqrt(_central_steps(unit, goal) / unit.steps)
     return min(max(rate, 1 / MOST_RECORDS), 1.0)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to the accountant: of the six numbers in `SOUGHT` the one that is None is to be found.
+
+    epsilon, delta: the privacy target, or, if one of them is sought, the value at which the other is computed.
+    noise_multiplier: s > 0, noise on a batch's sum over the clip. steps: the number of releases. n: the number of
+    records. batch: the (expected) number of records of a batch, which is n with full batches. drawing: how batches are
+    drawn and which data sets are neighbours. group: the number of records in which neighbours may differ, 1 unless
+    whole users are protected.
+    """
+
+    epsilon: float | None
+    noise_multiplier: float | None
+    delta: float | None
+    steps: int | None
+    n: int | None
+    batch: int | None
+    drawing: Drawing
+    group: int = 1
+
+    @property
+    def sampling(self) -> str:
+        """The word for how batches are drawn, such as `poisson`."""
+        word = self.drawing["sampling"]
+        return word if isinstance(word, str) else word.word
+
+    @property
+    def relation(self) -> str:
+        """The name of the neighbouring relation."""
+        return self.drawing["relation"]
+
+    @property
+    def sought(self) -> str:
+        """The name of the number that is to be found."""
+        return next(name for name in SOUGHT if getattr(self, name) is None)
+
+    @property
+    def sample_rate(self) -> float | None:
+        """The sample rate batch/n, or None if n or batch is not known."""
+        return None if self.n is None or self.batch is None else self.batch / self.n
+
+    def release(self) -> Step:
+        """The steps that the question is about. Every number but epsilon and delta must be known. Raises ValueError for
+        a number outside its range."""
+        return step_of(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
+
+    def answered(self, bracket: Bracket) -> "Question":
+        """The same question with the number that was sought filled in, with the `value` of its `bracket`."""
+        value: Any = int(bracket.value) if self.sought in ("steps", "batch", "n") else bracket.value
+        return replace(self, **{self.sought: value})
+
+    def answer(self) -> Bracket:
+        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises ValueError
+        for a number outside its range, or where there is no answer."""
+        target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
+        noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
+        steps: dict[str, Any] = {"steps": self.steps}
+        drawn = self.drawing
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("n", "batch") if name != self.sought}
+        group: dict[str, Any] = {"group": self.group}
+        match self.sought:
+            case "noise_multiplier":
+                return calibrate_noise_multiplier(
+                    **target, **steps, **drawn, sample_rate=self.sample_rate, **group, n=self.n
+                )
+            case "epsilon":
+                assert self.delta is not None
+                return group_epsilon([self.release()], self.delta, size=self.group, n=self.n)
+            case "delta":
+                assert self.epsilon is not None
+                return self._delta(self.epsilon)
+            case "steps":
+                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate, **group, n=self.n)
+            case "batch":
+                return largest_batch(**target, **noise, **steps, **drawn, **sizes, **group)
+            case _:
+                return fewest_records(**target, **noise, **steps, **drawn, **sizes, **group)
+
+    def _delta(self, epsilon: float) -> Bracket:
+        """The bracket of delta at `epsilon`, whose `value` is a delta at which `group_epsilon` answers at most
+        `epsilon`.
+
+        `group_epsilon` and `group_delta` search separately, so that this value may be a little above the upper end that
+        `group_delta` gives.
+        """
+        history = [self.release()]
+
+        def beyond(delta: float) -> float:
+            if not 0 < delta < 1:
+                return 0.0
+            return group_epsilon(history, delta, size=self.group, n=self.n).upper / epsilon - 1
+
+        bracket = group_delta(history, epsilon, size=self.group, n=self.n)
+        return settled(bracket, beyond) if epsilon > 0 else replace(bracket, value=bracket.upper)
+
+
+def sweep_row(question: Question, variable: str) -> dict[str, float | str]:
+    """Return one row of a sweep, a dictionary: the value of the variable in this question under its name, the answer
+    under the name of the number that is sought, the ends of its bracket ("lower", "upper"), and "method".
+
+    variable: the name of the variable. Where there is no answer (no noise is needed, or no number of steps meets the
+    target) the numbers are NaN and the method is replaced by the reason.
+    """
+    first = {variable: getattr(question, variable)}
+    try:
+        bracket = question.answer()
+    except ValueError as error:
+        return first | {question.sought: math.nan, "lower": math.nan, "upper": math.nan, "method": str(error)}
+    return first | {
+        question.sought: bracket.value,
+        "lower": bracket.lower,
+        "upper": bracket.upper,
+        "method": bracket.method,
+    }

@@ -26,7 +26,7 @@ the new pair dominates the old one, and what is cut off counts as an infinite lo
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Unpack
 
@@ -35,13 +35,13 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
+from dpzero_theory.privacy.accountant import cost_epsilon, cost_of, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.laws.arithmetic import UNIT
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import Law, Span
-from dpzero_theory.privacy.step import Release, Step, Words, step_of
+from dpzero_theory.privacy.step import Step, Words, step_of
 
 ANY, FIXED, LOOKS = "any", "fixed", "looks"
 _MEANINGS = {
@@ -157,7 +157,7 @@ def stopping_curve(step: Step, steps: int, every: int, delta: float) -> Stopping
     check.real("delta", delta, above=0, below=1)
     every = check.integer("every", every, at_least=max(1, -(-steps // _MOST_STOPS)))
     if every >= steps:
-        return StoppingCurve((steps,), (upper_epsilon(step * steps, delta).upper,), 0.0, delta)
+        return StoppingCurve((steps,), (cost_epsilon(cost_of(step * steps), delta, ends="upper").upper,), 0.0, delta)
     looks = (*range(every, steps, every), steps)
     directions, ratio = _directions(step, steps, delta)
     # The probabilities of what is released are within a factor e^ratio of those that are accounted for (section 9).
@@ -178,7 +178,7 @@ def noise_to_stop(target_epsilon: float, target_delta: float, steps: int, every:
     found, aim = math.inf, target_epsilon
     for _ in range(_AIMS):
         noise = calibrate_noise_multiplier(target_epsilon=aim, target_delta=target_delta, steps=steps, **words).upper
-        end = stopping_curve(step_of(noise, words), steps, every, target_delta).epsilons[-1]
+        end = stopping_curve(step_of(noise, **words), steps, every, target_delta).epsilons[-1]
         if end <= target_epsilon:
             found = min(found, noise)
             if end >= target_epsilon * (1 - _SHORT):
@@ -376,12 +376,12 @@ def _directions(step: Step, steps: int, delta: float) -> tuple[list[_Direction],
     """How one release is computed in each order of the neighbours, and G >= 0 by whose e^G the probabilities of all
     that is released may differ from those that are computed. Raises ValueError for steps that have no such form."""
     rule = "step must have batches that are drawn anew in each step, and noise with a law of losses, to plan looks"
-    release = Release.of(step, steps)
-    cost, lost = release.cost, _LOST * delta / steps
+    release = replace(step, steps=steps)
+    cost, lost = release.cost(), _LOST * delta / steps
     laws = list(dict.fromkeys(parts[0][0] for parts in cost.above if len(parts) == 1 and parts[0][1] == steps))
     plain = cost.closed and 0 < cost.squares[0] < math.inf
     if step.sampling.scheduled or cost.apart or any(cost.zcdp) or cost.renyi or not (laws or plain):
-        raise ValueError(f"{rule}; got sampling {release.sampling} and mechanism {release.mechanism}")
+        raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
     if plain:
         return [_Direction(None, math.sqrt(cost.squares[0] / steps), lost)], cost.ratio
     return [_Direction(law, 0.0, lost) for law in laws], cost.ratio

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 from paper_checks import formulas as f
 from paper_checks.checks.divergence import largest_gdp, least_epsilon, lemma_gdp
 from paper_checks.checks.instances import DIMENSIONS, Array, spectrum
@@ -84,7 +84,7 @@ def _(full: bool) -> Finding:
     batch, steps, delta = printed("batch")[0], int(printed("iterations, DPZero")[0]), 1e-5
     gdp = lemma_gdp(2, delta) * n / batch
     bare = least_epsilon(gdp, delta)
-    release = Release(
+    release = step_of(
         2 * math.sqrt(steps) / gdp, steps, sampling="poisson", sample_rate=batch / n, relation="replace-one"
     )
     sampled = epsilon_of_history([release], delta)

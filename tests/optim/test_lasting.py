@@ -18,7 +18,7 @@ from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
 from dpzero_theory.privacy.sampling import sampling_of
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 from tests.optim.small import Logistic, N, data, losses, plan
 
 ALLOCATED: dict[str, Any] = {"sampling": "random-allocation:2", "sample_rate": 1 / 4}
@@ -95,7 +95,7 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
         run.step()
     run.close()
     mechanism = run.plan.settings.mechanism
-    law = Release(run.plan.noise_multiplier, 5, **settings, relation="add-remove", mechanism=mechanism)
+    law = step_of(run.plan.noise_multiplier, 5, **settings, relation="add-remove", mechanism=mechanism)
     with Ledger.open(tmp_path / "run.sqlite") as ledger:
         assert ledger.history == [law]
     certified = epsilon_of_history([law], 1e-5).upper

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.laws.finite import FinitePair
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step, step_of
 
 __all__ = [
     "Couple",
@@ -191,10 +191,10 @@ def brute_force(epsilon, s, t, released, epochs):
     return remove, add
 
 
-def made(noise: float, steps: int = 1, q: float = 1.0, relation: str = "add-remove", **more: Any) -> Release:
+def made(noise: float, steps: int = 1, q: float = 1.0, relation: str = "add-remove", **more: Any) -> Step:
     """Returns releases in Poisson batches at rate q, or in full ones at q = 1, unless `more` names a sampling."""
     drawn = {"sampling": "full" if q == 1 else "poisson", **more}
-    return Release(noise, steps, relation=relation, sample_rate=q, **drawn)  # type: ignore[typeddict-item]
+    return step_of(noise, steps, relation=relation, sample_rate=q, **drawn)  # type: ignore[typeddict-item]
 
 
 def around(found: Bracket | Bounds, exact: float, room: float = 1e-9, width: float | None = None) -> bool:

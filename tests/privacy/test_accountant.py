@@ -158,7 +158,7 @@ class Loose(Mechanism):
 def loose():
     MECHANISMS.register(Loose())
     yield "loose"
-    MECHANISMS._values.pop("loose", None)
+    MECHANISMS.pop("loose", None)
 
 
 def test_a_law_near_a_gaussian_one_costs_its_ratio_also_at_small_epsilon(loose):

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from dpzero_theory.privacy.question import Question
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import Ledger, Settings
 from dpzero_theory.privacy.mechanism import MECHANISMS
-from dpzero_theory.privacy.question import Question
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps

@@ -5,7 +5,7 @@ import pytest
 from dpzero_theory.privacy import comparison as module
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 
 QUESTION = {"delta": 1e-5, "sample_rate": 0.02, "steps": 500}
 
@@ -16,7 +16,7 @@ def test_no_other_accountant_is_below_the_certified_answer(accountant: str) -> N
     assert row.accountant == accountant
     if row.status == "ok":
         ours = epsilon_of_history(
-            [Release(1.5, 500, sampling="poisson", relation="add-remove", sample_rate=0.02)], 1e-5
+            [step_of(1.5, 500, sampling="poisson", relation="add-remove", sample_rate=0.02)], 1e-5
         )
         assert row.value is not None
         assert ours.lower * (1 - 1e-6) <= row.value <= 1.5 * ours.upper

@@ -10,7 +10,7 @@ from scipy.interpolate import Akima1DInterpolator
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.bisection import smallest_real
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.filter import BudgetExceededError, Filter, GaussianFilter, WorstFilter
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
@@ -178,7 +178,7 @@ def chosen(number: int) -> dict[str, Any]:
     else:
         q, s, most = float(rng.uniform(0.05, 0.9)), float(rng.uniform(0.8, 4.0)), int(rng.integers(2, 5))
         worst = Step(s, Poisson(q), "add-remove")
-        while not (epsilon := upper_epsilon(worst * most, delta).upper * (1 + 1e-9)) > 0:
+        while not (epsilon := epsilon_of_history(worst * most, delta).upper * (1 + 1e-9)) > 0:
             delta /= 10  # these steps cost no epsilon at that delta
         budget = WorstFilter(epsilon, delta, worst=worst)
         less = [Step(s * rng.uniform(1, 2), Poisson(q * rng.uniform(0.2, 1)), "add-remove") for _ in range(2)]

@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
+from dpzero_theory.privacy.group import group_delta, group_epsilon
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
 from tests.privacy.oracle import around, exact_delta, made
 

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.matrix import matrix_release, sensitivity, tree_encoder
 from dpzero_theory.privacy.sampling import Poisson
-from dpzero_theory.privacy.step import Step, releases_of
+from dpzero_theory.privacy.step import Step, steps_of
 
 
 def patterns(steps: int, times: int, apart: int, cyclic: bool) -> list[tuple[int, ...]]:
@@ -92,7 +92,7 @@ def test_it_composes_with_other_steps() -> None:
     poisson = Step(2.0, Poisson(0.1), "add-remove") * 10  # type: ignore[arg-type]
     release = matrix_release(tree_encoder(16), 5.0, relation="add-remove")
     alone = [epsilon_of_history(history, 1e-5).upper for history in ([release], poisson)]
-    both = epsilon_of_history([release, *releases_of(poisson)], 1e-5).upper
+    both = epsilon_of_history([release, *steps_of(poisson)], 1e-5).upper
     assert max(alone) < both < sum(alone)
 
 

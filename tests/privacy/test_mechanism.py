@@ -13,7 +13,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS, noise_law
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
-from dpzero_theory.privacy.step import Release, Step
+from dpzero_theory.privacy.step import Step, step_of
 from tests.privacy import oracle
 
 
@@ -55,9 +55,9 @@ def test_a_draw_has_the_parameter_and_the_shape(name: str, variance: float | Non
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("q", [1.0, 0.2])
 def test_costs(relation: Relation, q: float) -> None:
-    step = {name: Step(2.0, FullBatch() if q == 1 else Poisson(q), relation, name) for name in MECHANISMS}
+    step = {name: Step(2.0, FullBatch() if q == 1 else Poisson(q), relation, name, steps=5) for name in MECHANISMS}
     gaussian, discrete, laplace = (
-        MECHANISMS[name].cost(step[name], 5) for name in ("gaussian", "discrete-gaussian", "laplace")
+        MECHANISMS[name].cost(step[name]) for name in ("gaussian", "discrete-gaussian", "laplace")
     )
     assert gaussian.closed == (q == 1)
     assert 5 * 2e-34 < discrete.ratio < 5 * 2.1e-34
@@ -81,7 +81,7 @@ def test_calibrated_noise_meets_its_target_and_a_little_less_does_not(
         target_epsilon=1.3, target_delta=delta, steps=100, sampling=sampling, relation=relation, sample_rate=q,
         mechanism=name,
     )  # fmt: skip
-    unit = Release(found.upper, 100, sampling=sampling, relation=relation, sample_rate=q, mechanism=name)
+    unit = step_of(found.upper, 100, sampling=sampling, relation=relation, sample_rate=q, mechanism=name)
     # Sampled Gaussian noise is calibrated on a grid that resolves epsilon to 1e-4; closed forms are met.
     room = 1e-4 if sampling == "poisson" and name != "laplace" else 1e-8
     assert 1.3 * (1 - room) < epsilon_of_history([unit], delta).upper <= 1.3

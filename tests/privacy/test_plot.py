@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dpzero_theory.privacy import plot
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.plot import draw
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 
 ANSWER: dict[str, Any] = {
     "inputs": {"noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5, "steps": 40, "sampling": "full",
@@ -42,7 +42,7 @@ def test_a_failure_leaves_the_old_figure(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_renyi_divergences_give_is_above_the_exact_curve_and_not_far() -> None:
-    history = [Release(14.0, 40, sampling="full", relation="add-remove")]
+    history = [step_of(14.0, 40, sampling="full", relation="add-remove")]
     table = plot._renyi(history)
     assert (np.diff(table[:, 1]) > 0).all()
     exact = epsilon_of_history(history, 1e-5).upper

@@ -11,7 +11,6 @@ from scipy.special import ndtr
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
-from dpzero_theory.privacy.step import Release
 from tests.privacy.oracle import made
 
 LAWS = [Runs(8.0), Runs(8.0, 0.0), Runs(8.0, 0.5), Runs(3.0, 4.0), Runs(8.0, math.inf), Runs(0.5, math.inf)]
@@ -108,11 +107,11 @@ def test_an_audit_of_many_selections_stays_below() -> None:
 def test_calibrated_noise_meets_the_target_and_costs_less_than_composition() -> None:
     run = {"steps": 200, "sampling": "full", "relation": "add-remove"}
     found = calibrate_selection(Runs(10.0), target_epsilon=2.0, target_delta=1e-5, **run)
-    history = [Release(found.value, mechanism="discrete-gaussian", **run)]
+    history = [step_of(found.value, mechanism="discrete-gaussian", **run)]
     assert 1.99 < selection_epsilon(history, 1e-5, Runs(10.0)).upper <= 2.0
-    less = [Release(found.lower, mechanism="discrete-gaussian", **run)]
+    less = [step_of(found.lower, mechanism="discrete-gaussian", **run)]
     assert selection_epsilon(less, 1e-5, Runs(10.0)).upper > 2.0
-    composed = Release(found.value, mechanism="discrete-gaussian", **(run | {"steps": 2000}))
+    composed = step_of(found.value, mechanism="discrete-gaussian", **(run | {"steps": 2000}))
     assert delta_of_history([composed], 2.0).lower > 1e-5
 
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from benchmarks import stopping as rows_of
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.privacy import stopping
-from dpzero_theory.privacy.accountant import epsilon_of_history, upper_epsilon
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, RandomAllocation, TruncatedPoisson
 from dpzero_theory.privacy.step import Step
 from dpzero_theory.privacy.stopping import claimed, looks_of, meaning, noise_to_stop, stopping_curve
@@ -37,10 +37,10 @@ def test_the_examples_of_the_page() -> None:
     assert len(curve.looks) == 100
     assert curve.raised == pytest.approx(0.155, abs=1e-3)
     assert curve.at(5000) == pytest.approx(1.517, abs=2e-3)
-    assert upper_epsilon(step * 5000, DELTA).upper == pytest.approx(1.362, abs=1e-3)
+    assert epsilon_of_history(step * 5000, DELTA).upper == pytest.approx(1.362, abs=1e-3)
     ten = stopping_curve(step, 10_000, 1000, DELTA)
     assert ten.raised == pytest.approx(0.129, abs=1e-3)
-    old = [upper_epsilon(step * count, DELTA).upper for count in ten.looks]
+    old = [epsilon_of_history(step * count, DELTA).upper for count in ten.looks]
     assert rows_of.attained(step, ten.looks, old) / DELTA == pytest.approx(5.03, abs=0.02)
 
 
@@ -65,7 +65,7 @@ def test_full_batches_against_another_value_iteration(noise: float, every: int) 
     curve = stopping_curve(step, steps, every, 1e-3)
     found = gaussian_stop(math.sqrt(every) / noise, curve.epsilons)
     assert 0.99 < found / 1e-3 <= 1.0
-    old = tuple(upper_epsilon(step * count, 1e-3).upper for count in curve.looks)
+    old = tuple(epsilon_of_history(step * count, 1e-3).upper for count in curve.looks)
     assert gaussian_stop(math.sqrt(every) / noise, old) > 1.5e-3
 
 
@@ -86,11 +86,11 @@ def test_every_sampling_has_a_curve_above_the_cost_of_a_fixed_number(step: Step)
     curve = stopping_curve(step, 60, 7, DELTA)
     assert curve.looks == (7, 14, 21, 28, 35, 42, 49, 56, 60)
     for count, epsilon in zip(curve.looks, curve.epsilons, strict=True):
-        assert epsilon >= upper_epsilon(step * count, DELTA).upper * (1 - 1e-6)
+        assert epsilon >= epsilon_of_history(step * count, DELTA).upper * (1 - 1e-6)
     assert list(curve.epsilons) == sorted(curve.epsilons)
     assert curve.at(0) == 0.0
     assert curve.at(1) == curve.at(7) < curve.at(8) == curve.at(14)
-    assert curve.epsilons[-1] <= 1.35 * upper_epsilon(step * 60, DELTA).upper
+    assert curve.epsilons[-1] <= 1.35 * epsilon_of_history(step * 60, DELTA).upper
 
 
 def test_a_grid_twice_as_fine_gives_the_same_curve_from_below(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_grid_twice_as_fine_gives_the_same_curve_from_below(monkeypatch: pytes
 
 def test_one_look_at_the_end_costs_nothing() -> None:
     step = Step(2.0, Poisson(0.05), "add-remove")
-    assert stopping_curve(step, 300, 300, DELTA).epsilons == (upper_epsilon(step * 300, DELTA).upper,)
+    assert stopping_curve(step, 300, 300, DELTA).epsilons == (epsilon_of_history(step * 300, DELTA).upper,)
     assert stopping_curve(step, 300, 10_000, DELTA).looks == (300,)
 
 
@@ -118,7 +118,7 @@ def test_the_noise_for_a_curve_ends_it_at_the_target() -> None:
 
 def test_what_is_claimed_by_each_setting() -> None:
     step = Step(12.5, Poisson(1 / 16), "add-remove")
-    plan, half = (upper_epsilon(step * count, DELTA).upper for count in (1000, 500))
+    plan, half = (epsilon_of_history(step * count, DELTA).upper for count in (1000, 500))
     assert claimed(step, 500, 1000, DELTA).upper == pytest.approx(plan)
     assert claimed(step, 500, 1000, DELTA, "fixed").upper == pytest.approx(half)
     looks = claimed(step, 500, 1000, DELTA, "looks:100")

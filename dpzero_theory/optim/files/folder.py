@@ -28,7 +28,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step
 from dpzero_theory.privacy.stopping import FIXED
 
 KEY = "data.key"
@@ -131,7 +131,7 @@ class Folder:
             raise
 
     @property
-    def history(self) -> list[Release]:
+    def history(self) -> list[Step]:
         """The releases that are paid for; empty without a budget."""
         return self.file.history if self.header.private else []
 

@@ -20,7 +20,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import Account, Settings
 from dpzero_theory.privacy.risk import attack
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step
 from dpzero_theory.privacy.stopping import counted, looks_of, meaning
 
 DELTAS = (1e-4, 1e-6, 1e-8)
@@ -79,7 +79,7 @@ class Statement:
     costs: tuple[Cost, ...]
     assumed: tuple[str, ...]
     relation: str
-    history: tuple[Release, ...]
+    history: tuple[Step, ...]
     advantage: float
     true_positive_rate: float
 

@@ -1,7 +1,7 @@
 """How released estimates of the gradient move the weights, and by which step sizes: post-processing, which costs no
 privacy.
 
-Release number t gives g_t, the mean over its K directions of (released average) u_k. Let alpha_t be the step size
+Step number t gives g_t, the mean over its K directions of (released average) u_k. Let alpha_t be the step size
 (times a factor, for parameters of a group, `weights.groups`) and w the weight decay, decoupled as in AdamW. The weights
 move by
 

@@ -16,7 +16,7 @@ from dp_accounting.privacy_accountant import PrivacyAccountant
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.interop.events import RELATIONS, UnsupportedEvent, merged, parts
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step
 
 _Refusal = PrivacyAccountant.CompositionErrorDetails
 
@@ -40,11 +40,11 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         name = getattr(neighboring_relation, "name", neighboring_relation)
         self._relation = RELATIONS[check.choice("neighboring_relation", name, RELATIONS)]
         super().__init__(neighboring_relation)
-        self._history: tuple[Release, ...] = ()
+        self._history: tuple[Step, ...] = ()
         self._unprotected = False
 
     @property
-    def history(self) -> tuple[Release, ...]:
+    def history(self) -> tuple[Step, ...]:
         """Everything that was composed, as releases; parts that protect nothing are not among them."""
         return self._history
 

@@ -11,21 +11,20 @@ SampledWithoutReplacementDpEvent) therefore stands for noise half as large as th
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
+from dpzero_theory.privacy.mechanism import MECHANISMS, Laplace
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpzero_theory.privacy.stated import (
-    GaussianMixture,
-    Randomised,
-    Zcdp,
+    Stated,
     concentrated,
     gaussian_mixture,
     randomised_response,
 )
-from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
+from dpzero_theory.privacy.step import Step, Steps, step_of, steps_of
 
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
@@ -46,7 +45,7 @@ class UnsupportedEvent(ValueError):
         self.event = event
 
 
-def history_from_event(event: object, relation: str) -> list[Release]:
+def history_from_event(event: object, relation: str) -> list[Step]:
     """The history that a `dp_accounting.DpEvent` describes.
 
     These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, RandomizedResponseDpEvent,
@@ -69,7 +68,7 @@ def history_from_event(event: object, relation: str) -> list[Release]:
     return [release for release in history if release is not None]
 
 
-def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
+def parts(event: Any, relation: str, count: int) -> Iterator[Step | None]:
     """The releases that `count` repetitions of a dp-accounting event stand for, with None for a part that protects
     nothing.
 
@@ -106,7 +105,7 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
             yield _release(event, event, relation, count, FullBatch)
 
 
-def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None]:
+def _truncated(event: Any, relation: str, count: int) -> Iterator[Step | None]:
     """The releases that `count` repetitions of a TruncatedSubsampledGaussianDpEvent stand for, or None for noise of 0.
 
     relation: the name of a `Relation`. There are none if no record is ever used. If every record is drawn, the batches
@@ -122,10 +121,10 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
     if event.noise_multiplier == 0:
         yield None
     else:
-        yield Release(event.noise_multiplier, count, sampling=drawn, relation=relation)
+        yield step_of(event.noise_multiplier, count, sampling=drawn, relation=relation)
 
 
-def _mixture(event: Any, relation: str, count: int) -> Iterator[Release | None]:
+def _mixture(event: Any, relation: str, count: int) -> Iterator[Step | None]:
     """The releases that `count` repetitions of a MixtureOfGaussiansDpEvent stand for; none if it shows nothing, or None
     if it has no noise. relation: the name of a `Relation`, which must not be `replace-one`."""
     if Relation.of(relation) is Relation.REPLACE_ONE:
@@ -139,7 +138,7 @@ def _mixture(event: Any, relation: str, count: int) -> Iterator[Release | None]:
         yield gaussian_mixture(*moved, steps=count, relation=relation)
 
 
-def _answers(event: Any, relation: str, count: int) -> Release | None:
+def _answers(event: Any, relation: str, count: int) -> Step | None:
     """The releases that `count` repetitions of a RandomizedResponseDpEvent stand for.
 
     relation: the name of a `Relation`, which must be `replace-one`. With the event's probability p the answer is any of
@@ -155,7 +154,7 @@ _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
     "GaussianDpEvent": (lambda _: "gaussian", lambda event: event.noise_multiplier),
     "LaplaceDpEvent": (lambda _: "laplace", lambda event: event.noise_multiplier),
     "DiscreteLaplaceDpEvent": (
-        lambda event: f"{CoarseLaplace.family}:{event.sensitivity}",
+        lambda event: f"{Laplace.family}:{event.sensitivity}",
         lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
     ),
 }
@@ -163,7 +162,7 @@ _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
 law, and the second its noise multiplier, which is 0 if there is no noise."""
 
 
-def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[[], Sampling]) -> Release | None:
+def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[[], Sampling]) -> Step | None:
     kind = type(noisy).__name__
     if kind not in _NOISE:
         raise UnsupportedEvent(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
@@ -171,18 +170,18 @@ def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[
     noise = multiplier(noisy)
     if noise == 0:
         return None
-    return Release(noise, count, sampling=drawn(), relation=relation, mechanism=mechanism(noisy))
+    return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=mechanism(noisy))
 
 
-def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
+def merged(releases: Iterable[Step]) -> tuple[Step, ...]:
     """The same history with all releases of equal kind counted together, in the order of their first appearance.
 
     It may be used for full, Poisson and fixed-size batches, whose cost does not depend on the order of the releases.
     """
     steps: Counter[Step] = Counter()
     for r in releases:
-        steps[r.step] += r.steps
-    return tuple(Release.of(step, count) for step, count in steps.items())
+        steps[replace(r, steps=1)] += r.steps
+    return tuple(replace(step, steps=count) for step, count in steps.items())
 
 
 def event_from_history(history: Steps) -> Any:
@@ -199,40 +198,43 @@ def event_from_history(history: Steps) -> Any:
     """
     dp = importlib.import_module("dp_accounting")
     events = []
-    for r in releases_of(history):
+    for r in steps_of(history):
         event = _noise(dp, r)
-        if r.sample_rate < 1:
+        if r.sampling.sample_rate < 1:
             event = _sampled(dp, r, event)
         events.append(dp.SelfComposedDpEvent(event, r.steps))
     return dp.ComposedDpEvent(events)
 
 
-def _noise(dp: Any, release: Release) -> Any:
+def _noise(dp: Any, release: Step) -> Any:
     law = MECHANISMS[release.mechanism]
-    if isinstance(law, CoarseLaplace):
-        return dp.dp_event.DiscreteLaplaceDpEvent(1 / (release.noise_multiplier * law.levels), law.levels)
-    if isinstance(law, Randomised):
-        return dp.dp_event.RandomizedResponseDpEvent(law.random, law.categories)
-    if isinstance(law, GaussianMixture):
-        return dp.dp_event.MixtureOfGaussiansDpEvent(law.scatter, *map(list, zip(*law.shifts, strict=True)))
-    if isinstance(law, Zcdp):
-        return dp.dp_event.ZCDpEvent(law.rho, law.xi)
+    if isinstance(law, Laplace) and law.levels:
+        return dp.dp_event.DiscreteLaplaceDpEvent(1 / (release.noise * law.levels), law.levels)
+    if isinstance(law, Stated):
+        if law.family == "randomised-response":
+            categories, truth = law.numbers
+            return dp.dp_event.RandomizedResponseDpEvent((1 - truth) * categories / (categories - 1), categories)
+        if law.family == "gaussian-mixture":
+            (scatter,), *shifts = law.numbers
+            return dp.dp_event.MixtureOfGaussiansDpEvent(scatter, *map(list, zip(*shifts, strict=True)))
+        if law.family == "zcdp":
+            return dp.dp_event.ZCDpEvent(*law.numbers)
     if law.name == "laplace":
-        return dp.LaplaceDpEvent(release.noise_multiplier)
+        return dp.LaplaceDpEvent(release.noise)
     if law.name in ("gaussian", "discrete-gaussian"):
-        return dp.GaussianDpEvent(release.noise_multiplier)
+        return dp.GaussianDpEvent(release.noise)
     raise ValueError(f"history must have Gaussian or Laplace noise; got {law.name}")
 
 
-def _sampled(dp: Any, release: Release, event: Any) -> Any:
-    rate = release.sample_rate
-    if release.sampling == "poisson":
+def _sampled(dp: Any, release: Step, event: Any) -> Any:
+    rate = release.sampling.sample_rate
+    if release.sampling.word == "poisson":
         return dp.PoissonSampledDpEvent(rate, event)
-    kind = release.step.sampling
+    kind = release.sampling
     if isinstance(kind, TruncatedPoisson):
-        return dp.TruncatedSubsampledGaussianDpEvent(kind.n, rate, kind.largest, release.noise_multiplier)
-    if release.sampling == "fixed-size":
+        return dp.TruncatedSubsampledGaussianDpEvent(kind.n, rate, kind.largest, release.noise)
+    if release.sampling.word == "fixed-size":
         simple = Fraction(rate).limit_denominator(10**9)
         size, n = (simple if float(simple) == rate else Fraction(rate)).as_integer_ratio()
         return dp.SampledWithoutReplacementDpEvent(n, size, event)
-    raise ValueError(f"history must have full, poisson or fixed-size batches; got {release.sampling}")
+    raise ValueError(f"history must have full, poisson or fixed-size batches; got {release.sampling.word}")

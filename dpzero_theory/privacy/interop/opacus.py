@@ -25,7 +25,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.interop.events import merged
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Step, step_of
 
 Entry = tuple[float, float, int]
 """One entry of an Opacus accountant's history, with noise multiplier, sample rate and number of steps."""
@@ -119,7 +119,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return epsilon_of_history(history_from_opacus(self.history, self.relation), delta)
 
 
-def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Release, ...]:
+def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:
     """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as releases, which
     `accountant.epsilon_of_history` takes.
 
@@ -129,9 +129,9 @@ def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_R
     return merged([_release(entry, relation) for entry in history])
 
 
-def _release(entry: Entry, relation: str) -> Release:
+def _release(entry: Entry, relation: str) -> Step:
     noise_multiplier, sample_rate, steps = entry
-    return Release(noise_multiplier, steps, sampling="poisson", relation=relation, sample_rate=sample_rate)
+    return step_of(noise_multiplier, steps, sampling="poisson", relation=relation, sample_rate=sample_rate)
 
 
 register_accountant(CertifiedAccountant.mechanism(), CertifiedAccountant)

@@ -23,6 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.cost import Curve
 from dpzero_theory.privacy.laws.finite import FinitePair, Profile, region
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0
@@ -42,10 +43,6 @@ _MANY = 1500
 """Of the losses for a curve of divergences so many are equally spaced up to where delta is below `_LOG_NEAR`, the
 others beyond."""
 _LOG_NEAR = 60.0
-
-Curve = tuple[tuple[float, float], ...]
-"""A bound on Renyi divergences: pairs (t, K) with rising t > 0, where t times the divergence of order 1 + t is at most
-K."""
 
 
 @lru_cache(maxsize=16)

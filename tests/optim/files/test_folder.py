@@ -51,9 +51,9 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
         (release,) = run.history
         history.append(release)
         if name == "laplace":
-            pure = 4 * 2 / release.noise_multiplier
+            pure = 4 * 2 / release.noise
         else:
-            square += 4 * (2 / release.noise_multiplier) ** 2
+            square += 4 * (2 / release.noise) ** 2
     together = epsilon_of_runs([tmp_path / name for name in RUNS], 1e-5, planned=True)
     gaussian = float(epsilon_from_gdp(math.sqrt(square), 1e-5))
     assert together == epsilon_of_history(history, 1e-5).upper

@@ -34,7 +34,7 @@ def test_events_become_histories():
         ]
     )
     found = history_from_event(dp.SelfComposedDpEvent(event, 2), "add-remove")
-    assert [(r.steps, r.sampling, r.sample_rate, r.noise_multiplier, r.mechanism) for r in found] == [
+    assert [(r.steps, r.sampling.word, r.sampling.sample_rate, r.noise, r.mechanism) for r in found] == [
         (60, "poisson", 0.01, 1.1, "gaussian"),
         (2, "full", 1.0, 7.0, "gaussian"),
         (2, "fixed-size", 0.05, 2.0, "gaussian"),

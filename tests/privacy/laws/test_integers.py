@@ -18,7 +18,7 @@ from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.laws.integers import LEAST_DISCRETE, discrete_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 from tests.privacy import oracle
 from tests.privacy.oracle import around
 
@@ -29,7 +29,7 @@ SUMMED = 2000
 def release(levels, s, steps=1, q=1.0, relation="add-remove", sampling=None, coordinates=1):
     kind = sampling or ("full" if q == 1 else "poisson")
     name = "discrete-gaussian" if levels == 2**28 else f"discrete-gaussian:{levels}"
-    return Release(s, steps, sampling=kind, relation=relation, sample_rate=q, mechanism=name, coordinates=coordinates)
+    return step_of(s, steps, sampling=kind, relation=relation, sample_rate=q, mechanism=name, coordinates=coordinates)
 
 
 @lru_cache(maxsize=4)
@@ -204,8 +204,8 @@ def test_a_wide_law_has_the_gaussian_divergence():
 ])  # fmt: skip
 def test_noise_is_calibrated_on_its_lattice(epsilon, delta, question):
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **question)
-    assert delta_of_history(Release(found.upper, **question), epsilon).upper <= delta
-    short = delta_of_history(Release(found.lower, **question), epsilon)
+    assert delta_of_history(step_of(found.upper, **question), epsilon).upper <= delta
+    short = delta_of_history(step_of(found.lower, **question), epsilon)
     assert short.upper > delta
     assert short.lower > 0.998 * delta
 
@@ -215,7 +215,7 @@ def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too(epsilon):
     """Below 1/16 of a clip the lattice of runs counts, and asking for the cost of the noise gives the target."""
     question = {"steps": 1, "sampling": "full", "relation": "add-remove", "mechanism": "discrete-gaussian"}
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=1e-5, **question)
-    assert epsilon_of_history(Release(found.upper, **question), 1e-5).upper <= epsilon * (1 + 1e-9)
+    assert epsilon_of_history(step_of(found.upper, **question), 1e-5).upper <= epsilon * (1 + 1e-9)
 
 
 def test_masses_are_below_and_above():
