@@ -71,7 +71,8 @@ def calibrate_noise_multiplier(
             positive multiplier meets the target, and there is no smallest one.
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
-    return calibrated(step_of(_LOUD, steps, **words), epsilon, target_delta, group, n)
+    size = check.integer("group", group)
+    return calibrated(step_of(_LOUD, steps, **words), epsilon, target_delta, size, n)
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n: int | None = None) -> Bracket:

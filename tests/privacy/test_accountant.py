@@ -176,7 +176,7 @@ def test_a_law_near_a_gaussian_one_costs_its_ratio_also_at_small_epsilon(loose):
 def test_a_mechanism_that_is_not_registered_is_refused(loose):
     """Also where the release was made while it was registered: nothing counts it as another mechanism."""
     known = made(2.0, 3, mechanism=loose)
-    del MECHANISMS._values[loose]
+    del MECHANISMS[loose]
     for ask in (
         lambda history: epsilon_of_history(history, 1e-5),
         lambda history: delta_of_history(history, 1.0),

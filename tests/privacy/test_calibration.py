@@ -20,8 +20,8 @@ from dpzero_theory.privacy.ledger import Ledger, Settings
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
-from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.solve import Question, fewest_records, largest_batch, most_steps
+from dpzero_theory.privacy.step import step_of
 from tests.privacy.oracle import made
 
 POISSON = {"sampling": "poisson", "relation": "add-remove"}
@@ -134,9 +134,9 @@ def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_ta
     words = {"steps": steps, "sample_rate": rate, "relation": relation, "sampling": "poisson"}
     found = calibrate(target_epsilon=epsilon, target_delta=delta, **words)
     assert found.upper / found.lower - 1 < 1e-3
-    assert delta_of_history(Release(found.upper, **words), epsilon).upper <= delta
-    assert epsilon_of_history(Release(found.upper, **words), delta).upper <= epsilon * (1 + 1e-9)
-    assert delta_of_history(Release(found.lower, **words), epsilon).upper > delta
+    assert delta_of_history(step_of(found.upper, **words), epsilon).upper <= delta
+    assert epsilon_of_history(step_of(found.upper, **words), delta).upper <= epsilon * (1 + 1e-9)
+    assert delta_of_history(step_of(found.lower, **words), epsilon).upper > delta
 
 
 @pytest.mark.parametrize("steps", [1, 10])
@@ -145,8 +145,8 @@ def test_laplace_noise_whose_first_guess_is_below_the_least_that_is_accounted(st
     drawn = {**POISSON, "mechanism": "laplace", "sample_rate": 1e-4, "steps": steps}
     found = calibrate_noise_multiplier(target_epsilon=50, target_delta=1e-5, **drawn)
     assert 0 < found.lower <= found.upper < 1.001 * found.lower
-    assert delta_of_history(Release(found.upper, **drawn), 50).upper <= 1e-5
-    assert delta_of_history(Release(found.lower, **drawn), 50).upper > 1e-5
+    assert delta_of_history(step_of(found.upper, **drawn), 50).upper <= 1e-5
+    assert delta_of_history(step_of(found.lower, **drawn), 50).upper > 1e-5
     with pytest.raises(ValueError, match=r"^target_epsilon must be at most 469\.741 with these batches; got 600"):
         calibrate_noise_multiplier(target_epsilon=600, target_delta=0, **(drawn | {"sample_rate": 1e-100, "steps": 1}))
 
@@ -230,11 +230,11 @@ def plans(draw: Any, sampling: str, law: str) -> tuple[float, float, dict[str, A
         "steps": draw(st.integers(1, 5)) if few else int(10 ** draw(st.floats(0, 4))),
     }
     try:
-        release = Release(1e6, **step)  # So much noise is in the range that every noise law accounts for
+        release = step_of(1e6, **step)  # So much noise is in the range that every noise law accounts for
     except ValueError:
         assume(False)
     delta = 10 ** draw(st.floats(-12, -2))
-    assume(release.step.sampling.chance(step["steps"])[0] > 1.01 * delta)
+    assume(release.sampling.chance(step["steps"])[0] > 1.01 * delta)
     return 10 ** draw(st.floats(-2.3, 1.3)), delta, step
 
 
@@ -249,8 +249,8 @@ def test_no_plan_costs_more_than_was_asked(sampling, law):
     def holds(plan):
         epsilon, delta, step = plan
         noise = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **step).value
-        assert epsilon_of_history(Release(noise, **step), delta).upper <= epsilon
-        assert delta_of_history(Release(noise, **step), epsilon).upper <= delta
+        assert epsilon_of_history(step_of(noise, **step), delta).upper <= epsilon
+        assert delta_of_history(step_of(noise, **step), epsilon).upper <= delta
 
     holds()
 
@@ -272,10 +272,10 @@ def test_plans_that_cost_more_once(epsilon, delta, step, tmp_path):
     in a million runs. Their own ledger takes them."""
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **step)
     assert found.value / found.lower - 1 < 1e-3
-    told = epsilon_of_history(Release(found.value, **step), delta)
+    told = epsilon_of_history(step_of(found.value, **step), delta)
     assert told.upper <= epsilon
     assert told.upper / told.lower - 1 < 3e-3
-    assert delta_of_history(Release(found.value, **step), epsilon).upper <= delta
+    assert delta_of_history(step_of(found.value, **step), epsilon).upper <= delta
     kept = {name: value for name, value in step.items() if name != "steps"}
     plan = Settings(n=10**9, noise_multiplier=found.value, clip=1.0, **kept)
     goal = {"target_epsilon": epsilon, "target_delta": delta, "steps": step["steps"]}
@@ -331,7 +331,7 @@ def test_the_most_steps_under_replace_one(question, value, upper):
     step = {name: given for name, given in question.items() if not name.startswith("target")}
     epsilon, delta = question["target_epsilon"], question["target_delta"]
     cost = [
-        delta_of_history(Release(**step, steps=int(steps), relation="replace-one"), epsilon)
+        delta_of_history(step_of(**step, steps=int(steps), relation="replace-one"), epsilon)
         for steps in (found.value, found.value + 1, found.upper, found.upper + 1)
     ]
     assert cost[0].upper <= delta < cost[1].upper
@@ -350,7 +350,7 @@ def test_whoever_calibrates_for_a_number_is_told_that_number():
         assert batch == 100
         assert 0.999 * 10_000 <= n <= 10_000
         for count, rate in ((steps, 0.01), (400, batch / 10_000), (400, 100 / n)):
-            assert excess(Release(noise, count, sample_rate=rate, **step).cost, 1.3, 1e-6) <= 0
+            assert excess(step_of(noise, count, sample_rate=rate, **step).cost, 1.3, 1e-6) <= 0
 
 
 def test_full_batches_are_the_largest():
@@ -388,7 +388,7 @@ def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
     asked, ask = [], solve.group_delta
 
     def counted(history, epsilon, **known):
-        asked.append(history[0].sample_rate)
+        asked.append(history[0].sampling.sample_rate)
         return ask(history, epsilon, **known)
 
     monkeypatch.setattr(solve, "group_delta", counted)
@@ -396,7 +396,7 @@ def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
     found = largest_batch(**GOAL, steps=6, n=40, **question)
     assert found.lower == found.value == found.upper
     below, above = (
-        delta_of_history(Release(steps=6, sample_rate=batch / 40, **question), 2.0)
+        delta_of_history(step_of(steps=6, sample_rate=batch / 40, **question), 2.0)
         for batch in (found.value, found.value + 1)
     )
     assert below.upper <= 1e-5 < above.lower

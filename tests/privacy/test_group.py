@@ -202,21 +202,23 @@ def test_the_better_of_both_bounds_counts():
     clips."""
     release = made(4.0, 200, 0.02, "replace-one", sampling="fixed-size")
     found = group_epsilon([release], 1e-5, size=3)
-    assert found.upper < 2.2 < 5 < epsilon_of_history([release.with_noise(4.0 / 3)], 1e-5).lower
+    assert found.upper < 2.2 < 5 < epsilon_of_history([replace(release, noise=4.0 / 3)], 1e-5).lower
     assert group_delta([release], found.upper, size=3).upper <= 1e-5
 
 
 def test_noise_steps_batch_and_records_for_groups():
     batches = {"sampling": "poisson", "relation": "add-remove"}
-    noise = group_noise(**TARGET, steps=50, sample_rate=0.05, size=2, **batches)
+    noise = calibrate_noise_multiplier(**TARGET, steps=50, sample_rate=0.05, group=2, **batches)
     assert group_epsilon([made(noise.value, 50, 0.05)], 1e-5, size=2).upper == pytest.approx(2.0, rel=2e-3)
     given = {**TARGET, "noise_multiplier": noise.value, "group": 2, **batches}
     assert 50 <= most_steps(**given, sample_rate=0.05).value <= 51
     assert 50 <= largest_batch(**given, n=1000, steps=50).value <= 51
     assert 990 <= fewest_records(**given, batch=50, steps=50).value <= 1000
-    one, five = (group_noise(**TARGET, size=k, steps=10, sampling="full", relation="replace-one") for k in (1, 5))
+    one, five = (
+        calibrate_noise_multiplier(**TARGET, group=k, steps=10, sampling="full", relation="replace-one") for k in (1, 5)
+    )
     assert (five.lower, five.upper) == pytest.approx((5 * one.lower, 5 * one.upper), rel=1e-12)
-    four = group_noise(**TARGET, size=4, steps=100, sample_rate=0.01, **batches)
+    four = calibrate_noise_multiplier(**TARGET, group=4, steps=100, sample_rate=0.01, **batches)
     assert four.lower > 0.99 * four.upper
     assert group_delta([made(four.lower, 100, 0.01)], 2.0, size=4).upper > 1e-5
     target = {"target_epsilon": 1.0, "target_delta": 1e-5}
@@ -252,7 +254,7 @@ def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
         ("fixed-size", 2 / 6, 3, None, r"size must be at most n - B = 2 with batches of 1 of 3 records, .*; got 3 \("),
         ("fixed-size", 0.1, 3, 25, r"sample_rate \* n must be an integer"),
         ("poisson", 0.1, 26, 25, r"size must be an integer with 1 <= size <= 25; got 26$"),
-        ("poisson", 0.1, 0, 25, r"size must be an integer with 1 <= size <= 25; got 0$"),
+        ("poisson", 0.1, 0, 25, r"(size|group) must be an integer .*; got 0$"),
         ("truncated-poisson:3/20", 0.1, 2000, None, r"size must be an integer with 1 <= size <= 20; got 2000$"),
         ("full", 1.0, 3, 2, r"size must be an integer with 1 <= size <= 2; got 3$"),
     ],
@@ -262,7 +264,7 @@ def test_a_group_is_no_larger_than_the_records_that_can_be_missing(sampling, rat
     for ask in (
         lambda: group_delta([release], 1.0, size=size, n=n),
         lambda: group_epsilon([release], 1e-5, size=size, n=n),
-        lambda: group_noise(**TARGET, size=size, n=n, steps=10, sample_rate=rate, **drawn),
+        lambda: calibrate_noise_multiplier(**TARGET, group=size, n=n, steps=10, sample_rate=rate, **drawn),
     ):
         with pytest.raises(ValueError, match=f"^{named}"):
             ask()
@@ -274,7 +276,7 @@ def test_a_group_that_the_noise_does_not_hide_is_refused_or_named():
     with pytest.raises(PreconditionError, match=small):
         group_epsilon(history, 1e-5, size=50)
     assert group_delta(history, 1e4, size=50).upper == 1
-    louder = group_epsilon([history[0].with_noise(0.75)], 1e-5, size=50)
+    louder = group_epsilon([replace(history[0], noise=0.75)], 1e-5, size=50)
     assert 200 < louder.lower < louder.upper < 1.002 * louder.lower
     assert "protects nothing" in louder.notes[-1]
     assert group_epsilon([made(4.0, 1000)], 1e-5, size=50).upper > 1e4

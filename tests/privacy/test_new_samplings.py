@@ -7,11 +7,9 @@ shuffled once.
 
 import math
 import random
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pytest
@@ -53,17 +51,6 @@ class RedrawnPoisson(Sampling):
         if not self.sample_rate * self.n <= self.largest < self.n:
             raise ValueError(f"largest batch must be at least sample_rate n, and below n; got {self.largest}")
 
-    @classmethod
-    def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        found = re.fullmatch(r"(\d+)/(\d+)", arguments)
-        if found is None:
-            raise ValueError(f"sampling must be {cls.name}:B/n; got {arguments!r}")
-        return cls(sample_rate, *map(int, found.groups()))  # type: ignore[arg-type]  # checked by _rate
-
-    @property
-    def word(self) -> str:
-        return f"{self.name}:{self.largest}/{self.n}"
-
     def require(self, relation: Relation) -> None:
         if relation is Relation.ADD_REMOVE:
             raise ValueError(f"relation must be replace-one or zero-out with sampling {self.name}; got {relation!s}")
@@ -73,7 +60,7 @@ class RedrawnPoisson(Sampling):
         redrawn = law.sf(self.largest) + self.sample_rate * law.pmf(self.largest)
         return float(self.sample_rate * law.cdf(self.largest - 1) + self.largest / self.n * redrawn)
 
-    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         usual = Poisson(self.sample_rate).cost(noise, 1, relation)
         otherwise = FixedSize(self.largest / self.n).cost(noise, 1, relation)
         below = Poisson(self._used()).cost(noise, steps, relation)
@@ -118,7 +105,7 @@ class ShuffledOnce(Sampling):
     def epoch(self) -> int:
         return math.floor((1 + 1e-12) / self.sample_rate)
 
-    def cost(self, noise: float, steps: int, relation: Relation) -> Cost:
+    def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         epochs = -(-steps // self.epoch)
         return RandomAllocation(self.sample_rate).cost(noise / math.sqrt(epochs), self.epoch, relation)
 
@@ -139,7 +126,7 @@ def registered() -> Iterator[None]:
         SAMPLINGS.register(kind)
     yield
     for kind in (RedrawnPoisson, ShuffledOnce):
-        del SAMPLINGS._values[kind.name]
+        del SAMPLINGS[kind.name]
 
 
 @pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ZERO_OUT])
@@ -182,7 +169,7 @@ def test_two_epochs_of_two_steps_against_a_sum_over_outputs(relation, other):
 def test_from_epsilon_to_a_verified_run(tmp_path: Path, word, value, relation, steps, less, more):
     words = {"sampling": word, "relation": relation, "sample_rate": 0.25}
     release = made(4.0, steps, 0.25, relation, sampling=word)
-    assert release.step.sampling == value
+    assert release.sampling == value
     low, high = (epsilon_of_history(Step(4.0, kind, relation) * steps, 1e-5).upper for kind in (less, more))
     assert low * 0.99 < epsilon_of_history(release, 1e-5).upper < high
     noise = calibrate_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, steps=steps, **words).value

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpzero_theory.privacy import noise as module
-from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 
 def pmf(law, scale):
@@ -88,35 +87,45 @@ def test_system_noise_has_the_same_laws():
     assert chi_square_p(source.discrete_laplace(2.0, 50_000), *pmf("laplace", 2.0)) > 1e-6
 
 
+class _Given(NoiseSource):
+    """A source of given 64-bit words."""
+
+    private = False
+
+    def __init__(self, words: list[int]) -> None:
+        self.words = words
+
+    def _bytes(self, count: int) -> bytes:
+        return b"".join(self.words.pop(0).to_bytes(8, "little") for _ in range(count // 8))
+
+
 @settings(max_examples=200)
-@given(
-    st.integers(0, 10**40),
-    st.integers(1, 10**40),
-    st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6),
-    st.integers(0, 3),
-)
-def test_bernoulli_compares_exact_binary_digits(a, b, words, agree):
-    """The first words are made equal to the digits of a/b, so that the comparison goes on."""
-    a %= b + 1
-    words = [(a * 2 ** (64 * (k + 1)) // b) % 2**64 for k in range(agree)] + words
-    value = sum(Fraction(word, 2 ** (64 * (k + 1))) for k, word in enumerate(words))
-    if a < b and value != Fraction(a, b):
-        assert module._bernoulli(a, b, iter(words)) == (value < Fraction(a, b))
+@given(st.fractions(0, 60, max_denominator=10**20), st.integers(0, 3), st.sampled_from([-1, 0, 1, 2**40]))
+def test_uniform_numbers_are_compared_with_exponentials_to_the_last_digit(rate, agree, off):
+    """The first words are made equal to the digits of e^-rate, so that the comparison goes on."""
+    with mpmath.workprec(600):
+        scaled = int(mpmath.floor(mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator) * 2 ** (64 * (agree + 1))))
+    number = min(max(scaled + off, 0), 2 ** (64 * (agree + 1)) - 1)
+    words = [number >> (64 * (agree - k)) & (2**64 - 1) for k in range(agree + 1)]
+    below = off < 0 or number < scaled
+    # The words after these are 0 where the number is above, and full where it is below.
+    rest = [2**64 - 1 if below else 0] * 8
+    if rate > 0 and number != scaled:
+        source = _Given([*words, *rest])
+        accepted = source._accepted(np.array([float(rate)]), lambda _: rate)
+        assert bool(accepted[0]) == below
 
 
 def test_below_is_uniform_and_exact_beyond_one_word():
-    words, limit = SeededNoise(11)._words(), 3 * 2**70
-    counts = np.bincount([module._below(5, words) for _ in range(50_000)], minlength=5)
-    assert stats.chisquare(counts).pvalue > 1e-3
-    large = [module._below(limit, words) / limit for _ in range(5_000)]
-    assert stats.kstest(large, "uniform").pvalue > 1e-3
-    assert module._below(1, iter([])) == 0
+    source, limit = SeededNoise(11), 3 * 2**70
+    assert stats.chisquare(np.bincount(source._below(5, 50_000), minlength=5)).pvalue > 1e-3
+    assert stats.kstest([value / limit for value in source._below(limit, 5_000)], "uniform").pvalue > 1e-3
+    assert source._below(1, 3).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("ratio", [Fraction(0), Fraction(1, 7), Fraction(1), Fraction(12, 5)])
-def test_bernoulli_exp(ratio):
-    words = SeededNoise(12)._words()
-    hits = sum(module._bernoulli_exp(ratio.numerator, ratio.denominator, words) for _ in range(40_000))
+def test_tries_are_accepted_with_an_exponential_probability(ratio):
+    hits = int(SeededNoise(12)._accepted(np.full(40_000, float(ratio)), lambda _: ratio).sum())
     assert stats.binomtest(hits, 40_000, math.exp(-ratio)).pvalue > 1e-3
 
 

@@ -11,6 +11,7 @@ from scipy.special import ndtr
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
+from dpzero_theory.privacy.step import step_of
 from tests.privacy.oracle import made
 
 LAWS = [Runs(8.0), Runs(8.0, 0.0), Runs(8.0, 0.5), Runs(3.0, 4.0), Runs(8.0, math.inf), Runs(0.5, math.inf)]

@@ -77,7 +77,7 @@ def test_noise_is_calibrated_to_the_upper_end_and_whole_batches_are_full():
     ("given", "named"),
     [
         (lambda: shuffled(1.0, 10, 0.1, "add-remove"), "^relation must be replace-one or zero-out with sampling shuff"),
-        (lambda: sampling_of("shuffled:2", 0.1), "^sampling must be shuffled, without"),
+        (lambda: sampling_of("shuffled:2", 0.1), "^sampling must be shuffled, with"),
         (lambda: sampling_of("shuffled", 0.0), "^sample_rate must be"),
         (lambda: sampling_of("shuffled", math.nan), "^sample_rate must be"),
         (lambda: Shuffled(0.3).batch_size(7), r"^sample_rate \* n must be an integer"),

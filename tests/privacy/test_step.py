@@ -8,7 +8,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import step_of
 from tests.privacy.oracle import made
 
 GOOD = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.1}
@@ -48,13 +48,13 @@ FAMILY = r"^mechanism must be discrete-laplace:M, M >= 1 integers to a clip; got
 )
 def test_a_field_outside_its_range_is_named(noise, steps, change, named):
     with pytest.raises(ValueError, match=named) as caught:
-        Release(noise, steps, **(GOOD | change))
+        step_of(noise, steps, **(GOOD | change))
     assert "\n" not in str(caught.value)
 
 
 def test_sampling_has_no_default():
     with pytest.raises(ValueError, match="sampling"):
-        Release(1.0, 10, relation="add-remove", sample_rate=0.1)
+        step_of(1.0, 10, relation="add-remove", sample_rate=0.1)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -69,11 +69,11 @@ def test_a_release_of_every_mechanism_with_every_sampling_is_accounted_or_refuse
         relation, named = "zero-out", f"relation must be replace-one or zero-out with sampling {sampling} "
     if named:
         with pytest.raises(ValueError, match=f"^{named}"):
-            Release(3.0, 4, relation="add-remove", **words)
+            step_of(3.0, 4, relation="add-remove", **words)
         if relation == "add-remove":
             return
-    release = Release(3.0, 4, relation=relation, **words)
-    assert (release.mechanism, release.sampling, release.steps) == (mechanism, sampling, 4)
+    release = step_of(3.0, 4, relation=relation, **words)
+    assert (release.mechanism, release.sampling.word, release.steps) == (mechanism, sampling, 4)
     found = delta_of_history(release, 0.1)
     assert 0 <= found.lower <= found.upper < 1
     assert found.lower > 0 or "shuffled" in sampling
@@ -96,11 +96,12 @@ def test_more_coordinates_of_a_clipped_vector_cost_a_gaussian_release_nothing(me
 
 def test_fields_are_what_they_are_and_with_noise_changes_the_noise_alone():
     release = made(2, 5.0, relation="replace-one")
-    assert (release.noise_multiplier, release.steps, release.sample_rate, release.sensitivity) == (2.0, 5, 1.0, 2)
-    assert isinstance(release.noise_multiplier, float)
+    assert (release.noise, release.steps, release.sampling.sample_rate) == (2.0, 5, 1.0)
+    assert isinstance(release.noise, float)
     assert isinstance(release.steps, int)
     assert release.relation is Relation.REPLACE_ONE
+    assert release.relation.sensitivity == 2
     words = {"mechanism": "discrete-gaussian", "coordinates": 3}
     release, other = made(2.0, 5, 0.1, **words), made(2.0, 5, 0.1, **words).with_noise(4.0)
     assert other == made(4.0, 5, 0.1, **words)
-    assert other.cost != release.cost
+    assert other.cost() != release.cost()

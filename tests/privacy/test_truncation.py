@@ -89,7 +89,7 @@ def test_delta_is_the_mean_over_all_numbers_of_truncated_steps(relation, steps):
     and Poisson steps else."""
     one, exact = truncated(3, 10, 1.5, steps, relation, 0.2), [0.0, 0.0]
     for index in (0, 1):
-        (_, plain), (w, kept) = one.cost.above[index][0][0].kinds
+        (_, plain), (w, kept) = one.cost().above[index][0][0].kinds
         for count in range(steps + 1):
             parts = tuple((law, times) for law, times in ((kept, count), (plain, steps - count)) if times)
             exact[index] += stats.binom.pmf(count, steps, w) * delta_bounds([parts], 0.7).upper

@@ -104,7 +104,7 @@ def test_it_costs_less_than_known_steps_and_more_than_a_step_less():
     assert delta_of_history(whole, 1.0) == delta_of_history(made(3.0, 64), 1.0)
     one, plain = (made(2.0, 32, 1 / 16, "replace-one", sampling=f"random-allocation{k}") for k in (":1", ""))
     assert one == plain
-    assert one.sampling == "random-allocation"
+    assert one.sampling.word == "random-allocation"
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
