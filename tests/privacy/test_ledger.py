@@ -1,7 +1,6 @@
 """The budget on disk: payments before releases, and files that are damaged, copied or killed."""
 
 import math
-from dataclasses import replace
 import os
 import re
 import signal
