@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import pytest
-from dpzero_theory.privacy.question import Question
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

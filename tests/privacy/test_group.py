@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.group import group_delta, group_epsilon
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
 from tests.privacy.oracle import around, exact_delta, made

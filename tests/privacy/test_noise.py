@@ -7,6 +7,7 @@ import pickle
 from fractions import Fraction
 from itertools import chain, repeat
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -6,6 +6,7 @@ conversion of Canonne, Kamath and Steinke by mpmath, exact Gaussians, and dp-acc
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import dp_accounting as dp
