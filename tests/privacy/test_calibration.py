@@ -349,7 +349,7 @@ def test_whoever_calibrates_for_a_number_is_told_that_number():
         assert batch == 100
         assert 0.999 * 10_000 <= n <= 10_000
         for count, rate in ((steps, 0.01), (400, batch / 10_000), (400, 100 / n)):
-            assert excess(step_of(noise, count, sample_rate=rate, **step).cost, 1.3, 1e-6) <= 0
+            assert excess(step_of(noise, count, sample_rate=rate, **step).cost(), 1.3, 1e-6) <= 0
 
 
 def test_full_batches_are_the_largest():
