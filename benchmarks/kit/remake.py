@@ -51,11 +51,19 @@ def plain(row: Mapping[Any, Any]) -> Row:
 
 
 def _near(value: Any, other: Any, tolerance: float) -> bool:
-    """Return whether two values agree: numbers if they differ by at most the share `tolerance` of the larger one, texts
-    if they are equal up to white space. A missing value (None) agrees only with another one."""
+    """Return whether two values agree: numbers, also those among the words of a text, if they differ by at most the
+    share `tolerance` of the larger one, other words if they are equal. A missing value (None) agrees only with another
+    one."""
     if value is None or other is None:
         return value is other
+    words, others = str(value).split(), str(other).split()
+    return len(words) == len(others) and all(_alike(*pair, tolerance) for pair in zip(words, others, strict=True))
+
+
+def _alike(word: str, other: str, tolerance: float) -> bool:
+    if word == other:
+        return True
     try:
-        return math.isclose(float(value), float(other), rel_tol=tolerance, abs_tol=0.0)
-    except (TypeError, ValueError):
-        return " ".join(str(value).split()) == " ".join(str(other).split())
+        return math.isclose(float(word.rstrip(",")), float(other.rstrip(",")), rel_tol=tolerance, abs_tol=0.0)
+    except ValueError:
+        return False

@@ -186,6 +186,13 @@ def test_verdicts() -> None:
     assert reproduce.again(made(2.0), row, 9)[0] == "came back"
     assert reproduce.again(made(2.0 + 1e-6), row, 9)[0] == "came back"
     assert reproduce.again(made(2.0 + 1e-5), row, 9) == ("DIFFERENT", "value 2.0, made again 2.00001")
+    for said, verdict in (
+        ("about 2.000001, not 1", "came back"),
+        ("about 2.1, not 1", "DIFFERENT"),
+        ("2", "DIFFERENT"),
+    ):
+        again = Remake(("x",), lambda _, said=said: [{"x": 1, "value": said}], tolerance=1e-6)
+        assert reproduce.again(again, {"x": 1, "value": "about 2.0, not 1"}, 9)[0] == verdict
     assert reproduce.again(Remake(("x",), lambda _: [{"x": 0}]), row, 9)[0] == "DIFFERENT"
     assert reproduce.again(Remake(("x",), lambda _: time.sleep(9) or []), row, 0.05)[0] == "too long"
 
