@@ -141,7 +141,7 @@ def test_batches_have_the_law_of_the_enumeration():
     ("sampling", "rate", "said"),
     [
         ("truncated-poisson:80", 0.1, "sampling must be truncated-poisson:B/n"),
-        ("truncated-poisson:0/10", 0.1, "largest batch must be an integer"),
+        ("truncated-poisson:0/10", 0.1, "sampling must be truncated-poisson:B/n"),
         ("truncated-poisson:2.5/10", 0.1, "sampling must be truncated-poisson:B/n"),
         ("truncated-poisson:2/10", 1.0, "sample_rate must be"),
         ("truncated-poisson:2/10", math.nan, "sample_rate must be"),
