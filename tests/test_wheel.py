@@ -139,11 +139,6 @@ def test_a_private_run(installed: Path, tmp_path: Path) -> None:
     ("package", "arguments", "line"),
     [
         ("torch", ["curvature", "--help"], "python -m dpzero_theory.curvature: needs torch: {}[torch]'\n"),
-        (
-            "matplotlib",
-            ["privacy", *PRIVACY, "--plot", "a.png"],
-            "python -m dpzero_theory.privacy: --plot needs matplotlib: {}[plot]'\n",
-        ),
     ],
 )
 def test_without_an_extra_there_is_one_line_that_names_it(

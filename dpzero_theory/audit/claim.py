@@ -54,7 +54,7 @@ class Claim:
     def __post_init__(self) -> None:
         check.real("epsilon", self.epsilon, above=0)
         check.real("delta", self.delta, at_least=0, below=1)
-        Relation.of(self.relation)
+        Relation(self.relation)
         check.choice("sampling", self.sampling.partition(":")[0], tuple(SAMPLINGS))
         check.integer("n", self.n)
         check.real("batch", self.batch, above=0, at_most=self.n)

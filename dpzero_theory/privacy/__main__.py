@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check
@@ -104,12 +103,6 @@ def _parser() -> Parser:
         type=output_file(".json"),
         metavar="FILE",
         help="write the answer as a privacy certificate, for `python -m dpzero_theory.privacy.checker FILE`",
-    )
-    parser.add_argument(
-        "--plot",
-        type=output_file(".pdf", ".png", ".svg"),
-        metavar="FILE",
-        help="draw epsilon against steps and the trade-off curve, or the sweep",
     )
     return parser
 
@@ -270,21 +263,16 @@ def _met(sought: str, stated: float, value: float) -> str:
     return f"{FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
 
 
-def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Path | None) -> str:
+def _sweep_text(questions: Sequence[Question], variable: str, how: str) -> str:
     """The answers to the questions of a sweep as a table, as CSV or as JSON, with a row for each question.
 
-    variable: the name of the number that is varied. how: `table`, `csv` or `json`. plot: where to write a figure, or
-    None.
+    variable: the name of the number that is varied. how: `table`, `csv` or `json`.
     """
     rows = []
     for done, question in enumerate(questions, 1):
         rows.append(sweep_row(question, variable))
         print(f"{done} of {len(questions)}", end="\r" if done < len(questions) else "\n", file=sys.stderr)
     sought = questions[0].sought
-    if plot is not None:
-        from dpzero_theory.privacy.plot import draw_sweep
-
-        draw_sweep(plot, rows, variable, sought, questions[0])
     if how == "json":
         plain = [{k: None if v != v else v for k, v in found.items()} for found in rows]
         return json.dumps({"answer": sought, "sweep": variable, "rows": plain}, indent=2)
@@ -385,21 +373,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():
-        if options.plot is not None:
-            check.installed("--plot", "matplotlib", extra="plot")
         questions = _questions(options)
         if options.sweep is not None:
             for flag in ("compare", "risk", "certificate"):
                 if getattr(options, flag):
                     raise ValueError(f"--{flag} must come without --sweep")
-            print(_sweep_text(questions, options.sweep[0], options.format, options.plot))
+            print(_sweep_text(questions, options.sweep[0], options.format))
             return 0
         if options.format == "csv":
             raise ValueError("--format csv must come with --sweep")
-        if options.plot is not None and options.group > 1:
-            raise ValueError("--plot with --group must come with --sweep")
-        if options.plot is not None and questions[0].sought not in ("noise_multiplier", "epsilon"):
-            raise ValueError(f"--plot must come with --sweep where {questions[0].sought} is sought")
         for flag in ("risk", "certificate"):
             if getattr(options, flag) and options.group > 1:
                 raise ValueError(f"--{flag} must come without --group: it is about one record")
@@ -419,10 +401,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     inputs = answer["inputs"]
     if options.compare:
         answer["compare"] = _comparisons(inputs)
-    if options.plot is not None:
-        from dpzero_theory.privacy.plot import draw
-
-        draw(options.plot, answer)
     print(json.dumps(answer, indent=2) if options.format == "json" else _table(answer))
     return 0
 

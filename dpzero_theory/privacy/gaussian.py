@@ -215,7 +215,7 @@ def sensitivity(clip: float, n: int, relation: str) -> float:
     """
     c = check.real("clip", clip, above=0)
     count = check.integer("n", n)
-    return Relation.of(relation).sensitivity * c / count
+    return Relation(relation).sensitivity * c / count
 
 
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:

@@ -76,7 +76,7 @@ def moment_settings(n: int, noise_multiplier: float, relation: str) -> Settings:
 
     Raises ValueError for an argument outside its range.
     """
-    between = Relation.of(relation)
+    between = Relation(relation)
     return Settings(
         n=n,
         noise_multiplier=noise_multiplier,

@@ -113,7 +113,7 @@ def matrix_release(
     bound = sensitivity(encoder, times=times, apart=apart, cyclic=cyclic)
     if bound == 0:
         raise ValueError("encoder must have a column that is not 0; got one that releases nothing of the records")
-    return Step(noise / bound, FullBatch(), Relation.of(relation))
+    return Step(noise / bound, FullBatch(), Relation(relation))
 
 
 def tree_encoder(steps: int) -> Array:

@@ -44,6 +44,5 @@ class Relation(StrEnum):
         return 2 if self.replaces else 1
 
     @classmethod
-    def of(cls, value: object) -> "Relation":
-        """The relation that `value` is or names. Raises ValueError, with the possible names, for anything else."""
-        return cls(check.choice("relation", value, tuple(cls)))
+    def _missing_(cls, value: object) -> "Relation":
+        return cls(check.choice("relation", value, tuple(cls)))  # which raises ValueError, with the possible names

@@ -98,7 +98,7 @@ def _stated(law: Stated, steps: int, relation: str) -> Step:
     if not all(np.array_equal(one, other) for one, other in zip(known.numbers, law.numbers, strict=True)):
         name = law.name.partition(":")[2]
         raise ValueError(f"name must stand for one distribution in a process; got {name!r} with another one")
-    return Step(1.0, FullBatch(), Relation.of(relation), law.name, steps=steps)
+    return Step(1.0, FullBatch(), Relation(relation), law.name, steps=steps)
 
 
 def _words(*parts: tuple[float, ...]) -> str:
@@ -260,7 +260,7 @@ def gaussian_mixture(
     s = check.real("standard_deviation", standard_deviation, at_least=least, at_most=most)
     if len(shifts) == 1 or (len(shifts) == 2 and shifts[0][0] == 0):
         drawn = Poisson(shifts[-1][1]) if len(shifts) > 1 else FullBatch()
-        return Step(s / largest, drawn, Relation.of(relation), steps=steps)
+        return Step(s / largest, drawn, Relation(relation), steps=steps)
 
     def known(step: Made) -> Cost:
         law = tuple((each / largest, math.log(share)) for each, share in shifts)

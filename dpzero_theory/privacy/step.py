@@ -74,7 +74,7 @@ class Step:
             raise ValueError(f"sampling must be {example}; got {check.shown(self.sampling)}")
         set_ = object.__setattr__
         set_(self, "coordinates", check.integer("coordinates", self.coordinates))
-        set_(self, "relation", Relation.of(self.relation))
+        set_(self, "relation", Relation(self.relation))
         set_(self, "mechanism", law.name)
         set_(self, "noise", check.real("noise", self.noise, above=0))
         set_(self, "steps", check.integer("steps", self.steps, at_most=MOST_STEPS))

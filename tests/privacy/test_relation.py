@@ -16,11 +16,11 @@ def test_the_sensitivity_is_the_largest_change_of_a_sum_of_clipped_numbers() -> 
 
 def test_a_relation_is_its_word() -> None:
     assert [str(relation) for relation in Relation] == ["replace-one", "add-remove", "zero-out"]
-    assert all(Relation.of(str(relation)) is relation is Relation.of(relation) for relation in Relation)
+    assert all(Relation(str(relation)) is relation is Relation(relation) for relation in Relation)
 
 
 @pytest.mark.parametrize("value", ["", "replace_one", "neighbours", "REPLACE-ONE", None, 2, math.nan, ["add-remove"]])
 def test_anything_else_is_refused_with_the_words_there_are(value: object) -> None:
     with pytest.raises(ValueError, match=r"^relation must be one of replace-one, add-remove, zero-out; got ") as caught:
-        Relation.of(value)
+        Relation(value)
     assert "\n" not in str(caught.value)

@@ -127,7 +127,7 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Step | None]:
 def _mixture(event: Any, relation: str, count: int) -> Iterator[Step | None]:
     """The releases that `count` repetitions of a MixtureOfGaussiansDpEvent stand for; none if it shows nothing, or None
     if it has no noise. relation: the name of a `Relation`, which must not be `replace-one`."""
-    if Relation.of(relation) is Relation.REPLACE_ONE:
+    if Relation(relation) is Relation.REPLACE_ONE:
         raise UnsupportedEvent(event, f"{type(event).__name__} with replace-one")
     if not any(event.sensitivities):
         return
@@ -144,7 +144,7 @@ def _answers(event: Any, relation: str, count: int) -> Step | None:
     relation: the name of a `Relation`, which must be `replace-one`. With the event's probability p the answer is any of
     the k categories, the true one among them. None is returned for p = 0, where the answer is always the true category.
     """
-    if Relation.of(relation) is not Relation.REPLACE_ONE:
+    if Relation(relation) is not Relation.REPLACE_ONE:
         raise UnsupportedEvent(event, f"{type(event).__name__} with {relation}, not replace-one")
     categories, random = event.num_buckets, event.noise_parameter
     return randomised_response(categories, 1 - random + random / categories, steps=count) if random else None

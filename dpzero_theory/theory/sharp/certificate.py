@@ -188,7 +188,7 @@ def prescribe(
         PreconditionError: max_evaluations or max_points below one step's; a direction law or K as for `certificate`.
     """
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
-    between = Relation.of(relation)
+    between = Relation(relation)
     unit = full_batch_noise(
         gdp, 1, 1.0, problem.n, between
     )  # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars

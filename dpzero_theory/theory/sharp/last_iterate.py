@@ -167,7 +167,7 @@ def prescribe_last_iterate(
     pl = p.smoothness / p.condition_number
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     relative_gap(p)
-    between = Relation.of(relation)
+    between = Relation(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
     unit = full_batch_noise(gdp, 1, 1.0, p.n, between)
 

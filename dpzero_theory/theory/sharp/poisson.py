@@ -87,7 +87,7 @@ def prescribe_poisson(
     """
     p = problem
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
-    between = Relation.of(relation)
+    between = Relation(relation)
     given = expected_batch and check.real("expected_batch", expected_batch, above=0, at_most=p.n) / p.n
     if max_evaluations is None and max_points is None:
         raise ValueError("max_evaluations or max_points must be given; got neither")

@@ -58,7 +58,7 @@ def test_changing_one_record_moves_the_integer_sum_by_at_most_the_sensitivity(
     sums = [rule.contributions(rows, clip, 6, 0) for rows in (first, second)]
     assert all(total.dtype == np.int64 for total in sums)
     moved = sum((int(a) - int(b)) ** 2 for a, b in zip(*sums, strict=True))
-    assert moved <= (levels * Relation.of(relation).sensitivity) ** 2
+    assert moved <= (levels * Relation(relation).sensitivity) ** 2
 
 
 def test_the_sensitivity_is_reached() -> None:

@@ -48,7 +48,7 @@ def test_one_record_moves_the_vector_of_integers_by_at_most_the_sensitivity(
     for relation, neighbour in (("add-remove", rows[1:]), ("replace-one", np.concatenate([rows[1:], -rows[:1]]))):
         sums = [contributions(chosen, some, d, squared_norm) for some in (rows, neighbour)]
         moved = [int((sums[0] - sums[1])[0]) * entry for entry in vector]
-        assert sum(entry**2 for entry in moved) <= (LEVELS * Relation.of(relation).sensitivity) ** 2
+        assert sum(entry**2 for entry in moved) <= (LEVELS * Relation(relation).sensitivity) ** 2
 
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere"])
