@@ -26,9 +26,11 @@ _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _ROUGH, _FINE = 0.3, 1e-3
 """The relative widths of delta's bracket in the search for the noise and at its end."""
-_NEAR, _SHARE, _CLOSED, _SETTLED = 0.01, 1e-5, 1e-11, 1e-4
-"""The shares of the noise up to which it is searched for: at first, with a grid, in closed form, and where it is raised
-so that the accountant's answers meet the target."""
+_NEAR, _SHARE, _LOOSE, _CLOSED, _SETTLED = 0.01, 1e-5, 1e-4, 1e-11, 1e-4
+"""The shares of the noise up to which it is searched for: at first, with laws that data attain, with other laws, in
+closed form, and where it is raised so that the accountant's answers meet the target."""
+_SLOPE, _MOST_FALL, _MOST_MOVE = 2.0, 100.0, 0.05
+"""The least slope of log delta, the largest fall by which it is measured, and the longest step that it guides."""
 
 Deltas = Callable[[float, float, Ends], Bounds]
 """A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
@@ -112,7 +114,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
-    share = _CLOSED if known.closed else _SHARE
+    share = _CLOSED if known.closed else _SHARE if known.exact else _LOOSE
     found, method = least_noise(deltas, delta, size * _guess(made, epsilon, delta), share), known.method
     if pure is not None and pure < found.upper:
         found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
@@ -142,21 +144,28 @@ def least_noise(deltas: Deltas, target: float, start: float, share: float = _SHA
     the bounds on delta cross the target, as a share of the noise.
     """
 
-    def far(noise: float) -> float:
-        found = deltas(noise, _ROUGH, "both")
-        return _log(found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper)
-
-    def _log(delta: float) -> float:
+    def log_excess(noise: float, wanted: float, ends: Ends) -> float:
+        found = deltas(noise, wanted, ends)
+        delta = found.lower if ends == "lower" else found.upper
+        if wanted == _ROUGH and found.lower > 0.3 * found.upper:
+            delta = found.lower + (found.upper - found.lower) / 3
         return math.log(delta / target) if delta > 0 else -math.inf
 
-    missed, met = crossing(far, start, share=_NEAR, most=_BEYOND)
-    upper = crossing(
-        lambda noise: _log(deltas(noise, _FINE, "upper").upper), met or missed or start, share=share, most=_BEYOND
-    )[1]
+    def fine(ends: Ends, near: float) -> tuple[float | None, float | None]:
+        """The noise multipliers on both sides of where an end crosses the target, from a rough guess."""
+        move = log_excess(near, _FINE, ends) / slope
+        guess = near * math.exp(min(max(move, -_MOST_MOVE), _MOST_MOVE))
+        return crossing(lambda noise: log_excess(noise, _FINE, ends), guess, share=share, most=_BEYOND)
+
+    missed, met = crossing(lambda noise: log_excess(noise, _ROUGH, "upper"), start, share=_NEAR, most=_BEYOND)
+    slope = _SLOPE
+    if missed and met and missed < met:
+        fallen = log_excess(missed, _ROUGH, "upper") - log_excess(met, _ROUGH, "upper")
+        slope = max(min(fallen, _MOST_FALL) / math.log(met / missed), _SLOPE)
+    upper = fine("upper", met or missed or start)[1]
     if upper is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
-    lower = crossing(lambda noise: _log(deltas(noise, _FINE, "lower").lower), upper, share=share)[0]
-    return Bounds(lower or 0.0, upper)
+    return Bounds(fine("lower", upper)[0] or 0.0, upper)
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:

@@ -444,8 +444,8 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
 
     The grid gets finer until the width of the bounds is at most the share `wanted` of the upper end, or until more
     points do not help, or where `far` says that the bounds are of no interest. A number that certainly is not the
-    largest is left at its first bounds. Ends that are far apart say nothing: cells that are wide beside the losses of
-    one of many releases give such ends.
+    largest is left at its first bounds; the bounds of rough laws are certain of nothing. Ends that are far apart say
+    nothing: cells that are wide beside the losses of one of many releases give such ends.
     """
     if not makes:
         return Bounds(0.0, math.inf)
@@ -457,7 +457,8 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
         (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else 2**14)
         while width > wanted and not far(bounds):
             said, before = width < _NOTHING, width
-            if bounds.upper <= max(one[0].lower for one in found) or points >= (most if said else _MOST):
+            known = max((other.lower for other, still_rough, _ in found if not still_rough), default=0.0)
+            if bounds.upper <= known or points >= (most if said else _MOST):
                 break
             # The width falls as the square of the number of points.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 4) if said else 16

@@ -3,39 +3,49 @@
 
 x_i is the output of step i of an epoch of t steps, s the noise multiplier. With the record the density ratio of the
 outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of replace-one
-it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1 and Y'_i = 1. The divergence at
-a ratio a is E_R (S - a S')_+, so 1/t times the mean of the positive part of a sum of t independent variables Z_i = Y_i
-- a Y'_i. Statements and proofs: derivation.md, section 7.
+it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1. The divergence at a ratio a is
+E_R (S - a S')_+, so a mean of the positive part of a sum of independent variables V_i less a constant, with V = Y, -Y'
+or Y - a Y'. Sums of many are composed on a grid of equal cells by `fourier.compose`. Statements and proofs:
+derivation.md, section 7.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import CDF_ERROR, normal_mass
+from dpzero_theory.privacy.laws.arithmetic import CDF_ERROR, UNIT, log_law, log_sum, normal_mass
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, Profile, region
-from dpzero_theory.privacy.laws.law import Stand
-from dpzero_theory.privacy.laws.signed import SignedGrid, Weights
+from dpzero_theory.privacy.laws.fourier import compose, spectrum
+from dpzero_theory.privacy.laws.gaussian import Gaussian
+from dpzero_theory.privacy.laws.law import Law, Stand
 
 LEAST_EPOCH_NOISE = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
 and OverflowError is raised."""
-_MOST_WEIGHTS = 200_000
-"""The most weights (grid points times ratios a) of the laws of one step; more take seconds, and OverflowError is
-raised."""
-_AT_ONCE = 7_000
-"""About the number of weights (grid points times ratios a) whose laws are added at once; this many stay in a
-processor's cache."""
-_WIDER, _WIDEST_RATIO = 1.2, 0.3
-"""The spacing of the grid of density ratios is widened by the first number at a time to save work, until it exceeds the
-second number; with wider ones the bounds are of no use."""
+_LONGEST, _LONGEST_CAREFUL, _FINER = 2**20, 2**17, 400
+"""The most cells of a grid, and of one that is to be sharper than another; more take seconds, and OverflowError is
+raised. And about how many cells times
+their relative width make them narrower than the deviation asks for."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
 normal tail probability from that cell outward."""
+_CLIPPED = 4.0
+_DENSE = 12.0
+"""Every cell of the grid has a weight up to this many standard deviations from the mean of V; beyond, fewer do."""
+_FOLDED, _FOLDED_ONCE = -30.0, -18.0
+"""The log of about the share of a tilted sum that lies beyond the grid, if that serves many thresholds and if it serves
+one."""
+_SPARED = 9.0
+_ACCURATE, _ACCURATE_ONCE = 1e-4, 3e-3
+"""One tilt serves the thresholds at which its errors are at most the first share of the divergence, and at least one at
+which they are at most the second."""
+_ALIKE = 0.3
+"""One statistic Y - a Y' serves ratios that differ by at most this share of a."""
 
 
 @dataclass(frozen=True)
@@ -50,206 +60,248 @@ class Side:
     up: int
     down: int
 
-    @property
-    def means(self) -> tuple[int, ...]:
-        """The means that an output may have. They are 0 without any record, 1 if the first law has the record in this
-        step, and -1 if the second law has the other record in it."""
-        return (0, *([1] if self.up else []), *([-1] if self.down else []))
+
+class _Grid:
+    """The grid for sums of V over some steps: V = Y, -Y' or Y - a Y', for each side.
+
+    It serves the thresholds up to `most`.
+    """
+
+    def __init__(self, side: Side, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
+        """threshold: the least one. ratio: the width of a cell, in standard deviations of V."""
+        self.side, self.s, self.a, self.steps = side, s, a, steps
+        both, reach = side.up and side.down, 10 * s + 2
+        x = np.linspace(-reach, reach, 401)
+        weight = np.exp(-((x / s) ** 2) / 2)
+        weight /= weight.sum()
+        value = side.up * np.exp((2 * x - 1) / (2 * s * s))
+        value = value - (a if both else side.down) * np.exp((-2 * x - 1) / (2 * s * s))
+        mean, least, largest, root = float(side.up - (a if both else side.down)), -math.inf, math.inf, math.sqrt(steps)
+        for _ in range(12):
+            # Values farther away than matters are clipped, so that they are not to widen the cells.
+            clipped = np.clip(value, least, largest)
+            mean = float(weight @ clipped) if both else mean
+            deviation = math.sqrt(float(weight @ (clipped - mean) ** 2))
+            beyond = max(threshold - steps * mean, 0.0)
+            span = deviation * root
+            farthest = beyond + span if both else 2 * beyond + 2 * span
+            least, largest = mean - 2 * _CLIPPED * span, mean + farthest + _CLIPPED * span
+            if not side.up:
+                least = max(least, 1.2 * threshold)
+        # Without a record up the scale of what matters is that of the threshold, which rises to 0.
+        self.most = steps * mean + farthest if side.up else min(steps * mean + farthest, 0.85 * threshold)
+        clipped = np.clip(value, least, largest)
+        self.thetas = np.geomspace(min(0.05 / span, 0.5 / (farthest + span)), 1e8 / span, 128)
+        exponent = self.thetas[:, None] * clipped + log_law(weight)
+        top = exponent.max(axis=1)
+        tilted = np.exp(exponent - top[:, None])
+        total = tilted.sum(axis=1)
+        self.moments = steps * (top + np.log(total))
+        self.error = self.moments - self.thetas * threshold - np.log(self.thetas)
+        best = int(np.argmin(self.error))
+        middle = float(tilted[best] @ clipped / total[best])
+        near = math.sqrt(float(tilted[best] @ (clipped - middle) ** 2 / total[best]))
+        ratio = max(ratio, 32 * root / _LONGEST)
+        self.width = ratio * min(max(deviation, beyond * min(s / 8, 0.3) / root), near)
+        if both:
+            # The size of Y where it is a Y': with little noise most values are far smaller than their deviation.
+            size = max(math.sqrt(a) * math.exp(-1 / (2 * s * s)), 1.0)
+            self.width = min(self.width, max(ratio * size * root, ratio * largest / _FINER))
+        if not self.width > 0:
+            raise OverflowError("values that all but are one")
+        low = math.floor((least if side.down else max(least, 0.0)) / self.width)
+        high = math.ceil((largest if side.up else min(largest, 0.0)) / self.width)
+        if high - low > _LONGEST:
+            raise OverflowError("the noise is too little for the grid")
+        offsets = [math.ceil(_DENSE / ratio)]
+        while offsets[-1] < high - low:
+            offsets.append(math.ceil(offsets[-1] * (1 + ratio)))
+        far = np.array(offsets[1:], dtype=np.int64)
+        mesh = np.concatenate([-far[::-1], np.arange(-offsets[0], offsets[0] + 1), far])
+        centres = {round(middle / self.width), 0} if both else {round(middle / self.width)}
+        points = np.unique(np.concatenate([mesh + centre for centre in centres]))
+        self.points = np.concatenate([[low], points[(points > low) & (points < high)], [high]])
+        self.z = self.points * self.width
+
+    def edges(self, z: Array) -> Array:
+        """The output x at which V is z; it rises in z. If no output has so small or so large a V, it is -inf or inf.
+
+        The rounding error is accounted for by `_MISPLACED`.
+        """
+        s = self.s
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.side.up and self.side.down:
+                product = self.a * math.exp(-1 / s**2)
+                root = np.sqrt(z * z + 4 * product)
+                return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
+            if self.side.up:
+                return np.asarray(s * s * np.log(np.maximum(z, 0.0)) + 0.5)
+            return np.asarray(-s * s * np.log(np.maximum(-z, 0.0)) - 0.5)
+
+    def tilt(self, careful: bool) -> tuple[float, float]:
+        """A tilt theta > 0, and the log of about the share of the tilted sum that a grid may leave out.
+
+        Any two numbers are correct. The rounding errors are about the least ones if `careful`, else at most about e^9
+        times those, with about the shortest grid.
+        """
+        best = int(np.argmin(self.error))
+        if careful:
+            return float(self.thetas[best]), _FOLDED
+        folded = _FOLDED_ONCE - (self.error - self.error[best])[:-1]
+        more = np.where(self.thetas > self.thetas[:-1, None], self.thetas - self.thetas[:-1, None], math.nan)
+        longest = np.nanmin((self.moments - self.moments[:-1, None] - folded[:, None]) / more, axis=1)
+        best = int(np.argmin(np.where(folded >= _FOLDED_ONCE - _SPARED, longest, math.inf)))
+        return float(self.thetas[best]), float(folded[best])
+
+    def spread(self) -> tuple[Array, float]:
+        """A law on the points of the grid that is larger in convex order than V's, and what its mean lacks at most.
+
+        The mass between two points is split between them so that the mean of V is kept, or raised a little to cover
+        rounding errors. Mass below the first point is counted there; of mass above the last one the mean is lost.
+        """
+        s, (up, down) = self.s, (self.side.up, self.a if self.side.up else self.side.down)
+        down *= self.side.down
+        z, edges = self.z, self.edges(self.z)
+        ends = np.append(edges, math.inf)
+        (r, r_error), (p, p_error), (q, q_error) = (
+            normal_mass((ends[:-1] - mean) / s, (ends[1:] - mean) / s) for mean in (0, 1, -1)
+        )
+        p_most, q_least = up * (p + p_error), down * np.maximum(q - q_error, 0.0)
+        excess = p_most - q_least - z * np.where(z > 0, np.maximum(r - r_error, 0.0), r + r_error)
+        lost = max(float(excess[-1]), 0.0)
+        higher = np.maximum(excess[:-1], 0.0) / np.diff(z)
+        higher = np.where(ends[1:-1] > ends[:-2], higher, 0.0)
+        law = np.maximum(r + r_error, 0.0)
+        law[:-1] = np.maximum(law[:-1] - higher, 0.0)
+        law[1:] += higher
+        # Mass that may belong to the next higher cell, because of rounding, is counted two points higher.
+        misplaced = r_error * (_MISPLACED / CDF_ERROR)
+        law[2:] += misplaced[:-2]
+        law[-1] += misplaced[-2] + misplaced[-1]
+        law[0] += float(ndtr(edges[0] / s)) * (1 + 1e-12)
+        return law, lost
+
+    def rounded(self) -> tuple[list[Array], float]:
+        """The laws of the point nearest to V for outputs of the means 0, 1 and -1, and a bound on the relative error of
+        their weights."""
+        edges = np.concatenate([[-math.inf], self.edges((self.z[1:] + self.z[:-1]) / 2), [math.inf]])
+        laws, error = [], 0.0
+        for mean in (0, 1, -1):
+            mass, wrong = normal_mass((edges[:-1] - mean) / self.s, (edges[1:] - mean) / self.s)
+            laws.append(mass)
+            error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
+        return laws, error
+
+    def sums(self, products: Sequence[Sequence[tuple[Array, int]]], careful: bool) -> "_Sums":
+        """The laws of sums of independent variables on the points, each a product of (law of one, number of copies)."""
+        z, (theta, folded) = self.z, self.tilt(careful)
+        tilted, ranges = [], []
+        for product in products:
+            laws, log_scale = [], 0.0
+            for law, count in product:
+                logs = log_law(law) + theta * z
+                total = log_sum(logs, 0.0, z)
+                laws.append((np.exp(logs - total), count))
+                log_scale += count * total
+            means = [float(law @ z) for law, _ in laws]
+            centre = math.fsum(n * m for (_, n), m in zip(laws, means, strict=True))
+            variance = math.fsum(n * float(w @ (z - m) ** 2) for (w, n), m in zip(laws, means, strict=True))
+            if not (math.isfinite(variance) and variance > 0):
+                raise OverflowError("sums that all but are one value")
+            rates = np.geomspace(min(0.05 / math.sqrt(variance), 1 / float(z[-1] - z[0])), 30 / math.sqrt(variance), 20)
+            found = []
+            for sign in (1, -1):
+                log_moment = np.zeros(len(rates))
+                for (law, n), m in zip(laws, means, strict=True):
+                    exponent = sign * rates[:, None] * (z - m) + log_law(law)
+                    top = exponent.max(axis=1)
+                    log_moment += n * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)))
+                found.append(log_moment)
+            low, high = (
+                centre - sign * float(np.min((f - folded) / rates)) for sign, f in ((1, found[1]), (-1, found[0]))
+            )
+            ranges.append((low, high))
+            tilted.append((laws, log_scale, centre, rates, found))
+        start = math.floor(min(low for low, _ in ranges) / self.width)
+        cells = math.ceil(max(high for _, high in ranges) / self.width) - start + 1
+        size = max(2 ** math.ceil(math.log2(cells)), 64)
+        if size > (_LONGEST_CAREFUL if careful else _LONGEST):
+            raise OverflowError("the noise is too little for the grid")
+        composed = []
+        first, length = int(self.points[0]), int(self.points[-1] - self.points[0]) + 1
+        for laws, log_scale, centre, rates, (up, down) in tilted:
+            spectra = []
+            for law, count in laws:
+                dense = np.zeros(length)
+                dense[self.points - first] = law
+                spectra.append((spectrum(dense, first, size), count))
+            sums, error = compose(spectra, start)
+            above = float(np.min(up - rates * ((start + size) * self.width - centre)))
+            below = float(np.min(down - rates * (centre - start * self.width)))
+            composed.append((sums, log_scale, error, math.exp(min(above, 0.0)) + math.exp(min(below, 0.0))))
+        largest = theta * max(abs(float(z[0])), abs(float(z[-1])))
+        wrong = self.steps * UNIT * (64 + 8 * largest)
+        return _Sums(theta, (start + np.arange(size)) * self.width, composed, wrong)
 
 
 @dataclass(frozen=True)
-class _Step:
-    """The variable Z = Y - a Y' + more of one step, for several ratios a, where Y and Y' are density ratios of the
-    output.
+class _Sums:
+    """Laws of sums, each tilted by theta and scaled to total 1, at the values `at`.
 
-    For the output x and the noise multiplier s, Y = exp((2 x - 1)/(2 s^2)) and Y' = exp((-2 x - 1)/(2 s^2)).
-
-    side: which laws are compared; Y is 1 if the first of them is without a record, and Y' is 1 if the second is. s: the
-    noise multiplier. a: the ratios.
-    more: for each a, a share of the constant 1 - a that each unreleased step of the epoch adds to the sum; the released
-    steps share these constants equally.
+    composed: for each the weights, the log of the factor that they lack, a bound on the Euclidean norm of their errors,
+    and a bound on the mass beyond the grid. wrong: a bound on the relative error of every weight besides.
     """
 
-    side: Side
-    s: float
-    a: Array
-    more: Array
+    theta: float
+    at: Array
+    composed: list[tuple[Array, float, float, float]]
+    wrong: float
 
-    def at(self, part: slice) -> "_Step":
-        """The variables Z of this step for those ratios a only that `part` selects."""
-        return replace(self, a=self.a[part], more=self.more[part])
+    def _relative(self, log_scale: float, here: float) -> float:
+        """A bound on the relative error of weights whose tilt is undone near a threshold."""
+        relative = self.wrong + 16 * UNIT * (abs(log_scale) + abs(self.theta * here))
+        if relative > 0.01:
+            raise OverflowError("rounding errors exceed the answer")
+        return 1.1 * relative
 
-    @property
-    def unit(self) -> Array:
-        """The unit in which the step's variable Z = Y - a Y' + more is measured, one for each ratio a.
+    def excess(self, thresholds: Array) -> tuple[Array, Array]:
+        """Upper bounds on E (sum - threshold)_+ of the first law, and the errors that they contain."""
+        law, log_scale, error, beyond = self.composed[0]
+        theta, here = self.theta, float(thresholds[0])
+        # (y)_+ e^{-theta y} is at most 1/(e theta), and its sum over the grid at most that plus 1/(width theta^2).
+        y = self.at - here
+        fall = np.exp(np.minimum(-theta * y, 300.0)) * law
+        moment, total = (np.append(np.cumsum(each[::-1])[::-1], 0.0) for each in (y * fall, fall))
+        k = np.searchsorted(self.at, thresholds, side="right")
+        more = thresholds - here
+        value = np.maximum(moment[k] - more * total[k], 0.0)
+        peak = 1 / (math.e * theta)
+        width = float(self.at[1] - self.at[0])
+        once = 1.01 * (error * math.sqrt(peak * (peak + 1 / (width * theta * theta))) + beyond * peak)
+        wrong = once * np.exp(np.minimum(-theta * more, 700.0)) + 8 * UNIT * len(law) * (
+            np.abs(moment[k]) + more * total[k]
+        )
+        scale = math.exp(min(log_scale - theta * here, 700.0))
+        rounding = 1 + self._relative(log_scale, here)
+        with np.errstate(over="ignore"):
+            return (value + wrong) * scale * rounding, wrong * scale
 
-        It is the larger of 1 and the value of Y where Y = a Y'.
-        """
-        if not self.side.up:
-            return np.ones(len(self.a))
-        at = np.sqrt(self.a) * math.exp(-1 / (2 * self.s**2)) if self.side.down else self.a
-        return np.maximum(at, 1.0)
-
-    def edges(self, z: Array) -> Array:
-        """The output x at which Z is z units, for each ratio a and each z; it rises in z. The unit is the property
-        `unit`.
-
-        If no output has so small or so large a Z, it is -inf or inf. The rounding error is accounted for by
-        `_MISPLACED`.
-        """
-        s, a, side = self.s, self.a[:, None], self.side
-        z = self.unit[:, None] * z - self.more[:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if side.up and side.down:
-                product = a * math.exp(-1 / s**2)
-                root = np.sqrt(z * z + 4 * product)
-                return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
-            if side.up:
-                return np.asarray(s * s * np.log(np.maximum(z + a, 0.0)) + 0.5)
-            return np.asarray(-s * s * np.log(np.maximum((1 - z) / a, 0.0)) - 0.5)
-
-
-def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
-    """The law of one step's variable Z = Y - a Y' + more, for outputs in [low, high], on the points of the grid.
-
-    The mass between two points is split between them so that the mean of Z is kept, or raised a little to cover
-    rounding errors.
-    """
-    s, side = step.s, step.side
-    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
-    edges = np.clip(step.edges(points), low, high)
-    (r, r_error), (p, p_error), (q, q_error) = (
-        normal_mass((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
-    )
-    empty = edges[:, 1:] <= edges[:, :-1]
-    unit = step.unit[:, None]
-    factor = step.more[:, None] / unit - points[:-1]
-    excess = (p + p_error - step.a[:, None] * np.maximum(q - q_error, 0.0)) / unit
-    excess += factor * np.where(factor < 0, np.maximum(r - r_error, 0.0), r + r_error)
-    up = np.where(empty, 0.0, np.maximum(excess, 0.0) / np.diff(points))
-    down = np.where(empty, 0.0, np.maximum(r + r_error - up, 0.0))
-    law = np.zeros((len(step.a), len(points)))
-    law[:, :-1] += down
-    law[:, 1:] += up
-    # Mass that may belong to the next higher cell, because of rounding, is counted two points higher.
-    misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / CDF_ERROR))
-    law[:, 2:] += misplaced[:, :-1]
-    law[:, -1] += misplaced[:, -1]
-    # Mass below the first point is counted at that point, which raises the mean.
-    law[:, 0] += ndtr(edges[:, 0] / s)
-    return Weights.of(law.T)
-
-
-def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
-    """The laws of the grid point nearest to one step's variable Z = Y - a Y' + more, and a bound on their weights'
-    relative error.
-
-    There is one law for each of `Side.means` as the mean of the output. Outputs outside [low, high] are counted in the
-    first and the last cell.
-    """
-    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
-    s = step.s
-    edges = step.edges((points[1:] + points[:-1]) / 2)
-    edges = np.where(edges < low + 1e-3 * s, -np.inf, np.where(edges > high - 1e-3 * s, np.inf, edges))
-    ends = np.full((len(step.a), 1), np.inf)
-    edges = np.concatenate([-ends, edges, ends], axis=1)
-    laws, error = [], 0.0
-    for mean in step.side.means:
-        mass, wrong = normal_mass((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
-        laws.append(mass)
-        error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
-    return Weights.of(np.stack(laws).transpose(2, 0, 1)), error
-
-
-Chain = dict[int, tuple[int, int]]
-"""An addition chain, as a dictionary from each sum to its two terms. In order, its numbers are each the sum of two
-numbers which are 1 or stand earlier in the chain. It tells in which order laws are added."""
-
-
-def _windows(number: int, width: int) -> Chain:
-    """An addition chain (`Chain`) from 1 to `number` by the sliding-window method.
-
-    It doubles for each binary digit, and adds an odd number of at most `width` digits for each window of digits.
-    """
-    digits = bin(number)[2:]
-    windows, place = [], 0
-    while (place := digits.find("1", place)) >= 0:
-        ones = digits[place : place + width].rstrip("0")
-        place += len(ones)
-        windows.append((int(ones, 2), len(digits) - place))
-    largest = max(window for window, _ in windows)
-    chain: Chain = {2: (1, 1)} if largest > 1 else {}
-    chain |= {odd: (odd - 2, 2) for odd in range(3, largest + 1, 2)}
-    total, place = windows[0]
-    for window, after in [*windows[1:], (0, 0)]:
-        for _ in range(place - after):
-            chain[2 * total] = (total, total)
-            total *= 2
-        if window:
-            chain[total + window] = (total, window)
-        total, place = total + window, after
-    return chain
-
-
-def chain(number: int) -> Chain:
-    """An addition chain (`Chain`) from 1 to `number`, the one of several that takes the least time by `_cost`."""
-    return min((_windows(number, width) for width in range(1, 6)), key=_cost)
-
-
-def _cost(sums: Chain) -> int:
-    """The time that the addition chain `sums` takes, in arbitrary units: a doubling counts 1, any other sum 2."""
-    return sum(1 + (one != other) for one, other in sums.values())
-
-
-def _above(step: _Step, grid: SignedGrid, low: float, high: float, released: int) -> tuple[Array, Array]:
-    """A law that is larger in the convex order than that of the sum, over the `released` steps of an epoch, of the
-    variable Z = Y - a Y' + more of a step (`_Step`), for upper bounds.
-
-    Outputs outside [low, high] are left out. Returns the law's weights at the positive grid points, and what its mean
-    lacks because the grid ends, for each ratio a.
-    """
-    sums = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
-    for total, (m, n) in chain(released).items():
-        weights, lost = grid.add(sums[m][0], sums[n][0])
-        sums[total] = weights, sums[m][1] + sums[n][1] + lost
-    weights, lost = sums[released]
-    return weights.at[:, 0], lost
-
-
-def _below(step: _Step, grid: SignedGrid, low: float, high: float, released: int) -> tuple[Array, float]:
-    """The laws of the rounded sum, over the `released` steps of an epoch, of the variable Z = Y - a Y' + more of a
-    step, whose events give lower bounds.
-
-    Outputs outside [low, high] count in the outermost cells. Returns the laws, one for each of `Side.means`, from the
-    lowest grid point to the highest, and a bound on the relative error of one step's weights in them.
-    """
-    first, wrong = _events(step, grid, low, high)
-    events = {1: first}
-    for total, (m, n) in chain(released).items():
-        if m == n:
-            events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
-            continue
-        # `total` steps are m steps and n others. `share` has one factor for each law of their sum: 1 for that without
-        # any record, and for a law with a record, which is in one random step, the chance m/total that this is one of
-        # the m.
-        share = np.array([1.0, m / total, m / total])[: len(step.side.means), None]
-        joint = grid.add(events[m] * share, events[n][:1], nearest=True)[0]
-        other = grid.add(events[m][:1], events[n][1:] * (1 - share[1:]), nearest=True)[0]
-        joint.at[:, :, 1:] += other.at
-        joint.zero[1:] += other.zero
-        events[total] = joint
-    return events[released].rising(), wrong
+    def tails(self, which: int, sign: int) -> Array:
+        """Bounds on the probabilities that a sum is at least each value: lower ones for sign -1, upper ones for 1."""
+        law, log_scale, error, beyond = self.composed[which]
+        exponent = log_scale - self.theta * self.at
+        # theta times a value is at most 700 away from log_scale where the weight is a float.
+        relative = self._relative(log_scale, (abs(log_scale) + 700) / self.theta)
+        fall = np.exp(np.minimum(exponent, 300.0))
+        tail, total = (np.cumsum(each[::-1])[::-1] for each in (law * fall, fall))
+        # Weights fall, so that the norm of those from one on is at most the root of their sum times the first.
+        wrong = 1.01 * (error * np.sqrt(fall) * np.sqrt(total) + beyond * fall) + 8 * UNIT * len(law) * tail
+        found = np.clip((tail + sign * (wrong + 1e-300)) * (1 + sign * relative), 0.0, 1.0)
+        return found if sign < 0 else np.where(exponent > 300, 1.0, found)
 
 
 def profile(
-    side: Side,
-    noise: float,
-    epoch: int,
-    released: int,
-    loss: Array,
-    reach: float,
-    ratio: float,
-    ends: Ends = "both",
+    side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float, ends: Ends = "both"
 ) -> Profile:
     """Bounds from both sides on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
@@ -259,59 +311,107 @@ def profile(
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
-        reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
-            2 released Phi(-reach).
-        ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
+        ratio: the width of the cells; the width of the bounds falls as its square.
         ends: which bounds are computed. The others are empty arrays in the result.
     """
-    s, a = noise, np.exp(loss)
-    low, high = -side.down - s * reach, side.up + s * reach
-    grid = _grid(side, s, released, reach, ratio)
-    if grid.count * len(loss) > _MOST_WEIGHTS or 2 * loss[-1] > 600:
+    if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
-    step = _Step(side, s, a, (epoch - released) / released * -np.expm1(loss))
-    size = math.ceil(len(a) / math.ceil(grid.count * len(a) / _AT_ONCE))
-    steps = [step.at(slice(k, k + size)) for k in range(0, len(a), size)]
-    rounding = 8 * (grid.count + 16) * 2.0**-53
+    a, rest = np.exp(loss), epoch - released
+    unit = np.full(len(a), 1 / epoch) if side.up else a / epoch
+    if side.up and side.down:
+        threshold = rest * np.expm1(loss)
+    elif side.up:
+        threshold = released + epoch * np.expm1(loss)
+    else:
+        threshold = -(released + epoch * np.expm1(-loss))
+    # Without a record up, V is negative.
+    possible = slice(len(a) if side.up else int(np.sum(threshold < 0)))
+    one = side, noise, released, ratio, a[possible], threshold[possible]
     upper = p = q = np.zeros(0)
     wrong = 0.0
     if ends != "lower":
-        above = [_above(part, grid, low, high, released) for part in steps]
-        positive, lost = (np.concatenate([one[k] for one in above], axis=-1) for k in range(2))
-        upper = (np.tensordot(grid.points, positive, axes=1) + lost) * step.unit / epoch
-        upper *= math.exp(2 * released * rounding)
+        upper = np.zeros(len(a))
+        upper[possible] = _above(*one)
+        upper *= unit * (1 + 16 * UNIT)
     if ends != "upper":
-        below = [_below(part, grid, low, high, released) for part in steps]
-        laws, wrong = np.concatenate([one[0] for one in below], axis=-1), max(one[1] for one in below)
-        part = released / epoch
-        laws = np.moveaxis(laws[::-1].cumsum(axis=0), 1, 0)
-        p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
-        best = np.argmax(p - a * q, axis=0)[None]
-        p, q = (np.take_along_axis(each, best, 0)[0] for each in (p, q))
-    cut = 2 * released * float(ndtr(-reach))
-    return Profile(loss, upper, p, q, cut, math.expm1(released * (wrong + 2 * rounding)))
+        p, q = np.zeros(len(a)), np.zeros(len(a))
+        p[possible], q[possible], wrong = _below(*one, epoch)
+    return Profile(loss, upper, p, q, 0.0, wrong)
 
 
-def _grid(side: Side, s: float, released: int, reach: float, ratio: float) -> SignedGrid:
-    """The grid for sums over `released` steps of the variable Z of a step.
+def _above(side: Side, s: float, steps: int, ratio: float, a: Array, threshold: Array) -> Array:
+    """Upper bounds on E (sum of V - threshold)_+ at each ratio a."""
+    found, k = np.zeros(len(a)), 0
+    while k < len(a):
+        alike = slice(k, k + 1 if side.up and side.down else None)
+        value, wrong = np.full(1, math.inf), np.zeros(1)
+        try:
+            grid = _Grid(side, s, float(a[k]), steps, float(threshold[k]), ratio)
+            law, lost = grid.spread()
+            for careful in (False, True):
+                value, wrong = grid.sums([[(law, steps)]], careful).excess(threshold[alike])
+                if wrong[0] <= _ACCURATE_ONCE * value[0]:
+                    break
+        except OverflowError:
+            if not math.isfinite(value[0]):
+                if k == 0:
+                    raise
+                # Divergences fall with the ratio.
+                found[k:] = found[k - 1]
+                break
+        value = value + steps * lost * (1 + 1e-12)
+        good = (wrong <= _ACCURATE * value) & (threshold[alike] <= grid.most)
+        good[0] = True
+        count = len(good) if good.all() else int(np.argmin(good))
+        found[k : k + count] = value[:count]
+        k += count
+    return found
 
-    side: which laws are compared. s: the noise multiplier. reach: outputs farther than this many standard deviations
-    from their means do not matter. ratio: the spacing h of the grid.
-    """
-    variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
-    deviation = math.sqrt(variance * (2 if side.up and side.down else 1))
-    high = side.up + s * reach
-    largest = math.exp((2 * high - 1) / (2 * s * s)) if side.up else -math.expm1(-(2 * high + 1) / (2 * s * s))
-    top = deviation * reach * math.sqrt(released)
-    top = max(top if side.up else min(top, released), largest)
-    least = ratio * min(deviation, 1.0)
-    return SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
+
+def _below(
+    side: Side, s: float, steps: int, ratio: float, a: Array, threshold: Array, epoch: int
+) -> tuple[Array, Array, float]:
+    """For each ratio a, a lower bound on the probability of an event under the first law and an upper one under the
+    second; and a bound on the relative error of both that is not in them."""
+    p, q, worst, k = np.zeros(len(a)), np.zeros(len(a)), 0.0, 0
+    share, both = steps / epoch, side.up and side.down
+    while k < len(a):
+        kept, lost, sure = np.zeros(1), np.zeros(1), np.zeros(1, dtype=bool)
+        try:
+            grid = _Grid(side, s, float(a[k]), steps, float(threshold[k]), ratio)
+            (still, up, down), error = grid.rounded()
+            products = [[(still, steps)]]
+            products += [[(law, 1), (still, steps - 1)] for law, there in ((up, side.up), (down, side.down)) if there]
+            for careful in (False, True):
+                sums = grid.sums(products, careful)
+
+                def tails(index: int, sign: int, sums: _Sums = sums) -> Array:
+                    """Bounds for R if the index is 0, else for a record that is in one of the epoch's steps."""
+                    still = sums.tails(0, sign)
+                    return share * sums.tails(index, sign) + (1 - share) * still if index else still
+
+                kept, lost = tails(side.up, -1), tails((len(products) - 1) * side.down, 1)
+                sure = kept > 0.97 * tails(side.up, 1)
+                if np.max(kept - a[k] * lost) > 0:
+                    break
+        except OverflowError:
+            if len(kept) == 1:
+                if k == 0:
+                    raise
+                break  # no event is known that far away
+        count = 0
+        for ratio_a, other in zip(a[k:].tolist(), threshold[k:].tolist(), strict=True):
+            at = int(np.argmax(kept - ratio_a * lost))
+            if count and not (sure[at] and (ratio_a <= (1 + _ALIKE) * a[k] if both else other <= grid.most)):
+                break
+            p[k + count], q[k + count] = kept[at], lost[at]
+            count += 1
+        worst = max(worst, error)
+        k += count
+    return p, q, math.expm1(steps * (worst + 8 * UNIT))
 
 
-_LOSS_STEP = 2.5
-"""The spacing of the losses at which divergences are computed, in standard deviations of an epoch's loss times `ratio`,
-the spacing of the grid."""
-_MOST_LOSSES = 300
+_MOST_LOSSES = 500
 """Divergences are computed at this many losses at most."""
 
 
@@ -321,7 +421,7 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
     They are equally spaced up to `near` standard deviations of an epoch's loss, and then farther and farther apart.
     side: which laws are compared. s: the noise multiplier. epoch, released: the steps of an epoch, and how many of them
     are released. reach: outputs farther than this many standard deviations from their means do not matter. ratio: the
-    spacing of the grid of density ratios.
+    spacing, in standard deviations of an epoch's loss.
     """
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
@@ -332,10 +432,8 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
     top += reach * spread + spread**2 / 2 if side.down else 0.0
     losses = [0.0]
     while losses[-1] < top and len(losses) < _MOST_LOSSES:
-        losses.append(
-            losses[-1]
-            + _LOSS_STEP * ratio * min(deviation + max(losses[-1] - near * deviation, 0.0), max(deviation, 1 / s))
-        )
+        step = min(deviation + max(losses[-1] - near * deviation, 0.0), max(deviation, 1 / s))
+        losses.append(losses[-1] + ratio * step)
     return np.array(losses)
 
 
@@ -349,7 +447,6 @@ def epoch_pairs(
     near: float,
     ratio: float,
     ends: Ends = "both",
-    work: float = math.inf,
 ) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound the first `released` steps of one epoch from above and from below.
 
@@ -359,12 +456,10 @@ def epoch_pairs(
     noise: the noise multiplier s.
     epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
     replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
-    reach: outputs farther than this many standard deviations from their means are left out.
+    reach: losses that only outputs farther than this many standard deviations from their means have are not told apart.
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
-    ratio: the spacing h of the grid of density ratios; the distance between the pairs falls as its square.
+    ratio: the width of the cells, in standard deviations; the distance between the pairs falls as its square.
     ends: which pairs are computed, "upper" (dominating), "lower" (dominated) or "both"; the others bound nothing.
-    work: the most additions of two weights of laws on the grid that are made; where `ratio` would need more, the
-    spacing is wider, up to 0.3.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -372,17 +467,10 @@ def epoch_pairs(
     if noise < LEAST_EPOCH_NOISE:
         raise OverflowError("the noise is too little for the grid")
     sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
-
-    def losses(side: Side) -> Array:
-        return _losses(side, noise, epoch, released, reach, near, ratio)
-
-    def additions() -> float:
-        weights = sum(_grid(side, noise, released, reach, ratio).count * len(losses(side)) for side in sides)
-        return weights * (len(chain(released)) + 1) * math.log(2 / ratio) / ratio
-
-    while additions() > work and ratio < _WIDEST_RATIO:
-        ratio *= _WIDER
-    found = [profile(side, noise, epoch, released, losses(side), reach, ratio, ends) for side in sides]
+    found = [
+        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near, ratio), ratio, ends)
+        for side in sides
+    ]
     forward = region(found[0], found[-1])
     return forward, forward if replaced else region(found[1], found[0])
 
@@ -408,29 +496,19 @@ class Epoch(Stand):
     end: Ends
     epochs: int
 
-    def refined(self, points: int, z: float) -> FinitePair:
+    def refined(self, points: int, z: float) -> Law:
+        if self.released == 1:
+            # The record is in the first step with probability 1/t.
+            kind = "replace" if self.replaced else ("remove", "add")[self.way]
+            return Gaussian(kind, 1 / self.epoch, self.noise)
         reach = math.ceil(-2 * float(ndtri_exp(log_ndtr(-z) - math.log(self.released)))) / 2
         near = min(reach, 4 + reach / math.sqrt(self.epochs))
-        ratio, work = (0.15, _COARSE_WORK) if points <= 2**12 else (0.06, _WORK)
-        return _pairs(self.noise, self.epoch, self.released, self.replaced, reach, near, ratio, work, self.end)[
-            self.way
-        ]
+        ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
+        kind_of = self.noise, self.epoch, self.released
+        return _pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio, ends=self.end)[self.way]
 
 
-_COARSE_WORK, _WORK = 2e6, 2.5e7
-
-
-@lru_cache(maxsize=16)
-def _pairs(
-    noise: float,
-    epoch: int,
-    released: int,
-    replaced: bool,
-    reach: float,
-    near: float,
-    ratio: float,
-    work: float,
-    end: Ends,
-) -> tuple[FinitePair, FinitePair]:
-    how = {"reach": reach, "near": near, "ratio": ratio, "work": work}
-    return epoch_pairs(noise, epoch, released, replaced=replaced, ends=end, **how)
+_COARSE, _LESS_FINE, _FINE = (0.3, 0.4), (0.06, 0.15), (0.03, 0.1)
+"""The widths of cells: of rough laws, and of sharp ones with less noise and with more, which takes less time. The first
+is without, the second with another record under Q."""
+_pairs = lru_cache(maxsize=16)(epoch_pairs)

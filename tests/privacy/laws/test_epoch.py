@@ -1,5 +1,4 @@
-"""Random allocation, where a record is in one random step of each epoch: integrals over all outputs, Monte Carlo, and
-sums on the signed grid against all pairs of points."""
+"""Random allocation, where a record is in one random step of each epoch: integrals over all outputs, Monte Carlo."""
 
 import math
 
@@ -11,24 +10,23 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import delta_from_gdp
-from dpzero_theory.privacy.laws.epoch import Side, chain, epoch_pairs, profile
-from dpzero_theory.privacy.laws.signed import SignedGrid, Weights
+from dpzero_theory.privacy.laws.epoch import Side, epoch_pairs, profile
 from tests.privacy.oracle import around, brute_force, made, pair_delta
 
 SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
-
-COARSE = pytest.mark.xfail(strict=True, reason="random allocation: wider than before, see derivation")
 
 
 def integral(side, s, t, released, loss):
     """Returns E_R (S - e^l S')_+ for the density ratios S and S' of an epoch, where l is `loss`.
 
-    It is the trapezoid rule in all outputs but the last, which is integrated cell by cell. `side` says under which of
+    It is the trapezoid rule in all outputs but the last, which is integrated cell by cell; adaptive quadrature of two
+    outputs differs by less than 1e-6. `side` says under which of
     the two laws the record moves the outputs, s is the noise multiplier, t the number of steps of an epoch, and
     `released` how many of them are released.
     """
-    x = np.arange(-9.5 * s - 1, 9.5 * s + 1, s / 20)
-    weight = s / 20 * np.exp(-((x / s) ** 2) / 2) / (s * math.sqrt(2 * math.pi))
+    step = s / 2000
+    x = np.arange(-9.5 * s - 1, 9.5 * s + 1, step)
+    weight = step * np.exp(-((x / s) ** 2) / 2) / (s * math.sqrt(2 * math.pi))
     half = 1 / (2 * s * s)
     a = math.exp(loss)
     up = np.exp((2 * x - 1) * half) if side.up else np.ones(len(x))
@@ -55,13 +53,13 @@ def integral(side, s, t, released, loss):
 )
 def test_the_profile_holds_the_integral(side, s, t, released):
     loss = np.array([0.0, 0.3, 1.0, 2.0])
-    found = profile(SIDES[side], s, t, released, loss, 9.0, 0.05)
+    found = profile(SIDES[side], s, t, released, loss, 0.04)
     lower = found.p * (1 - found.error) - np.exp(loss) * found.q * (1 + found.error)
     assert found.error < 1e-8
     for k, level in enumerate(loss):
         exact = integral(SIDES[side], s, t, released, float(level))
-        assert lower[k] <= exact * (1 + 1e-7)
-        assert exact * (1 - 1e-7) <= found.above[k] + found.cut
+        assert lower[k] <= exact * (1 + 1e-6)
+        assert exact * (1 - 1e-6) <= found.above[k] + found.cut
         if exact > 1e-12 and released == t:
             assert found.above[k] - lower[k] <= 0.03 * exact + found.cut
 
@@ -86,7 +84,7 @@ def test_many_steps_against_monte_carlo(side, s, t):
         down = np.exp((-2 * x - 1) / (2 * s * s)).mean(axis=1) if pair.down else 1.0
         loss[start : start + 2000] = np.log(up / down)
     levels = np.array([0.0, 1.0, 2.0]) * float(loss.std())
-    found = profile(pair, s, t, t, levels, 8.0, 0.06)
+    found = profile(pair, s, t, t, levels, 0.06)
     lower = found.p - np.exp(levels) * found.q
     for k, level in enumerate(levels):
         sample = np.maximum(-np.expm1(level - loss), 0)
@@ -98,15 +96,15 @@ def test_many_steps_against_monte_carlo(side, s, t):
 def test_longer_epochs_and_fewer_releases_are_more_private():
     loss = np.array([0.0, 0.5, 1.0])
     for side in SIDES.values():
-        above = [profile(side, 1.0, t, t, loss, 8.0, 0.06).p for t in (4, 8, 64)]
+        above = [profile(side, 1.0, t, t, loss, 0.06).p for t in (4, 8, 64)]
         assert np.all(above[0] > above[1])
-        below, whole = (profile(side, 1.0, 8, released, loss, 8.0, 0.06).above for released in (3, 8))
+        below, whole = (profile(side, 1.0, 8, released, loss, 0.06).above for released in (3, 8))
         assert np.all(below < whole)
 
 
 def test_finer_grids_are_inside():
     loss = np.array([0.0, 0.4, 1.5])
-    rough, fine = (profile(Side(1, 1), 0.8, 37, 37, loss, 8.0, ratio) for ratio in (0.12, 0.04))
+    rough, fine = (profile(Side(1, 1), 0.8, 37, 37, loss, ratio) for ratio in (0.12, 0.04))
     assert np.all(rough.p - np.exp(loss) * rough.q < fine.p - np.exp(loss) * fine.q)
     assert np.all(fine.above < rough.above)
 
@@ -116,19 +114,6 @@ def test_too_little_noise_is_refused():
         epoch_pairs(0.02, 16, 16, replaced=True, reach=8.0, near=8.0, ratio=0.06)
 
 
-@pytest.mark.parametrize("number", [*range(1, 70), 5039, 8191, 9999, 10**9 - 1])
-def test_a_chain_is_of_sums_of_what_there_is_and_no_longer_than_by_digits(number):
-    known, additions = {1}, 0
-    for total, summands in chain(number).items():
-        assert sum(summands) == total
-        assert known.issuperset(summands)
-        known.add(total)
-        additions += len(set(summands))
-    digits = bin(number)[3:]
-    assert max(known) == number
-    assert additions <= len(digits) + 2 * digits.count("1")
-
-
 def allocated(s, t, steps):
     return made(s, steps, 1 / t, sampling="random-allocation")
 
@@ -136,14 +121,14 @@ def allocated(s, t, steps):
 @pytest.mark.parametrize(
     ("epsilon", "s", "t", "released", "epochs", "width"),
     [
-        pytest.param(0.3, 1.0, 2, 2, 1, 2e-3, marks=COARSE),
-        pytest.param(0.5, 2.0, 2, 2, 1, 2e-3, marks=COARSE),
-        pytest.param(1.0, 1.2, 3, 3, 1, 2e-3, marks=COARSE),
-        pytest.param(0.5, 2.0, 3, 3, 1, 2e-3, marks=COARSE),
-        pytest.param(0.2, 2.0, 5, 3, 1, 2e-3, marks=COARSE),
-        pytest.param(0.5, 1.5, 7, 1, 1, 2e-3, marks=COARSE),
-        pytest.param(0.5, 2.0, 2, 2, 2, 2e-3, marks=COARSE),
-        pytest.param(0.0, 3.0, 2, 2, 2, 2e-3, marks=COARSE),
+        (0.3, 1.0, 2, 2, 1, 2e-3),
+        (0.5, 2.0, 2, 2, 1, 2e-3),
+        (1.0, 1.2, 3, 3, 1, 2e-3),
+        (0.5, 2.0, 3, 3, 1, 2e-3),
+        (0.2, 2.0, 5, 3, 1, 2e-3),
+        (0.5, 1.5, 7, 1, 1, 2e-3),
+        (0.5, 2.0, 2, 2, 2, 2e-3),
+        (0.0, 3.0, 2, 2, 2, 2e-3),
         (4.5, 0.7, 2, 2, 1, 0.05),
         (1.5, 2.0, 2, 2, 2, 0.05),
     ],
@@ -172,9 +157,9 @@ def test_an_incomplete_last_epoch_against_monte_carlo():
 @pytest.mark.parametrize(
     ("epsilon", "runs", "full", "draws", "share"),
     [
-        pytest.param(1.0, [(1.0, 16, 12)], 0, 60_000, 0.15, marks=COARSE),
-        pytest.param(1.0, [(3.0, 20, 40)], 0, 60_000, 0.15, marks=COARSE),
-        pytest.param(0.8, [(2.0, 8, 3), (3.0, 5, 4)], 2, 200_000, 0.05, marks=COARSE),
+        (1.0, [(1.0, 16, 12)], 0, 60_000, 0.15),
+        (1.0, [(3.0, 20, 40)], 0, 60_000, 0.15),
+        (0.8, [(2.0, 8, 3), (3.0, 5, 4)], 2, 200_000, 0.05),
     ],
 )
 def test_runs_and_full_batches_against_monte_carlo(epsilon, runs, full, draws, share):
@@ -193,10 +178,10 @@ def test_runs_and_full_batches_against_monte_carlo(epsilon, runs, full, draws, s
     assert found.lower - room <= gain.mean() <= found.upper + room
     assert found.upper / found.lower - 1 < 2e-3
     spent = epsilon_of_history(history, found.upper)
-    assert spent.lower <= epsilon <= spent.upper * (1 + 1e-6)
+    # The grid for epsilon is finer than that for delta, whose upper end is up to 2e-3 too large.
+    assert spent.lower <= epsilon <= spent.upper * (1 + 1e-3)
 
 
-@COARSE
 @pytest.mark.parametrize(("n", "batch", "steps", "epsilon"), [(1024, 64, 10_000, 2.0), (1000, 8, 20_000, 6.0)])
 def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsilon):
     target = {"target_epsilon": epsilon, "target_delta": 1e-5, "steps": steps, "sample_rate": batch / n}
@@ -248,67 +233,3 @@ def test_batches_alone_meet_a_large_delta():
             target_epsilon=1.0, target_delta=0.04, steps=3, sampling="random-allocation", relation="add-remove",
             sample_rate=0.01,
         )  # fmt: skip
-
-
-GRIDS = [SignedGrid(0.1, 0.1, 70), SignedGrid(2.0, 0.03, 40), SignedGrid(1.0, 0.5, 9), SignedGrid(1.0, 0.2, 1)]
-
-
-def drawn(rng, grid, *shape):
-    return Weights(rng.random((grid.count, 2, *shape)), rng.random(shape))
-
-
-def points(grid):
-    return np.concatenate([-grid.points[::-1], [0.0], grid.points])
-
-
-def spread(grid, a, b):
-    """Returns the law of the sum of laws with masses a and b at the grid's points, by all pairs, and how far beyond the
-    last point the sum is on average."""
-    at = points(grid)
-    value, weight = np.add.outer(at, at).ravel(), np.outer(a, b).ravel()
-    lost = weight @ np.maximum(value - at[-1], 0)
-    value = np.clip(value, at[0], at[-1])
-    k = np.clip(np.searchsorted(at, value, side="right") - 1, 0, len(at) - 2)
-    share = (value - at[k]) / (at[k + 1] - at[k])
-    return np.bincount(k, weight * (1 - share), len(at)) + np.bincount(k + 1, weight * share, len(at)), lost
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("same", [True, False])
-def test_a_sum_is_spread_as_by_brute_force(grid, same):
-    """Also weights from 1 to e^-60, to the same relative error."""
-    rng = np.random.default_rng(1)
-    a = drawn(rng, grid, 3)
-    b = a if same else drawn(rng, grid, 3)
-    found, lost = grid.add(a, b)
-    for k in range(3):
-        expected, beyond = spread(grid, a.rising()[:, k], b.rising()[:, k])
-        np.testing.assert_allclose(found.rising()[:, k], expected, rtol=1e-11, atol=1e-15 * expected.sum())
-        assert lost[k] == pytest.approx(beyond, rel=1e-11)
-    small = np.exp(-np.linspace(0, 60, 2 * grid.count + 1))
-    found, _ = grid.add(*2 * [Weights.of(small)])
-    np.testing.assert_allclose(found.rising(), spread(grid, small, small)[0], rtol=1e-10)
-
-
-@pytest.mark.parametrize("grid", GRIDS[:3])
-@pytest.mark.parametrize("same", [True, False])
-def test_to_one_point_keeps_every_pair_near(grid, same):
-    """The point with the mass and the true sum are within three quarters of a cell of the grid."""
-    rng, at = np.random.default_rng(3), points(grid)
-    for k in range(0, len(at), 3):
-        j = k if same else int(rng.integers(len(at)))
-        a, b = (Weights.of(np.eye(len(at))[i]) for i in (k, j))
-        found = grid.add(a, a if same else b, nearest=True)[0].rising()
-        assert np.sum(found) == np.count_nonzero(found) == 1
-        value = np.clip(at[k] + at[j], at[0], at[-1])
-        near = max(abs(value) * np.expm1(0.75 * grid.ratio), 0.51 * grid.least) + 1e-12
-        assert abs(at[int(np.argmax(found))] - value) <= near
-
-
-def test_laws_are_added_one_by_one_and_broadcast():
-    grid, rng = GRIDS[0], np.random.default_rng(4)
-    three, one = drawn(rng, grid, 3, 2), drawn(rng, grid, 1, 2)
-    together = grid.add(three, one, nearest=True)[0].rising()
-    for k in range(3):
-        alone = grid.add(three[k : k + 1], one, nearest=True)[0].rising()
-        np.testing.assert_allclose(together[:, k], alone[:, 0], rtol=1e-12)
