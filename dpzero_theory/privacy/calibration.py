@@ -114,7 +114,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
-    share = _CLOSED if known.closed else _SHARE if known.exact else _LOOSE
+    share = _CLOSED if known.closed else _SHARE if known.above == known.below else _LOOSE
     found, method = least_noise(deltas, delta, size * _guess(made, epsilon, delta), share), known.method
     if pure is not None and pure < found.upper:
         found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
