@@ -1,6 +1,5 @@
 """The type of a certified answer: two ends between which the exact number lies."""
 
-import math
 from dataclasses import dataclass
 
 
@@ -18,8 +17,3 @@ class Bracket:
     upper: float
     method: str
     notes: tuple[str, ...] = ()
-
-    @property
-    def log_value(self) -> float:
-        """The natural logarithm of `value`, or -inf if `value` is 0."""
-        return math.log(self.value) if self.value > 0 else -math.inf
