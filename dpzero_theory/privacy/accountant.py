@@ -11,7 +11,6 @@ from functools import partial
 
 from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.cost import NOTHING, Cost, Curve, Parts
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds, delta_bounds, epsilon_bounds
 from dpzero_theory.privacy.laws.concentrated import (
@@ -24,7 +23,7 @@ from dpzero_theory.privacy.laws.concentrated import (
 )
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Law
+from dpzero_theory.privacy.laws.law import NOTHING, Cost, Curve, Law, Parts
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 

@@ -41,9 +41,9 @@ from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import cost_delta, cost_epsilon, cost_of, notes
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.cost import NOTHING
 from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.laws.finite import Ends
+from dpzero_theory.privacy.laws.law import NOTHING
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.privacy.cost import UNKNOWN, Cost
 from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier
 from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, release_epsilon
 from dpzero_theory.privacy.laws.finite import FinitePair
@@ -28,6 +27,7 @@ from dpzero_theory.privacy.laws.laplace import (
     laplace_group_pairs,
     laplace_pairs,
 )
+from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import any_drawn
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation

@@ -20,12 +20,11 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
-from dpzero_theory.privacy.cost import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.arithmetic import UNIT
 from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.laws.epoch import LEAST_EPOCH_NOISE, Epoch
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import ByChance, Law
+from dpzero_theory.privacy.laws.law import UNKNOWN, ByChance, Cost, Law
 from dpzero_theory.privacy.laws.shifts import (
     LEAST_NOISE,
     MOST_IN_GROUP,

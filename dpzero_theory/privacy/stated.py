@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.cost import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource

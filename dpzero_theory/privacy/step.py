@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Required, Self, TypedDict, Unpack
 
 from dpzero_theory import check
-from dpzero_theory.privacy.cost import Cost
+from dpzero_theory.privacy.laws.law import Cost
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
@@ -97,7 +97,7 @@ class Step:
         return step
 
     def cost(self, size: int = 1, n: int | None = None) -> Cost:
-        """What these steps cost data sets that differ in up to `size` of n records; `cost.UNKNOWN` if it is not known.
+        """What these steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if it is not known.
 
         n: the number of all records, or None, which stands for any number.
         """

@@ -10,8 +10,8 @@ import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
-from dpzero_theory.privacy.cost import Cost
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.laws.law import Cost
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.relation import Relation
 from tests.privacy import oracle

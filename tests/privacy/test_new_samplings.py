@@ -20,8 +20,7 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.cost import Cost
-from dpzero_theory.privacy.laws.law import ByChance
+from dpzero_theory.privacy.laws.law import ByChance, Cost
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, FixedSize, FullBatch, Poisson, RandomAllocation, Sampling
 from dpzero_theory.privacy.schedule import Allocation, Indices

@@ -23,8 +23,8 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.cost import Curve
 from dpzero_theory.privacy.laws.finite import FinitePair, Profile, region
+from dpzero_theory.privacy.laws.law import Curve
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0
 """The least and the largest rho of which pairs are made. With less the ratios e^l of neighbouring losses l differ too
