@@ -290,7 +290,7 @@ class _Grid:
         fall_q = np.exp(np.minimum(log_q + (1 + tau) * offset - tau * centre - log_scale - (1 + tau) * beyond, 700.0))
         kept, lost = (np.cumsum((mass[near] * fall)[::-1])[::-1] for mass, fall in ((p, fall_p), (q, fall_q)))
         rounded, more = (
-            error * np.sqrt(np.cumsum((fall**2)[::-1])[::-1]) for error, fall in ((error_p, fall_p), (error_q, fall_q))
+            error * np.hypot.accumulate(fall[::-1])[::-1] for error, fall in ((error_p, fall_p), (error_q, fall_q))
         )
         slack = 4 * UNIT * len(kept)
         kept = kept * (1 - self.relative - slack) - 1.01 * (rounded + tail_p * fall_p)
