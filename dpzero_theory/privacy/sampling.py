@@ -103,7 +103,8 @@ class Sampling:
         given, known = arguments.split("/") if arguments else [], cls._whole()
         least = sum(one.default is MISSING for one in known)
         if not (least <= len(given) <= len(known) and all(re.fullmatch(r"[1-9]\d{0,15}", each) for each in given)):
-            rule = f"sampling must be {cls.name}{cls.arguments}, with whole numbers from 1 on"
+            form = "with whole numbers from 1 on" if known else "without ':'"
+            rule = f"sampling must be {cls.name}{cls.arguments}, {form}"
             raise ValueError(f"{rule}; got {cls.name + ':' + arguments!r}")
         return cls(sample_rate, *map(int, given))  # type: ignore[arg-type]  # _rate refuses None
 

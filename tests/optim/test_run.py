@@ -194,8 +194,8 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
         assert spent == epsilon_of_history(run.history, delta).upper
         exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)
         assert exact is None or exact <= spent <= exact * (1 + 1e-8)
-    # The bracket of a mechanism given by finite pairs of laws is wider, and calibration leaves a share of its width.
-    room = 1e-3 if (changes["sampling"], changes["relation"]) == ("fixed-size", "zero-out") else 1e-6
+    # Calibration leaves what the accountant does not resolve: 1e-4 of epsilon, and more where finite pairs bound a law.
+    room = 1e-3 if (changes["sampling"], changes["relation"]) == ("fixed-size", "zero-out") else 1e-4
     assert target * (1 - room) < spent <= target
     assert run.plan.epsilon(delta).upper == spent
     assert delta_of_history(run.history, target).upper <= delta

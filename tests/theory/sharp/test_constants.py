@@ -123,7 +123,7 @@ def test_a_law_without_constants_is_refused_in_one_line(monkeypatch: pytest.Monk
     law = DirectionLaw(
         name="dice", sample=sample_gaussian, fourth_moments=lambda d: (3.0, 1.0), table=lambda: np.array([-1.0, 1.0])
     )
-    monkeypatch.setattr(DIRECTIONS, "_values", {**DIRECTIONS, "dice": law})
+    monkeypatch.setitem(DIRECTIONS, "dice", law)
     with pytest.raises(PreconditionError, match=r"covers the directions sphere, .*; it has none for dice$"):
         constants(1.0, 10, 2.0, "dice")
     with pytest.raises(ValueError, match=r"^direction must be one of sphere, gaussian, rademacher, dice; got 'ball'"):
