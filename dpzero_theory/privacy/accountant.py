@@ -89,11 +89,6 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
     return found, found if first == second else cost_delta(second, epsilon)
 
 
-def upper_delta(history: Steps, epsilon: float) -> float:
-    """The upper end of `delta_of_history`, in less time."""
-    return cost_delta(cost_of(steps_of(history)), epsilon, ends="upper").upper
-
-
 def epsilon_beside(history: Steps, delta: float, target: float) -> float:
     """The upper end of `epsilon_of_history`, by a finer grid where the target lies within the bracket.
 

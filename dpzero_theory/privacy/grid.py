@@ -8,17 +8,16 @@ width of the bracket falls as H^2. Every statement is derived in laws/derivation
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtri_exp
 
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import UNIT, log_c, log_law, log_sum
+from dpzero_theory.privacy.laws.arithmetic import UNIT, log_c, log_law, log_moments, log_sum
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.law import Law, Span
 
@@ -45,10 +44,6 @@ _FAR = 40.0
 """Of large losses those count that have e^-40 of the probability of all of them."""
 
 
-class Unresolved(ArithmeticError):
-    """No grid resolves the question."""
-
-
 @dataclass(frozen=True)
 class _Sketch:
     """The rough law of the loss of a release: masses e^log_mass at `loss`, for `count` releases."""
@@ -59,9 +54,7 @@ class _Sketch:
 
     def moments(self, rates: Array) -> Array:
         """The logs of E e^{rate L} of all the releases."""
-        exponent = rates[:, None] * self.loss + self.log_mass
-        top = exponent.max(axis=1)
-        return np.asarray(self.count * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1))))
+        return self.count * log_moments(self.log_mass, rates, self.loss)
 
     def tilted(self, tau: float) -> Array:
         exponent = self.log_mass + tau * self.loss
@@ -81,20 +74,6 @@ def _saddle(sketches: Sequence[_Sketch], value: Callable[[Array, Array], Array])
         best = int(np.argmin(found))
         taus, tau, least = taus[best] * _NEARER, float(taus[best]), float(found[best])
     return tau, least
-
-
-def _log_c(tau: Array) -> Array:
-    return -tau * np.log1p(1 / tau) - np.log1p(tau)
-
-
-def _chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> tuple[float, float]:
-    """The least b for which Chernoff's bound at one of the rising rates proves P(X >= b) <= e^log_tail, and that rate.
-
-    log_moment: an upper bound on log E e^{rate X}, which is convex, so that the bounds first fall and then rise.
-    """
-    reach = cache(lambda k: (log_moment(float(rates[k])) - log_tail) / float(rates[k]))
-    best = bisect_left(range(len(rates) - 1), True, key=lambda k: reach(k) <= reach(k + 1))
-    return reach(best), float(rates[best])
 
 
 def _window(tau: float, sketches: Sequence[_Sketch], log_folded: float) -> tuple[float, float, float, float]:
@@ -346,7 +325,7 @@ class _Plan:
         near, whole = self.sketches(log_rare), self.sketches(log_cut)
 
         def tilt(sketches: Sequence[_Sketch]) -> tuple[float, float]:
-            return _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)
+            return _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)
 
         (tau, log_most), (tau_near, _) = tilt(whole), tilt(near)
         if self._apart(tau, tau_near, whole, near):
@@ -412,7 +391,7 @@ class _Plan:
             sketches = [_Sketch(count, *law.sketch(span)) for law, count, span in slices]
             if any(not len(sketch.loss) for sketch in sketches):
                 return
-            tau, log_most = _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)
+            tau, log_most = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)
             terms.append((times, *self._term(slices, epsilon, tau, log_most, points)))
 
         add(1, [(law, count, inside) for law, count in self.parts])
@@ -534,7 +513,7 @@ def delta_bounds(
 def _guess(parts: Parts, epsilon: float) -> float:
     """Chernoff's bound on delta(epsilon) by rough laws, from `LEAST_DELTA` to 0.1."""
     sketches = _Plan(parts, 1e-20).refined(_FEWEST).sketches(math.log(1e-20))
-    log_delta = _saddle(sketches, lambda tau, moment: moment + _log_c(tau) - tau * epsilon)[1]
+    log_delta = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
 
@@ -560,7 +539,7 @@ class _Root:
         """A guess of epsilon, by Chernoff's bound on delta."""
         sketches = self.plan.refined(_FEWEST).sketches(math.log(self.delta * _LEFT_OUT))
         log_delta = math.log(self.delta)
-        return 0.95 * _saddle(sketches, lambda tau, moment: (moment + _log_c(tau) - log_delta) / tau)[1]
+        return 0.95 * _saddle(sketches, lambda tau, moment: (moment + log_c(tau) - log_delta) / tau)[1]
 
     def bounds(self, points: int) -> tuple[Bounds, bool]:
         at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)

@@ -1,12 +1,14 @@
 """Masses and moments of laws as logarithms, so that none overflows or underflows, and the unit of rounding errors."""
 
 import math
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import ndtr
 
 from dpzero_theory.check import Array
 
+Number = TypeVar("Number", float, Array)
 UNIT = 2.0**-53
 """The largest relative error of one rounding to a 64-bit float; error bounds count roundings in this unit."""
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -29,14 +31,19 @@ def log_law(law: Array) -> Array:
         return np.asarray(np.log(law), dtype=np.float64)
 
 
-def log_sum(log_weight: Array, rate: float, points: Array) -> float:
-    """The log of E e^{rate X} for a variable X with the values `points` and probabilities e^log_weight.
+def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
+    """The log of E e^{rate X} at each rate, for a variable X with the values `points` and probabilities e^log_weight.
 
     It is log sum_k exp(log_weight_k + rate points_k), computed without overflow.
     """
-    terms = log_weight + rate * points
-    top = float(np.max(terms))
-    return top + math.log(float(np.sum(np.exp(terms - top))))
+    terms = rates[:, None] * points + log_weight
+    top = terms.max(axis=1)
+    return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
+
+
+def log_sum(log_weight: Array, rate: float, points: Array) -> float:
+    """`log_moments` at one rate."""
+    return float(log_moments(log_weight, np.array([rate]), points)[0])
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
@@ -48,9 +55,10 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
     return top - ndtr(first), CDF_ERROR * (1 + np.clip(second, -40.0, 0.0) ** 2 / 3) * top
 
 
-def log_c(tau: float) -> float:
+def log_c(tau: Number) -> Number:
     """Log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
 
     So delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L} for the privacy loss L.
     """
-    return -tau * math.log1p(1 / tau) - math.log1p(tau)
+    found: Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
+    return found

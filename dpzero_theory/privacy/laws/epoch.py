@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import CDF_ERROR, UNIT, log_law, log_sum, normal_mass
+from dpzero_theory.privacy.laws.arithmetic import CDF_ERROR, UNIT, log_law, log_moments, log_sum, normal_mass
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, Profile, region
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.gaussian import Gaussian
@@ -28,9 +28,9 @@ LEAST_EPOCH_NOISE = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
 and OverflowError is raised."""
 _LONGEST, _LONGEST_CAREFUL, _FINER = 2**20, 2**17, 400
-"""The most cells of a grid, and of one that is to be sharper than another; more take seconds, and OverflowError is
-raised. And about how many cells times
-their relative width make them narrower than the deviation asks for."""
+"""The most cells of a grid, and of one that replaces a grid whose errors were too large; a longer one takes seconds, so
+OverflowError is raised. And, for sums with another record under Q, the number of cells between 0 and the largest value
+that matters, at cells of relative width 1."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
 normal tail probability from that cell outward."""
@@ -213,9 +213,7 @@ class _Grid:
             for sign in (1, -1):
                 log_moment = np.zeros(len(rates))
                 for (law, n), m in zip(laws, means, strict=True):
-                    exponent = sign * rates[:, None] * (z - m) + log_law(law)
-                    top = exponent.max(axis=1)
-                    log_moment += n * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)))
+                    log_moment += n * log_moments(log_law(law), sign * rates, z - m)
                 found.append(log_moment)
             low, high = (
                 centre - sign * float(np.min((f - folded) / rates)) for sign, f in ((1, found[1]), (-1, found[0]))
@@ -385,10 +383,11 @@ def _below(
             for careful in (False, True):
                 sums = grid.sums(products, careful)
 
-                def tails(index: int, sign: int, sums: _Sums = sums) -> Array:
+                without = {sign: sums.tails(0, sign) for sign in (-1, 1)}
+
+                def tails(index: int, sign: int, sums: _Sums = sums, without: dict[int, Array] = without) -> Array:
                     """Bounds for R if the index is 0, else for a record that is in one of the epoch's steps."""
-                    still = sums.tails(0, sign)
-                    return share * sums.tails(index, sign) + (1 - share) * still if index else still
+                    return share * sums.tails(index, sign) + (1 - share) * without[sign] if index else without[sign]
 
                 kept, lost = tails(side.up, -1), tails((len(products) - 1) * side.down, 1)
                 sure = kept > 0.97 * tails(side.up, 1)
@@ -509,6 +508,7 @@ class Epoch(Stand):
 
 
 _COARSE, _LESS_FINE, _FINE = (0.3, 0.4), (0.06, 0.15), (0.03, 0.1)
-"""The widths of cells: of rough laws, and of sharp ones with less noise and with more, which takes less time. The first
-is without, the second with another record under Q."""
+"""The width of a grid's cells in standard deviations: of rough laws; of sharp ones at noise multipliers below 1, which
+take longer; and of sharp ones at 1 and above. Each pair has the width for neighbours with and without the record first,
+then that for two values of a record (replace-one)."""
 _pairs = lru_cache(maxsize=16)(epoch_pairs)

@@ -145,20 +145,6 @@ def _losses(edges: Array, shifts: Mixture, s: float, replaced: bool) -> Array:
 
 
 @lru_cache(maxsize=16)
-def group_pairs(noise: float, sample_rate: float, size: int, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Two results, each with a finite pair of laws that dominates one release of a Poisson batch for a group of
-    records, and one that it dominates.
-
-    The first result is for (P, Q), with the group under P, and the second for (Q, P).
-
-    noise: s, the standard deviation over the clip, from `LEAST_NOISE` to `MOST_NOISE`. sample_rate: q in (0, 1), of
-    each record. size: k, the number of records in the group, at most `MOST_IN_GROUP`. replaced: whether the group's
-    records have other values under Q; else they are not there.
-    """
-    return mixture_pairs(noise, binomial_shifts(sample_rate, size), replaced=replaced)
-
-
-@lru_cache(maxsize=16)
 def mixture_pairs(noise: float, shifts: Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
     """Two results, each with a finite pair of laws that dominates one release whose sum has a random shift, and one
     that it dominates.
