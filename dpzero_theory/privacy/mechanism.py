@@ -1,8 +1,9 @@
 """The noise laws. For each law: how it is drawn, what it costs, how it is calibrated, and how exactly it is drawn.
 
 A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is stated as a `Cost`,
-which composes with the costs of releases with other laws, also if they are chosen adaptively. A new law is a subclass
-of `Mechanism` and one call of `MECHANISMS.register`; a law that is not registered is not accounted.
+which composes with the costs of releases with other laws. What a release asks may depend on earlier ones; its noise
+may not. A new law is a subclass of `Mechanism` and one call of `MECHANISMS.register`; a law that is not registered is
+not accounted.
 """
 
 import math

@@ -105,8 +105,9 @@ def test_gaussian_and_laplace_releases_together_against_their_losses(steps, q, r
     ("levels", "noise", "steps"), [(1, 0.7, 1), (1, 0.7, 2), (3, 1.5, 1), (3, 1.5, 2), (20_000, 1.5, 1)]
 )
 def test_discrete_gaussian_releases_against_all_outputs(levels, noise, steps, q, relation):
-    """On a coarse lattice, with the noise that a run draws there, the bound for the fine lattice holds. On 20,000
-    levels the variance of 4 by which the noise is widened changes it by 1e-8 only."""
+    """The bound for discrete Gaussian noise on a fine lattice, against sums over all outputs on lattices of 1, 3 and
+    20,000 points to the clip. On the coarse ones only the upper end has to hold; on 20,000 both ends do, to
+    1e-6: the 4 that a run adds to the variance of its integers changes delta by 1e-8 there."""
     sigma = math.sqrt((noise * levels) ** 2 + 4) if levels > 3 else MECHANISMS["discrete-gaussian"].scale(noise, levels)
     run = [oracle.power(couple, steps) for couple in oracle.discrete_gaussian(levels, sigma, q, relation)]
     history = made(noise, steps, q, relation, mechanism="discrete-gaussian")

@@ -187,7 +187,8 @@ def test_one_record_is_a_group_of_one_and_more_cost_more():
 
 
 def test_any_sampling_by_one_record_after_another():
-    """For groups of two and three records in an epoch of two steps, by the sum over both outputs."""
+    """The bracket for a group of two or three records in an epoch of two steps contains their exact divergence, a
+    double sum over the two outputs."""
     release, s, x = made(4.0, 2, 0.5, sampling="random-allocation"), 4.0, np.linspace(-43, 43, 801)
     for k, epsilon in itertools.product((2, 3), (0.1, 0.4)):
         one = [stats.norm.pdf(x, m, s) * (x[1] - x[0]) for m in range(k + 1)]

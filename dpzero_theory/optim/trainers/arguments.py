@@ -118,7 +118,8 @@ def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
     for name, value in _of(SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
     if not found.bf16 and not found.fp16:
-        found.mixed_precision = "no"  # which was computed from the two when the arguments were made
+        # TrainingArguments computed it from bf16 and fp16 when it was made, before the run changed these.
+        found.mixed_precision = "no"
     return found
 
 

@@ -151,7 +151,9 @@ K."""
 
 @dataclass(frozen=True)
 class Cost:
-    """What a number of steps cost. Costs are added with `+`, also of steps that were chosen adaptively.
+    """What a number of steps cost. Costs are added with `+`.
+
+    What a step asks of the data may depend on earlier releases. Its noise, its batches and the number of steps may not.
 
     Attributes:
         above: laws that dominate the steps.
