@@ -10,10 +10,9 @@ lists the steps of a run and states an (epsilon, delta) for all of them. The cal
    through its values at a = e^(i H), i = low, ..., high, lies above it. That polygon is the divergence of two discrete
    laws whose privacy losses log(dP/dQ) are multiples of H, or infinite; they take the place of P and Q (Doroshenko,
    Ghazi, Kamath, Kumar and Manurangsi, "Connect the dots", 2022). Values of h are enclosed by interval arithmetic.
-2. **All steps.** Privacy losses add (Zhu, Dong and Wang 2022, Theorem 10; what a step asks may depend on earlier
-   releases, its noise and its batches may not). The law of their sum is a product of polynomials whose coefficients
-   are the masses of 0, H, 2 H, ..., integers in units of 2^-bits that are rounded up. Small masses at the low end are
-   moved up; at the high end they count as infinite losses.
+2. **All steps.** Privacy losses add, also where what a step asks depends on earlier releases (Zhu, Dong and Wang 2022,
+   Theorem 10). The law of their sum is a product of polynomials whose coefficients are the masses of 0, H, 2 H, ...,
+   integers in units of 2^-bits, rounded up. Small masses at the low end move up; at the high end they become infinite.
 3. **The sum:** delta(epsilon) <= P(infinite) + sum over losses v > epsilon of P(v) (1 - e^(epsilon - v)).
 
 Lengths are in units of the clip: a record adds at most 1 to a step's sum. The noise has standard deviation s (Laplace:
