@@ -30,7 +30,6 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS
 from benchmarks.kit.timing import timed
-from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
@@ -61,12 +60,32 @@ _LIMIT = 600.0
 ABSENT = "not installed"
 
 
-def _opacus_prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+def _opacus(kind: str, *, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
     utils = importlib.import_module("opacus.accountants.utils")
     found = utils.get_noise_multiplier(
-        target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, steps=steps, accountant="prv"
+        target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, steps=steps, accountant=kind
     )
     return float(found)
+
+
+def _dp_accounting(
+    kind: str, name: str, *, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any
+) -> float:
+    dp = importlib.import_module("dp_accounting")
+    make = getattr(importlib.import_module(f"dp_accounting.{kind}"), name)
+
+    def event(noise: float) -> Any:
+        inner = dp.GaussianDpEvent(noise)
+        drawn = inner if sample_rate == 1 else dp.PoissonSampledDpEvent(sample_rate, inner)
+        return dp.SelfComposedDpEvent(drawn, steps)
+
+    bracket = dp.LowerEndpointAndGuess(0.0, 2.0)
+    return float(dp.calibrate_dp_mechanism(make, event, epsilon, delta, bracket, tol=1e-6))
+
+
+def _prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    dpsgd = importlib.import_module("prv_accountant.dpsgd")
+    return float(dpsgd.find_noise_multiplier(sample_rate, steps, epsilon, delta, eps_error=0.01))
 
 
 def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int, n: int, **_: Any) -> float:
@@ -129,12 +148,12 @@ def _opake(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_:
     return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
 
 
-def _known(name: str, *, n: int, **question: Any) -> float:
-    return comparison.ACCOUNTANTS[name](noise=None, **question)
-
-
-PEERS: dict[str, Callable[..., float]] = {name: partial(_known, name) for name in comparison.ACCOUNTANTS} | {
-    "Opacus PRV": _opacus_prv,
+PEERS: dict[str, Callable[..., float]] = {
+    "dp-accounting PLD": partial(_dp_accounting, "pld", "PLDAccountant"),
+    "dp-accounting RDP": partial(_dp_accounting, "rdp", "RdpAccountant"),
+    "Opacus RDP": partial(_opacus, "rdp"),
+    "prv-accountant": _prv,
+    "Opacus PRV": partial(_opacus, "prv"),
     "PLD_accounting": _pld_accounting,
     "jax_privacy": _jax_privacy,
     "opake": _opake,
@@ -221,7 +240,7 @@ REMAKES = {name: Remake(KEY, _again, varies=("seconds", "cpu_seconds"), toleranc
 
 
 def _cells(options: Namespace) -> list[Cell]:
-    peers: Sequence[str] = tuple(comparison.ACCOUNTANTS if options.preset == "compare" else PEERS)
+    peers: Sequence[str] = tuple(PEERS)[:4] if options.preset == "compare" else tuple(PEERS)
     return [
         dict(zip(KEY, (*setting, name), strict=True))
         for setting in SETTINGS[options.preset]

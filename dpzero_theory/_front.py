@@ -28,8 +28,8 @@ def epsilon(history: Steps, delta: float) -> Bracket:
     Args:
         history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
             of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
-            must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and for a run
-            that may stop early `privacy.stopping`.
+            must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and a run that
+            may stop early counts with its whole plan (`privacy.ledger.counted`).
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:

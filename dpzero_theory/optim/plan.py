@@ -15,12 +15,11 @@ from dpzero_theory.optim.weights.groups import Given, Group, groups_of, require
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.ledger import Settings
+from dpzero_theory.privacy.ledger import STOPPING, Settings, claimed
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
 from dpzero_theory.privacy.step import Drawing, Step
-from dpzero_theory.privacy.stopping import ANY, claimed, looks_of, noise_to_stop
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
@@ -63,11 +62,11 @@ class Plan:
     update: str = "plain"
     weight_decay: float = 0.0
     groups: tuple[Group, ...] = ()
-    stopping: str = ANY
+    stopping: str = "any"
 
     def __post_init__(self) -> None:
         rule = self.rule
-        looks_of(self.stopping)
+        check.choice("stopping", self.stopping, STOPPING)
         self.sampling.batch_size(check.integer("n", self.n))
         check.integer("steps", self.steps, at_most=MOST_STEPS)
         require_smoothing(self.difference, self.smoothing)
@@ -128,7 +127,7 @@ class Plan:
         weight_decay: float = 0.0,
         groups: Given | None = None,
         difference: str = "central",
-        stopping: str = ANY,
+        stopping: str = "any",
         **drawing: Unpack[Drawing],
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
@@ -155,9 +154,8 @@ class Plan:
             groups: a mapping from patterns of parameters' names to the factor of their step size, or to two factors, of
                 step size and of smoothing; the first pattern that matches counts (`weights.groups`).
             difference: `central`, `forward` or `exact` (`dpzero_theory.difference`).
-            stopping: `any`; `fixed` if the number of steps made will not depend on what they release; or `looks:M` for
-                a look every M steps. A run that is stopped early claims epsilon of the plan, of the steps paid for, or
-                that of a curve which is safe to stop at and ends at target_epsilon (`privacy.stopping`).
+            stopping: `any`, or `fixed` if the number of steps made will not depend on what they release. A run that is
+                stopped early claims epsilon of the plan, or of the steps paid for.
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -181,13 +179,9 @@ class Plan:
             "mechanism": law.name,
             "coordinates": rule.coordinates(directions_per_step),
         }
-        every = looks_of(stopping)
         try:
-            if every and target_delta:
-                multiplier = noise_to_stop(goal, target_delta, steps, every, **made)
-            else:
-                found = calibrate_noise_multiplier(target_epsilon=goal, target_delta=target_delta, steps=steps, **made)
-                multiplier = found.upper
+            found = calibrate_noise_multiplier(target_epsilon=goal, target_delta=target_delta, steps=steps, **made)
+            multiplier = found.upper
         except (ArithmeticError, ValueError) as error:
             if " must " in str(error):
                 raise

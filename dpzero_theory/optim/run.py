@@ -170,7 +170,7 @@ class Run:
         """Return the epsilon that the run may claim at delta; infinity if the run is not private.
 
         Once a release is paid for it is that of the whole plan, since a run may be stopped because of what it has
-        released. With stopping="fixed" it is that of the releases paid for (`privacy.stopping`).
+        released. With stopping="fixed" it is that of the releases paid for.
 
         Args:
             delta: 0 < delta < 1, or 0 for a noise law with a pure epsilon.

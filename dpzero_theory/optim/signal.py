@@ -35,7 +35,7 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
     A run whose `ratio` is not three `ratio_spread` above 1 cannot be told from one that moves at random: there is too
     much noise, or the clip is too large. A run that learns falls from `first` to `last`; where it does not fall, the
     step size is too small, or far too large. The released numbers are public, so that this costs no privacy, but a run
-    that is stopped because of it claims the epsilon of its plan (`privacy.stopping`). Each ratio of N numbers has the
+    that is stopped because of it claims the epsilon of its plan. Each ratio of N numbers has the
     standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
 
     Raises ValueError for a run without noise, one that releases vectors (dpgd-0th), or one that has not made a step;

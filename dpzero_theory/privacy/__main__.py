@@ -24,7 +24,6 @@ from dpzero_theory import check
 from dpzero_theory.cli import SWEEP, Parser, command, integer, number, output_file, sweep
 from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
@@ -96,7 +95,6 @@ def _parser() -> Parser:
         "--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most"
     )
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
-    parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
     parser.add_argument("--risk", action="store_true", help="say what the best attack on one record gains, too")
     parser.add_argument(
         "--certificate",
@@ -305,26 +303,6 @@ def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
     }
 
 
-def _comparisons(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    if inputs["relation"] != "add-remove" or inputs["sampling"] not in ("full", "poisson") or inputs["group"] > 1:
-        return []
-    if None in (inputs["delta"], inputs["steps"], inputs["sample_rate"]):
-        return []
-    rows = []
-    for name in ACCOUNTANTS:
-        print(f"asking {name} ...", file=sys.stderr)
-        row = compare(
-            name,
-            epsilon=inputs["epsilon"],
-            noise=inputs["noise_multiplier"],
-            delta=inputs["delta"],
-            sample_rate=inputs["sample_rate"],
-            steps=inputs["steps"],
-        )
-        rows.append({"accountant": name, "value": row.value, "seconds": row.seconds, "status": row.status})
-    return rows
-
-
 def _table(answer: dict[str, Any]) -> str:
     inputs, bracket = answer["inputs"], answer["bracket"]
     name = answer["answer"]
@@ -354,13 +332,6 @@ def _table(answer: dict[str, Any]) -> str:
     for measure, found in answer.get("risk", {}).items():
         lines.append(f"{measure.replace('_', ' ')} of the best attack = {found['value']:.6g}")
     lines += [f"note: {note}" for note in answer["notes"]]
-    for row in answer.get("compare", []):
-        value = "-" if row["value"] is None else f"{row['value']:.7g}"
-        lines.append(f"{row['accountant']:<20} {value:>12} {row['seconds']:10.3f} s  {row['status']}")
-    if "compare" in answer and not answer["compare"]:
-        lines.append(
-            "compare: the other accountants find noise or epsilon, for add-remove with full batch or Poisson sampling"
-        )
     return "\n".join(lines)
 
 
@@ -375,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with parser.refusals():
         questions = _questions(options)
         if options.sweep is not None:
-            for flag in ("compare", "risk", "certificate"):
+            for flag in ("risk", "certificate"):
                 if getattr(options, flag):
                     raise ValueError(f"--{flag} must come without --sweep")
             print(_sweep_text(questions, options.sweep[0], options.format))
@@ -398,9 +369,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         stated = getattr(options, questions[0].sought)
         if stated is not None:
             answer["notes"].append(_met(questions[0].sought, stated, answer["bracket"]["value"]))
-    inputs = answer["inputs"]
-    if options.compare:
-        answer["compare"] = _comparisons(inputs)
     print(json.dumps(answer, indent=2) if options.format == "json" else _table(answer))
     return 0
 

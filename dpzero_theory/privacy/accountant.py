@@ -13,17 +13,10 @@ from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds, delta_bounds, epsilon_bounds
-from dpzero_theory.privacy.laws.concentrated import (
-    MOST_RHO,
-    concentrated_pair,
-    curve_pair,
-    direct_delta,
-    direct_epsilon,
-    summed,
-)
+from dpzero_theory.privacy.laws.concentrated import MOST_RHO, concentrated_pair, direct_delta, direct_epsilon
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import NOTHING, Cost, Curve, Law, Parts
+from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
@@ -212,8 +205,7 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
     if end == 0 and (moments := _moments(cost)):
-        curve, rho, xi = moments
-        extra.append((curve_pair(curve) if curve else concentrated_pair(rho, xi), 1))
+        extra.append((concentrated_pair(*moments), 1))
     found = []
     for parts in dict.fromkeys((cost.above, cost.below)[end]):
         counts: dict[Law, int] = {}
@@ -223,15 +215,15 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     return found
 
 
-def _moments(cost: Cost, square: float = 0.0) -> tuple[Curve, float, float] | None:
-    """The arguments with which `concentrated.direct_delta` bounds the steps of which only moments are known, and plain
-    Gaussian releases beside them; None if there are no such steps."""
-    if not (any(cost.zcdp) or cost.renyi):
+def _moments(cost: Cost, square: float = 0.0) -> tuple[float, float] | None:
+    """The rho and xi of the zCDP steps of a cost, with those of plain Gaussian releases of this mu^2 beside them; None
+    if there are no such steps."""
+    if not any(cost.zcdp):
         return None
     rho, xi = cost.zcdp[0] + square / 2, cost.zcdp[1]
     if not rho <= MOST_RHO:
         raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
-    return summed(cost.renyi, rho, xi) if cost.renyi else (), rho, xi
+    return rho, xi
 
 
 def _plain_delta(epsilon: float, square: float) -> float:

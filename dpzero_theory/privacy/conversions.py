@@ -1,10 +1,9 @@
-"""The privacy of a history in other notions: the trade-off curve of f-DP, Renyi, zero-concentrated and Gaussian DP.
+"""The privacy of a history in other notions: the trade-off curve of f-DP, Renyi and Gaussian DP.
 
 The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
 The others are for results that are stated in them. They hold less: whoever converts them back to (epsilon, delta) needs
-more noise for the same guarantee. A statement of somebody else's is part of a history by `stated.concentrated` or
-`stated.renyi`, and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under
-replace-one).
+more noise for the same guarantee. A zCDP statement of somebody else's is part of a history by `stated.concentrated`,
+and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under replace-one).
 """
 
 import math
@@ -12,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri_exp
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
@@ -20,21 +18,15 @@ from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.grid import Parts
 from dpzero_theory.privacy.laws.arithmetic import log_sum
-from dpzero_theory.privacy.laws.concentrated import log_moment
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
 from dpzero_theory.privacy.laws.law import ByChance, Cost, Law
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
-from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FixedOrder, RandomAllocation, Shuffled, TruncatedPoisson
-from dpzero_theory.privacy.stated import Stated
+from dpzero_theory.privacy.sampling import RandomAllocation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _MOMENT_ROUNDING = 1e-14
 """A bound on the relative rounding error that a few sums and logarithms add to the upper end of a Renyi divergence."""
-_CLOSED_ROUNDING = 1e-9
-"""The share by which the ends of rho are moved outwards, to cover rounding errors: they are sums of closed forms, with
-relative errors of less than 1e-12."""
 _LARGEST_LOG = 700.0
 """The largest logarithm whose exponential is taken: e^700 is a float, and is treated as infinite."""
 
@@ -53,8 +45,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     the upper end, which is the one to rely on.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or with a statement of
-            their own (`stated.concentrated`, `stated.renyi`), which counts in the upper end.
+        history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or zCDP statements
+            (`stated.concentrated`), which count in the upper end.
         order: a > 1.
 
     Returns:
@@ -62,8 +54,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 
     Raises:
         ValueError: an argument outside its range; steps of other kinds than those above, or of several relations; an
-            order so large, for the noise, that the divergence needs too many quadrature nodes, or above the largest one
-            that a step states.
+            order so large, for the noise, that the divergence needs too many quadrature nodes.
     """
     a = check.real("order", order, above=1)
     made = steps_of(history)
@@ -72,12 +63,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     closed = True
     for release in made:
         law, known = MECHANISMS[release.mechanism], release.cost()
-        if any(known.zcdp) or known.renyi:
-            moment = sum(log_moment(curve, a - 1) for curve in known.renyi) / (a - 1)
-            if moment == math.inf:
-                most = min(curve[-1][0] for curve in known.renyi) + 1
-                raise ValueError(f"order must be at most {most:g}, the largest that is stated; got {order!r}")
-            upper += moment + known.zcdp[1] + a * known.zcdp[0]
+        if any(known.zcdp):
+            upper += known.zcdp[1] + a * known.zcdp[0]
             continue
         if not isinstance(law, Gaussian | DiscreteGaussian):
             raise ValueError(f"history must have Gaussian noise only; got mechanism {release.mechanism}")
@@ -123,105 +110,26 @@ def _moment(law: Law, t: float) -> tuple[float, float]:
         raise ValueError(f"order must be smaller for a divergence at {noise} to be known; got {t + 1!r}") from None
 
 
-def zcdp_of_history(history: Steps) -> Bracket:
-    """Zero-concentrated differential privacy: a bracket of the least rho with which a history is rho-zCDP.
+def gdp_of_history(history: Steps) -> float:
+    """Gaussian differential privacy: a mu with which a history of continuous Gaussian noise is certified to be mu-GDP.
 
-    That is the least rho for which the Renyi divergences of every order a > 1 are at most rho a, in both directions
-    (Bun and Steinke, arXiv 1605.02635). Gaussian noise, continuous or on a lattice (Canonne, Kamath and Steinke, arXiv
-    2004.00010, theorem 4), has rho = mu^2/2 with mu the root of the sum over the batches that may hold a record of
-    (change of the sum over noise)^2. Sampling does not lower it: in the limit of large a the batches that hold the
-    record are all that counts. Steps with pure epsilon e count as min(e^2/2, e), and zCDP statements as xi + rho.
-
-    Args:
-        history: steps, such as `step * 1000`, all with one relation.
-
-    Returns:
-        A bracket with value = upper, which is certified. Its ends agree for Gaussian noise unless a record that is
-        replaced is sampled, or batches are of fixed size, truncated or an allocation to several steps.
-
-    Raises:
-        ValueError: the history has steps for which no finite rho is known, such as (epsilon, delta)-private ones.
-    """
-    return _added(history, "rho")
-
-
-def gdp_of_history(history: Steps) -> Bracket:
-    """Gaussian differential privacy: a bracket of the least mu with which a history is mu-GDP.
-
-    Gaussian noise has the mu of `zcdp_of_history`, which sampling does not lower either. A step with pure epsilon e is
-    mu-GDP with mu = -2 Phi^{-1}(1/(1 + e^e)), because the trade-off curve of mu-GDP is convex and passes through the
-    corner of the step's. Squares of mu add up (Dong, Roth and Su, Corollary 3.3).
+    mu^2 is the sum over the batches that may hold a record of (change of the sum over noise)^2, rounded up; squares add
+    up (Dong, Roth and Su, Corollary 3.3). Sampling does not lower it: at large orders the batches that hold the record
+    are all that counts. The history is (mu^2/2)-zCDP as well: its Renyi divergence of every order a is at most a mu^2/2
+    (Bun and Steinke, arXiv 1605.02635).
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
 
-    Returns:
-        A bracket with value = upper, which is certified: at every epsilon the history's delta is at most that of
-        upper-GDP (`gaussian.delta_from_gdp`). Its lower end is sqrt(2 rho), with rho the lower end of
-        `zcdp_of_history`.
-
     Raises:
-        ValueError: the history has steps for which no mu is known: (epsilon, delta)-private and zCDP ones, a user's own
-            distribution, noise that is Gaussian on a lattice.
+        ValueError: the history has steps for which no mu is known, such as noise on a lattice, or (epsilon,
+            delta)-private steps.
     """
-    halves = _added(history, "mu")
-    lower, upper = math.sqrt(2 * halves.lower), math.sqrt(2 * halves.upper)
-    return Bracket(lower, upper, upper, halves.method)
-
-
-def _added(history: Steps, notion: str) -> Bracket:
-    """The bracket of the least rho with which a history is rho-zCDP. For the notion "mu" it is the bracket of mu^2/2
-    instead, with mu the least one with which the history is mu-GDP.
-
-    notion: "rho" or "mu". The lower end is the limit of D_a/a at a = 1 or at large a, whichever is larger, where D_a is
-    the Renyi divergence of order a.
-    """
-    made = steps_of(history)
-    cost_of(made)
-    near, far, above = zip((0.0, 0.0, 0.0), *(_bounds(r, notion) for r in made), strict=True)
-    lower = max(math.fsum(near), math.fsum(far)) * (1 - _CLOSED_ROUNDING)
-    upper = math.fsum(above) * (1 + _CLOSED_ROUNDING)
-    return Bracket(lower, upper, upper, "closed form")
-
-
-def _bounds(release: Step, notion: str) -> tuple[float, float, float]:
-    """Return two lower bounds on what these releases add to rho, from the Renyi divergence of order 1 and from that of
-    large orders, and an upper bound. For the notion "mu" the upper bound is on mu^2/2 instead. Raises ValueError where
-    there is none."""
-    law, r = MECHANISMS[release.mechanism], release
-    if r.mechanism == "gaussian" or (isinstance(law, DiscreteGaussian) and notion == "rho"):
-        kind, square = r.sampling, r.noise**-2
-        plain = kind.sample_rate == 1 or isinstance(kind, FixedOrder)
-        moved = 2 if kind.refilled and r.relation is not Relation.ZERO_OUT else r.relation.sensitivity
-        high = kind.uses(r.steps) * moved**2 * square
-        # With q < 1 the most telling outputs with one record come, under the other data set, from batches that hold
-        # neither of the two records; so the lower end is that of a distance of one clip, or of two where another
-        # record takes the place.
-        low = high if plain else kind.uses(r.steps) * square * (4 if kind.refilled and moved == 2 else 1)
-        if isinstance(kind, Shuffled) and kind.sample_rate < 1:
-            low = 0.0
-        if isinstance(kind, TruncatedPoisson):
-            high *= (2 / moved) ** 2 if r.relation is not Relation.ZERO_OUT else 1
-        if isinstance(kind, RandomAllocation):
-            low = min(high, -(-r.steps // kind.epoch) * square)
-        return (low / 2 if plain else 0.0), low / 2, high / 2
-    family = law.family if isinstance(law, Stated) else ""
-    if family == "gaussian-mixture" and isinstance(law, Stated):
-        (scatter,), *shifts = law.numbers
-        square = r.steps * (shifts[-1][0] / scatter) ** 2
-        return 0.0, square / 2, square / 2 * r.relation.sensitivity**2
-    cost = r.cost()
-    if any(cost.zcdp) and notion == "rho":
-        return 0.0, 0.0, sum(cost.zcdp)
-    pure = cost.pure[0] / r.steps
-    if isinstance(law, DiscreteGaussian) or pure == math.inf:
-        rule = f"history must have steps of which a finite {notion} is known (Gaussian or Laplace noise, pure epsilon)"
-        raise ValueError(f"{rule}; got mechanism {law.name}")
-    known = pure + math.expm1(-pure) if r.mechanism == "laplace" and r.sampling.sample_rate == 1 else 0.0
-    if notion == "rho":
-        return r.steps * known, 0.0, r.steps * min(pure * pure / 2, pure)
-    mu = -2 * float(ndtri_exp(-pure - math.log1p(math.exp(-pure))))
-    return r.steps * known, 0.0, r.steps * mu * mu / 2
+    cost = cost_of(steps_of(history))
+    if cost.unamplified == math.inf or cost.ratio:
+        names = ", ".join(dict.fromkeys(part.mechanism for part in steps_of(history) if part.mechanism != "gaussian"))
+        raise ValueError(f"history must have continuous Gaussian noise only; got mechanism {names}")
+    return math.sqrt(cost.unamplified) * (1 + _MOMENT_ROUNDING)
 
 
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:

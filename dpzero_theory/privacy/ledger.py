@@ -31,10 +31,16 @@ from typing import Any, Self, Unpack
 from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
-from dpzero_theory.privacy.accountant import epsilon_beside
+from dpzero_theory.privacy.accountant import epsilon_beside, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.step import Step, Words, step_of
-from dpzero_theory.privacy.stopping import ANY, claimed
 
+STOPPING = {
+    "any": "any: it may stop at any time, also because of what it released; so epsilon of the whole plan is claimed",
+    "fixed": "fixed: the number of steps was chosen without looking at what was released; epsilon of those paid for is"
+    " claimed",
+}
+"""What a run may do under each setting `stopping`, and what it claims."""
 _FORMAT = "dpzero-run-2"
 _SCHEMA = """
 CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -152,6 +158,29 @@ class Account:
     def spent(self) -> int:
         """The number of releases that are paid for."""
         return self.spends[-1].release + self.spends[-1].count if self.spends else 0
+
+
+def counted(spent: int, steps: int, delta: float, stopping: str = "any") -> int:
+    """Return the number of releases whose epsilon at `delta` a run may claim, after `spent` of the plan's `steps`.
+
+    stopping: how the run may be stopped. "any": also because of what it has released. Stopping where the releases
+    happen to tell much makes telling outcomes likelier than the delta of so many releases allows, so the whole plan
+    counts: what was not released could have been released and ignored. "fixed": whoever runs it promises that the
+    number of steps depends on nothing that was released, and those that are paid for count. Raises ValueError for
+    another word.
+    """
+    choice("stopping", stopping, STOPPING)
+    # At delta = 0 no loss ever exceeds the epsilon of the releases made, wherever the run stops.
+    return spent if stopping == "fixed" or not spent or delta == 0 else steps
+
+
+def claimed(step: Step, spent: int, steps: int, delta: float, stopping: str = "any") -> Bracket:
+    """Return a bracket of the epsilon at `delta` that a run may claim; `upper` is the number to state.
+
+    step: one of its releases. The other arguments are those of `counted`.
+    """
+    count = counted(spent, steps, delta, stopping)
+    return epsilon_of_history(step * count if count else [], delta)
 
 
 class Ledger(AbstractContextManager["Ledger"]):
@@ -350,11 +379,11 @@ class Ledger(AbstractContextManager["Ledger"]):
         """How many releases of the plan may still be made."""
         return self.account.steps - self._spent
 
-    def epsilon(self, stopping: str = ANY) -> float:
+    def epsilon(self, stopping: str = "any") -> float:
         """Return a certified upper bound on epsilon, at target_delta, of what was spent.
 
         stopping: "any" if the releases may end because of what they show; then it is that of the whole plan once a
-            release is spent. "fixed" if their number does not depend on that (`privacy.stopping`).
+            release is spent. "fixed" if their number does not depend on that (`counted`).
         """
         account, delta = self.account, self.account.target_delta
         planned = epsilon_beside([self.settings.release(account.steps)], delta, account.target_epsilon)

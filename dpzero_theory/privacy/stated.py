@@ -1,7 +1,7 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private, zCDP and RDP steps, mixtures of
-Gaussians, randomised response, and steps with a privacy-loss distribution of the user's own.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, randomised response, and
+mixtures of Gaussians.
 
-    history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), randomised_response(4, 0.7, steps=10)]
+    history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), concentrated(0.1, relation="add-remove")]
     epsilon_of_history(history, delta=1e-5)
 
 Their privacy losses are composed with all others, so the history costs less than the sum of the parts' epsilons. No
@@ -12,14 +12,12 @@ and each may depend on what was released before.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
@@ -32,11 +30,8 @@ from dpzero_theory.privacy.step import Step
 
 _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step that a user may state."""
-_MOST_ORDERS, _LARGEST_ORDER, _LARGEST_DIVERGENCE = 1000, 1e4, 1e4
-"""The most orders of a curve of Renyi divergences, the largest order, and the largest divergence of one step."""
-_TOTAL_ERROR, _ERROR = 1e-9, 1e-13
-"""The absolute amount by which the probabilities that a user gives may sum to more than 1, and those of a mixture also
-to less than 1; and a bound on the relative rounding error of one of them."""
+_TOTAL_ERROR = 1e-9
+"""The absolute amount by which the probabilities of a mixture may sum to less or more than 1."""
 _KNOWN: dict[str, "Stated"] = {}
 """The mechanisms that were stated in this process, by their names."""
 
@@ -45,7 +40,7 @@ class Stated(Mechanism):
     """A mechanism of which only its cost is known.
 
     Args:
-        name: its name, which begins with its family and a colon.
+        family: what kind of statement it is.
         numbers: what was stated.
         known: the cost of equal steps with it, for data sets that differ in one record.
         relation: the only relation for which it is known, or None.
@@ -58,10 +53,15 @@ class Stated(Mechanism):
     samplings = ("full",)
 
     def __init__(
-        self, name: str, numbers: tuple[Any, ...], known: Callable[[Made], Cost], relation: Relation | None = None
+        self, family: str, numbers: tuple[Any, ...], known: Callable[[Made], Cost], relation: Relation | None = None
     ) -> None:
-        self.name, self.numbers, self._known, self._relation = name, numbers, known, relation
-        self.family = name.partition(":")[0]
+        self.family, self.numbers, self._known, self._relation = family, numbers, known, relation
+        self.name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
+
+    def steps(self, count: int, relation: str) -> Step:
+        """So many steps with this mechanism."""
+        _KNOWN[self.name] = self
+        return Step(1.0, FullBatch(), Relation(relation), self.name, steps=count)
 
     def require(self, step: Made) -> None:
         super().require(step)
@@ -79,30 +79,18 @@ class Stated(Mechanism):
         raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
 
 
-def _named(family: str) -> None:
+def _member(family: str) -> Callable[[str], Mechanism]:
     def member(arguments: str) -> Mechanism:
         name = f"{family}:{arguments}"
         if name not in _KNOWN:
             raise ValueError(f"mechanism must be stated in this process, by privacy.stated; got {name!r}")
         return _KNOWN[name]
 
-    MECHANISMS.register_family(family, member, listed=False)
+    return member
 
 
-for _family in ("approximate", "zcdp", "rdp", "gaussian-mixture", "randomised-response", "own"):
-    _named(_family)
-
-
-def _stated(law: Stated, steps: int, relation: str) -> Step:
-    known = _KNOWN.setdefault(law.name, law)
-    if not all(np.array_equal(one, other) for one, other in zip(known.numbers, law.numbers, strict=True)):
-        name = law.name.partition(":")[2]
-        raise ValueError(f"name must stand for one distribution in a process; got {name!r} with another one")
-    return Step(1.0, FullBatch(), Relation(relation), law.name, steps=steps)
-
-
-def _words(*parts: tuple[float, ...]) -> str:
-    return ";".join(",".join(map(repr, part)) for part in parts)
+for _family in ("approximate", "zcdp", "gaussian-mixture", "randomised-response"):
+    MECHANISMS.register_family(_family, _member(_family), listed=False)
 
 
 def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
@@ -152,7 +140,7 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     def known(step: Made) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(math.inf if d else step.steps * e, 0.0))
 
-    return _stated(Stated("approximate:" + _words((e, d)), (e, d), known), steps, relation)
+    return Stated("approximate", (e, d), known).steps(steps, relation)
 
 
 def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Step:
@@ -173,43 +161,7 @@ def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) 
     """
     r = check.real("rho", rho, at_least=LEAST_RHO, at_most=MOST_RHO)
     x = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
-    law = Stated("zcdp:" + _words((r, x)), (r, x), lambda step: Cost(zcdp=(step.steps * r, step.steps * x)))
-    return _stated(law, steps, relation)
-
-
-def renyi(orders: Sequence[float], divergences: Sequence[float], *, steps: int = 1, relation: str) -> Step:
-    """Return steps of which Renyi differential privacy is known at some orders, as part of a history.
-
-    Args:
-        orders: the orders a, rising, in (1, 10^4], at most 1,000.
-        divergences: for each order an upper bound on the Renyi divergence of one step, in (0, 10^4], between any two
-            neighbouring data sets in both directions.
-        steps: their number, >= 1. The divergences of equal order of all such steps of a history add up; between two
-            orders, (a - 1) times the divergence is taken from the straight line between them, an upper bound.
-        relation: which data sets are neighbours in that statement; it must be the history's.
-
-    Returns:
-        Steps whose cost is a bound that holds for every such mechanism (Canonne, Kamath and Steinke, arXiv 2004.00010,
-        proposition 12). Lower ends count these steps as nothing.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-    if not 1 <= len(orders) <= _MOST_ORDERS:
-        raise ValueError(f"orders must be from 1 to {_MOST_ORDERS:,} numbers; got {len(orders)}")
-    if len(orders) != len(divergences):
-        raise ValueError(f"divergences must be as many as the {len(orders)} orders; got {len(divergences)}")
-    a = [check.real("orders", order, above=1, at_most=_LARGEST_ORDER) for order in orders]
-    if any(second <= first for first, second in pairwise(a)):
-        raise ValueError(f"orders must rise; got {', '.join(f'{order:g}' for order in a)}")
-    costs = [check.real("divergences", cost, above=0, at_most=_LARGEST_DIVERGENCE) for cost in divergences]
-    # The divergence rises with the order, so that a bound at a larger order holds at the smaller ones too.
-    curve = tuple(zip(a, list(accumulate(reversed(costs), min))[::-1], strict=True))
-
-    def known(step: Made) -> Cost:
-        return Cost(renyi=(tuple((order - 1, step.steps * (order - 1) * cost) for order, cost in curve),))
-
-    return _stated(Stated("rdp:" + _words(*curve), curve, known), steps, relation)
+    return Stated("zcdp", (r, x), lambda step: Cost(zcdp=(step.steps * r, step.steps * x))).steps(steps, relation)
 
 
 def gaussian_mixture(
@@ -266,7 +218,7 @@ def gaussian_mixture(
         law = tuple((each / largest, math.log(share)) for each, share in shifts)
         return Cost.of(*mixture_pairs(s / largest, law, replaced=step.relation.replaces), count=step.steps)
 
-    return _stated(Stated("gaussian-mixture:" + _words((s,), *shifts), ((s,), *shifts), known), steps, relation)
+    return Stated("gaussian-mixture", (s, *shifts), known).steps(steps, relation)
 
 
 def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Step:
@@ -291,47 +243,5 @@ def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Ste
     def known(step: Made) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(step.steps * e, 0.0))
 
-    law = Stated("randomised-response:" + _words((k, own)), (k, own), known, Relation.REPLACE_ONE)
-    return _stated(law, steps, str(Relation.REPLACE_ONE))
-
-
-def own_distribution(name: str, losses: ArrayLike, probabilities: ArrayLike, *, steps: int = 1, relation: str) -> Step:
-    """Return steps with a privacy-loss distribution of your own, as part of a history.
-
-    Args:
-        name: a name without spaces. Within a process one name stands for one distribution.
-        losses: the values l of the privacy loss log(P/Q) of a pair (P, Q) that dominates one step, in [-100, 100].
-        probabilities: those of these losses under P, above 0, as many as `losses`. They sum to at most 1; what they
-            lack has an infinite loss. Under Q the loss l has the probability p e^-l; these sum to at most 1 too, and
-            what they lack has an infinite loss in the other direction.
-        steps: their number, >= 1.
-        relation: which data sets are neighbours; it must be the history's. The pair is for one order of the two, and
-            (Q, P) for the other.
-
-    Returns:
-        Steps whose lower ends are 0, because a pair that dominates need not be attained.
-
-    Raises:
-        ValueError: an argument outside its range; a name that already stands for another distribution.
-    """
-    if not isinstance(name, str) or not name or " " in name:
-        raise ValueError(f"name must be a name without spaces; got {name!r}")
-    reach = {"at_least": -_LARGEST_EPSILON, "at_most": _LARGEST_EPSILON}
-    loss = check.real_array("losses", np.asarray(losses, dtype=float), **reach)
-    p = check.real_array("probabilities", np.asarray(probabilities, dtype=float), above=0, at_most=1)
-    if loss.ndim != 1 or loss.shape != p.shape or not len(loss):
-        raise ValueError(f"losses and probabilities must be equally many numbers; got {loss.shape} and {p.shape}")
-    order = np.argsort(loss, kind="stable")
-    loss, p = loss[order], p[order]
-    q = p * np.exp(-loss)
-    for law, total in (("P", math.fsum(p)), ("Q", math.fsum(q))):
-        if not total <= 1 + _TOTAL_ERROR:
-            raise ValueError(f"probabilities must sum to at most 1 under {law}; got {total!r}")
-
-    def one(at: Array, mass: Array) -> FinitePair:
-        lost, nothing = max(1 - math.fsum(mass), 0.0), np.ones(1)
-        return FinitePair(np.nextafter(at, np.inf), mass * (1 + _ERROR), lost, nothing, nothing)
-
-    first, second = one(loss, p), one(-loss[::-1], q[::-1])
-    known = Stated(f"own:{name}", (loss, p), lambda step: Cost.of(first, second, count=step.steps))
-    return _stated(known, steps, relation)
+    law = Stated("randomised-response", (k, own), known, Relation.REPLACE_ONE)
+    return law.steps(steps, str(Relation.REPLACE_ONE))

@@ -13,7 +13,6 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.stopping import stopping_curve
 from tests.optim.small import BUDGET, STEP, plan, private
 
 DELTA = BUDGET["target_delta"]
@@ -79,24 +78,6 @@ def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> 
     assert "without looking" in statement.facts["stopping"]
     with pytest.raises(ValueError, match="stopping must be that of the run that is resumed, 'fixed'; got 'any'"):
         private(tmp_path, resume=True)  # afterwards it is too late to say
-
-
-def test_planned_looks_claim_the_curve_that_is_safe_to_stop_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Noise is a little larger, so that the curve ends at the target. A run claims what the next look has."""
-    claimed = stopped(tmp_path, stopping="looks:2")
-    chosen = plan(stopping="looks:2")
-    curve = stopping_curve(chosen.step, STEP["steps"], 2, DELTA)
-    assert claimed == curve.at(3) == curve.at(4) < curve.epsilons[-1] <= BUDGET["target_epsilon"]
-    assert claimed > epsilon_of_history(chosen.step * 4, DELTA).upper
-    assert chosen.noise_multiplier > plan().noise_multiplier
-    assert chosen.claimed(8, DELTA).upper == pytest.approx(BUDGET["target_epsilon"], rel=2e-3)
-    found = stated(tmp_path, capsys)
-    assert found["statement"] == found["verify"] == found["json"] == claimed
-    assert found["runs"] == chosen.epsilon(DELTA).upper
-    statement = statement_of_folder(tmp_path)
-    assert "a curve that is safe to stop at" in statement.facts["stopping"]
 
 
 def test_runs_together_count_their_plans_and_must_be_planned(tmp_path: Path) -> None:

@@ -187,15 +187,6 @@ def test_as_a_program():
     assert "--sampling" in run.stderr
 
 
-def test_compare(capsys, monkeypatch):
-    monkeypatch.setattr("dpzero_theory.privacy.__main__.ACCOUNTANTS", ["dp-accounting RDP", "Opacus RDP"])
-    found = answer(capsys, [*MINI, "--compare"])
-    rows = {row["accountant"]: row for row in found["compare"]}
-    assert rows["dp-accounting RDP"]["value"] > 1.05 * found["noise_multiplier"]
-    assert rows["Opacus RDP"]["status"] in ("ok", "not installed: pip install 'dpzero-theory[compare]'")
-    assert "add-remove" in said(capsys, [*TARGET, "--compare"])
-
-
 def test_groups_from_the_command_line(capsys):
     """With --group 3, for a user's three records, epsilon is at most six times that of one record, and the other
     answers of the command ask the same question."""

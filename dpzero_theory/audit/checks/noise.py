@@ -44,7 +44,7 @@ _MEND_SIZE = (
 _MEND_NEW = (
     "draw new noise for every step, every coordinate and every run from a generator with the entropy of a key; never"
     " seed or copy the generator in a loop, and take no noise from a table (noise that is correlated on purpose, as in"
-    " DP-FTRL and BandMF, is not audited here; privacy.matrix says what it costs)"
+    " DP-FTRL and BandMF, is not audited here)"
 )
 _STEP_SIZE = (
     "; here releases are computed from weights, as if every step had the setting step_size: if it has not, since it"

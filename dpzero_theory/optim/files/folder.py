@@ -29,7 +29,6 @@ from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.step import Step
-from dpzero_theory.privacy.stopping import FIXED
 
 KEY = "data.key"
 OF_TRAINER = "_dpzero"
@@ -231,7 +230,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
                 payments[run, release].add(spend.check)
         for release, sums in records:
             shown[run, release].add(sums)
-    counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != FIXED else 0 for run in plans}
+    counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != "fixed" else 0 for run in plans}
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
         sampling = plans[run].sampling

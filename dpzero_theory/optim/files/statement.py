@@ -18,10 +18,9 @@ from dpzero_theory.optim.weights.groups import described
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.ledger import Account, Settings
+from dpzero_theory.privacy.ledger import STOPPING, Account, Settings, counted
 from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Step
-from dpzero_theory.privacy.stopping import counted, looks_of, meaning
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """The values of delta for which a statement gives epsilon, beside the delta of the run's budget."""
@@ -182,7 +181,7 @@ def statement(content: Content) -> Statement:
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} recorded",
-        "stopping": meaning(plan.stopping),
+        "stopping": STOPPING[plan.stopping],
         "directions": f"{plan.direction}, {plan.directions_per_step} a step",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
         "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
@@ -196,8 +195,6 @@ def statement(content: Content) -> Statement:
         Cost(d, _cost(settings, count, d), _cost(settings, account.steps, d))
         for d, count in zip(deltas, counts, strict=True)
     ]
-    if looks_of(plan.stopping):  # at the target's delta alone, since each curve takes seconds
-        costs[0] = Cost(costs[0].delta, *(plan.claimed(count, costs[0].delta) for count in (account.spent, plan.steps)))
     history = (settings.release(counts[0]),) if counts[0] else ()
     return Statement(
         {name: printable(value) for name, value in facts.items()},

@@ -7,7 +7,7 @@
                      smoothing=1e-3, relation="add-remove", sampling="poisson"),
     )
     trainer.train()                                # resume_from_checkpoint=True after an interruption
-    trainer.run.get_epsilon(1e-5)                  # what may be claimed: `privacy.stopping`
+    trainer.run.get_epsilon(1e-5)                  # what may be claimed
 
     trainer = privatize(ClassOfOthers(...), private=dict(...))   # for a Trainer of any class
 

@@ -215,7 +215,7 @@ def _noise(dp: Any, release: Step) -> Any:
             categories, truth = law.numbers
             return dp.dp_event.RandomizedResponseDpEvent((1 - truth) * categories / (categories - 1), categories)
         if law.family == "gaussian-mixture":
-            (scatter,), *shifts = law.numbers
+            scatter, *shifts = law.numbers
             return dp.dp_event.MixtureOfGaussiansDpEvent(scatter, *map(list, zip(*shifts, strict=True)))
         if law.family == "zcdp":
             return dp.dp_event.ZCDpEvent(*law.numbers)

@@ -10,21 +10,16 @@ because (1 - e^{-y})_+ <= c(t) e^{t y} (Canonne, Kamath and Steinke, arXiv 2004.
 of order 1 is at most k = xi + rho, so that delta(0), the total variation, is at most sqrt(k/2) (Pinsker) and at most
 sqrt(1 - e^{-k}) (Bretagnolle and Huber). As delta is a convex function of e^epsilon, straight lines between these
 bounds are a bound too, and they are the divergences of a finite pair (`finite.region`).
-
-Where the divergence is bounded at some orders only, the same holds with K(t) in place of t (xi + rho (1 + t)), where
-K(t) bounds t times the divergence of order 1 + t. For a pair of laws that product is the log moment of the privacy
-loss, which is convex in t and 0 at t = 0; so between given orders K is a straight line.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.finite import FinitePair, Profile, region
-from dpzero_theory.privacy.laws.law import Curve
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0
 """The least and the largest rho of which pairs are made. With less the ratios e^l of neighbouring losses l differ too
@@ -37,12 +32,6 @@ _LOSSES, _ORDERS = 2000, 1200
 _MARGIN = 1e-9
 """A bound on the relative rounding error of the pair's divergences: 1e-16 over the share by which neighbouring ratios
 e^l differ, which is at least 8e-7."""
-
-
-_MANY = 1500
-"""Of the losses for a curve of divergences so many are equally spaced up to where delta is below `_LOG_NEAR`, the
-others beyond."""
-_LOG_NEAR = 60.0
 
 
 @lru_cache(maxsize=16)
@@ -63,22 +52,6 @@ def concentrated_pair(rho: float, xi: float) -> FinitePair:
     return _dominating(loss, log_delta, xi + rho)
 
 
-@lru_cache(maxsize=16)
-def curve_pair(curve: Curve) -> FinitePair:
-    """The pair that dominates every release with the Renyi divergences of `curve`, the same in both directions. Its
-    pair below is one outcome, so that lower ends of delta are 0. The largest t is at most 10^4."""
-    most, cost = curve[-1]
-    reach = [min(max(cost + level, 1e-3) / most, _LARGEST_LOSS) for level in (_LOG_NEAR, _LOG_LEAST)]
-    loss = np.linspace(0.0, reach[0], _MANY)
-    if reach[1] > reach[0]:
-        loss = np.concatenate([loss, np.linspace(reach[0], reach[1], _LOSSES - _MANY + 1)[1:]])
-    log_delta = np.full(len(loss), np.inf)
-    for t in np.union1d(np.geomspace(1e-7 * most, most, _ORDERS)[:-1], [t for t, _ in curve]):
-        log_c = -t * math.log1p(1 / t) - math.log1p(t)
-        log_delta = np.minimum(log_delta, log_moment(curve, float(t)) - t * loss + log_c)
-    return _dominating(loss, log_delta, min(moment / t for t, moment in curve))
-
-
 def _dominating(loss: Array, log_delta: Array, near: float) -> FinitePair:
     """The pair whose delta at each of the losses is at most e^log_delta, and at 0 also at most what a divergence of
     order 1 of `near` allows."""
@@ -97,48 +70,26 @@ def _variation(near: float) -> float:
     return min(math.sqrt(near / 2), math.sqrt(-math.expm1(-near)))
 
 
-def log_moment(curve: Curve, t: float) -> float:
-    """An upper bound on t times the Renyi divergence of order 1 + t, from those of `curve`; infinite beyond its largest
-    t."""
-    before, below = 0.0, 0.0
-    for at, moment in curve:
-        if t <= at:
-            return (below + (moment - below) * (t - before) / (at - before)) * (1 + 1e-14)
-        before, below = at, moment
-    return math.inf
+def direct_delta(rho: float, xi: float, epsilon: float) -> float:
+    """The first bound above on delta(epsilon) of (xi, rho)-zCDP releases, and at most what holds for delta(0)."""
+    log_delta = _least(rho, xi, lambda t, moment: moment - t * epsilon)
+    return min(math.exp(min(log_delta, 0.0)), _variation(xi + rho) * (1 + 1e-15))
 
 
-def summed(curves: Sequence[Curve], rho: float, xi: float) -> Curve:
-    """The curve of releases with the curves `curves`, one after another, and with others that are together (xi,
-    rho)-zCDP. It ends at the smallest of the largest t."""
-    most = min(curve[-1][0] for curve in curves)
-    orders = sorted({t for curve in curves for t, _ in curve if t <= most})
-    return tuple((t, math.fsum(log_moment(curve, t) for curve in curves) + t * (xi + rho * (1 + t))) for t in orders)
-
-
-def direct_delta(curve: Curve, rho: float, xi: float, epsilon: float) -> float:
-    """The first bound above on delta(epsilon), of releases with the curve `curve` or, without one, (xi, rho)-zCDP."""
-    near = min((moment / t for t, moment in curve), default=xi + rho)
-    log_delta = _least(curve, rho, xi, lambda t, moment: moment - t * epsilon)
-    return min(math.exp(min(log_delta, 0.0)), _variation(near) * (1 + 1e-15))
-
-
-def direct_epsilon(curve: Curve, rho: float, xi: float, delta: float) -> float:
+def direct_epsilon(rho: float, xi: float, delta: float) -> float:
     """The least epsilon >= 0 at which `direct_delta` is at most delta."""
     log_delta = math.log(delta)
-    return max(_least(curve, rho, xi, lambda t, moment: (moment - log_delta) / t), 0.0)
+    return max(_least(rho, xi, lambda t, moment: (moment - log_delta) / t), 0.0)
 
 
-def _least(curve: Curve, rho: float, xi: float, value: Callable[[Array, Array], Array]) -> float:
-    """The least value(t, K(t) + log c(t)) that is found; each t gives a bound."""
-    most = curve[-1][0] if curve else 1e7
-    taus = np.union1d(np.geomspace(min(1e-6, 1e-3 * most), most, 3000)[:-1], [t for t, _ in curve] or [most])
-    least = math.inf
+def _least(rho: float, xi: float, value: Callable[[Array, Array], Array]) -> float:
+    """The least value(t, t (xi + rho (1 + t)) + log c(t)) that is found; each t gives a bound."""
+    taus, least = np.geomspace(1e-6, 1e7, 3000), math.inf
     for _ in range(2):
-        moment = np.array([log_moment(curve, float(t)) for t in taus]) if curve else taus * (xi + rho * (1 + taus))
+        moment = taus * (xi + rho * (1 + taus))
         log_c = -taus * np.log1p(1 / taus) - np.log1p(taus)
         found = value(taus, moment + log_c + 1e-14 * (1 + moment - log_c))
         best = int(np.argmin(found))
         least = min(least, float(found[best]))
-        taus = np.minimum(taus[best] * np.geomspace(0.98, 1.02, 301), most)
+        taus = taus[best] * np.geomspace(0.98, 1.02, 301)
     return least + 1e-13 * abs(least)

@@ -144,9 +144,6 @@ Parts = tuple[tuple[Law, int], ...]
 """A composition: the law of one release of each kind, with the number of such releases."""
 Directions = tuple[Parts, Parts]
 """Compositions for the two orders of neighbouring data sets: first with the record under P, then under Q."""
-Curve = tuple[tuple[float, float], ...]
-"""A bound on Renyi divergences: pairs (t, K) with rising t > 0, where t times the divergence of order 1 + t is at most
-K."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,6 @@ class Cost:
         apart: the pure epsilon of steps that are in no law.
         zcdp: (rho, xi) of steps whose Renyi divergence of order a is at most xi + rho a, of which nothing else is
             known.
-        renyi: of steps of which only Renyi divergences at some orders are known, these divergences.
         unamplified: mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known.
     """
 
@@ -175,7 +171,6 @@ class Cost:
     pure: tuple[float, float] = (math.inf, 0.0)
     apart: float = 0.0
     zcdp: tuple[float, float] = (0.0, 0.0)
-    renyi: tuple[Curve, ...] = ()
     unamplified: float = math.inf
 
     @classmethod
@@ -203,14 +198,13 @@ class Cost:
             pure=(_up(self.pure[0], other.pure[0]), self.pure[1] + other.pure[1]),
             apart=self.apart + other.apart,
             zcdp=(_up(self.zcdp[0], other.zcdp[0]), _up(self.zcdp[1], other.zcdp[1])),
-            renyi=self.renyi + other.renyi,
             unamplified=_up(self.unamplified, other.unamplified),
         )
 
     @property
     def closed(self) -> bool:
         """Whether plain Gaussian releases are all that is composed."""
-        return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp) or self.renyi)
+        return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
     @property
     def method(self) -> str:
