@@ -94,7 +94,7 @@ class Claim:
         if isinstance(run, Step):
             step = run
         else:
-            step, steps, n, clip = run.settings.step, run.steps, run.n, run.clip
+            step, steps, n, clip = run.release, run.steps, run.n, run.clip
         if steps is None or n is None or clip is None:
             raise ValueError("steps, n and clip must be given with a step")
         if not step.mechanism.startswith(("gaussian", "discrete-gaussian")):

@@ -15,7 +15,7 @@ from dpzero_theory.optim.weights.groups import Given, Group, groups_of, require
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.ledger import STOPPING, Settings, claimed
+from dpzero_theory.privacy.ledger import STOPPING, claimed
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
@@ -84,7 +84,7 @@ class Plan:
                 raise ValueError(f"coordinates of step must be {numbers}, as a release has, or left out; got {given}")
             object.__setattr__(self, "step", replace(self.step, coordinates=numbers))
             check.real("noise_multiplier", self.step.noise, above=0, at_most=MOST_SCALE / rule.levels)
-            self.settings.release(self.steps)
+            replace(self.step, steps=self.steps)  # which refuses too little noise for so many
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
         for alpha in self.step_sizes:
@@ -390,20 +390,12 @@ class Plan:
         """
         return -self.step_size(release) * (self.rule.unit(self.clip, squared_norm) / self.expected_batch)
 
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings that the run's file keeps of each release. Raises ValueError for a plan without noise."""
+    @property
+    def release(self) -> Step:
+        """One release, as the accountant counts it. Raises ValueError for a plan without noise."""
         _private(self.algorithm)
-        step: Any = self.step
-        return Settings(
-            n=self.n,
-            noise_multiplier=step.noise,
-            clip=self.clip,
-            relation=step.relation,
-            sampling=step.sampling,
-            mechanism=step.mechanism,
-            coordinates=step.coordinates,
-        )
+        assert isinstance(self.step, Step)
+        return self.step
 
     def epsilon(self, delta: float) -> Bracket:
         """Return a bracket of the least epsilon for which all T releases of the plan are (epsilon, delta)-DP.
@@ -416,14 +408,14 @@ class Plan:
         Raises:
             ValueError: another delta, or a plan without noise.
         """
-        return epsilon_of_history(self.settings.release(self.steps), delta)
+        return epsilon_of_history(replace(self.release, steps=self.steps), delta)
 
     def claimed(self, spent: int, delta: float) -> Bracket:
         """Return a bracket of the epsilon that a run of the plan may claim at `delta` after `spent` paid releases.
 
         Its upper end is the one to state. It is that of the whole plan unless `stopping` says otherwise.
         """
-        return claimed(self.settings.step, spent, self.steps, delta, self.stopping)
+        return claimed(self.release, spent, self.steps, delta, self.stopping)
 
     def to_json(self) -> str:
         """Return the plan as a text from which `from_json` makes it again."""

@@ -133,7 +133,7 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
     found += [Finding(name, claimed.facts[name]) for name in ("differences", "update")]
     known = None if header.isolation in ("", *ISOLATIONS) else False
     found.append(Finding("isolation", header.isolation or "not looked at", known))
-    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {plan.settings.mechanism}"))
+    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"))
     found.append(Finding("noise on the lattice", plan.scale))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))
     made = len(content.records)

@@ -14,7 +14,7 @@ On a file system whose fsync is durable, the following is guaranteed:
 - a copy is refused, because it is another file with another inode number, unless it is opened as `moved`, which is
   counted (a cloned disk is not noticed);
 - one process writes at a time (flock on the file), and never the child of a fork;
-- settings that differ from the plan's are refused, and so is a release beyond the plan's number.
+- a release beyond the plan's number is refused.
 """
 
 import fcntl
@@ -27,13 +27,13 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self
 from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_beside, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.step import Step, Words, step_of
+from dpzero_theory.privacy.step import Step, step_of
 
 STOPPING = {
     "any": "any: it may stop at any time, also because of what it released; so epsilon of the whole plan is claimed",
@@ -41,79 +41,32 @@ STOPPING = {
     " claimed",
 }
 """What a run may do under each setting `stopping`, and what it claims."""
-_FORMAT = "dpzero-run-2"
+_FORMAT = "dpzero-run-3"
 _SCHEMA = """
 CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE releases (number INTEGER PRIMARY KEY, paid BLOB NOT NULL, sums BLOB, chain BLOB);
 """
 _CHECK = 8
 """The bytes of a hash that are kept."""
-_BUDGET = {"target_epsilon": float, "target_delta": float, "steps": int, "block": int, "settings": dict}
+_BUDGET = {"target_epsilon": float, "target_delta": float, "steps": int, "block": int, "step": dict}
 _BEGUN = {"format": str, "run": str, **_BUDGET}
 """The entries of the header, with their types; a file without a budget has none of `_BUDGET`."""
-_SETTINGS: dict[str, type] = {
-    "n": int, "sample_rate": float, "noise_multiplier": float, "clip": float, "relation": str, "sampling": str,
-    "mechanism": str, "coordinates": int,
+_STEP: dict[str, type] = {
+    "noise_multiplier": float, "sample_rate": float, "relation": str, "sampling": str, "mechanism": str,
+    "coordinates": int,
 }  # fmt: skip
-"""The entries of `Settings.words` with their types, in their order in the file."""
+"""The words of a release in the header with their types, the arguments of `step.step_of`."""
 _BUDGET_ROUNDING = 1e-9
 """The epsilon of a plan may be above the target epsilon by this share of it, because a noise multiplier from a closed
 form is rounded."""
 
 
 class LedgerError(RuntimeError):
-    """The file refuses an action: the settings are not the plan's, it is damaged, or another process writes it."""
+    """The file refuses an action: it is damaged, or another process writes it."""
 
 
 class BudgetSpentError(LedgerError):
     """No release can be paid for: every release of the plan is spent."""
-
-
-@dataclass(frozen=True, init=False)
-class Settings:
-    """The settings that every release of a plan has.
-
-    Args:
-        n: the number of records, >= 1.
-        noise_multiplier: sigma over the sensitivity, > 0.
-        clip: C > 0.
-        words: sample_rate, sampling, relation, mechanism and coordinates (`step.Words`).
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-
-    n: int
-    clip: float
-    step: Step
-
-    def __init__(self, *, n: int, noise_multiplier: float, clip: float, **words: Unpack[Words]) -> None:
-        object.__setattr__(self, "step", step_of(noise_multiplier, 1, **words))
-        object.__setattr__(self, "n", integer("n", n))
-        object.__setattr__(self, "clip", real("clip", clip, above=0.0))
-
-    def release(self, steps: int) -> Step:
-        """Return `steps` >= 1 releases with these settings. Raises ValueError for too little noise for so many."""
-        return replace(self.step, steps=steps)
-
-    @property
-    def noise_multiplier(self) -> float:
-        return self.step.noise
-
-    @property
-    def mechanism(self) -> str:
-        return self.step.mechanism
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The settings as a dictionary with the names and values that the ledger's file has."""
-        r = self.release(1)
-        values = self.n, r.sampling.sample_rate, r.noise, self.clip, str(r.relation), r.sampling.word, r.mechanism
-        return dict(zip(_SETTINGS, (*values, r.coordinates), strict=True))
-
-    def changed(self, **words: Any) -> "Settings":
-        """Return the same settings with some of `words` changed. Raises ValueError for a value outside its range."""
-        return Settings(**{**self.words, **words})
 
 
 @dataclass(frozen=True)
@@ -137,8 +90,8 @@ class Account:
         last: the hash of the last payment or record.
         records: the number and the bytes of each release that was recorded.
         spends: one entry for each payment.
-        settings, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them;
-            settings are None without a budget.
+        step, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them; the
+            step is None without a budget.
     """
 
     run: str
@@ -148,7 +101,7 @@ class Account:
     last: bytes
     records: list[tuple[int, bytes]]
     spends: tuple[Spend, ...] = ()
-    settings: Settings | None = None
+    step: Step | None = None
     steps: int = 2**62
     block: int = 1
     target_epsilon: float = 0.0
@@ -193,11 +146,11 @@ class Ledger(AbstractContextManager["Ledger"]):
     Attributes:
         path: the file.
         account: what it said when it was opened.
-        settings: the settings of the plan; without a budget there are none.
+        step: one release of the plan; without a budget there is none.
     """
 
     account: Account
-    settings: Settings
+    step: Step
     _last: bytes
     _spent: int
     _open: range
@@ -229,18 +182,18 @@ class Ledger(AbstractContextManager["Ledger"]):
         *,
         target_epsilon: float,
         target_delta: float,
-        settings: Settings,
+        step: Step,
         steps: int,
         block: int = 1,
         run: str = "",
     ) -> Self:
-        """Start a ledger for `steps` releases with `settings`, which must cost at most the target.
+        """Start a ledger for `steps` releases like `step`, which must cost at most the target.
 
         Args:
             path: the file to make, which must not exist yet.
             target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
                 noise that needs no delta.
-            settings: the settings of every release.
+            step: one release, of which every other is a copy.
             steps: T >= 1.
             block: how many releases one payment pays for. With 64 the disk is waited for once in 64 releases, and a
                 crash can waste up to 64.
@@ -251,14 +204,16 @@ class Ledger(AbstractContextManager["Ledger"]):
             FileExistsError: the file exists.
             OSError: the file cannot be written.
         """
+        drawn, kind = step.sampling, (step.mechanism, step.coordinates)
+        words = step.noise, drawn.sample_rate, str(step.relation), drawn.word, *kind
         begun: dict[str, Any] = {
             "target_epsilon": real("target_epsilon", target_epsilon, above=0.0),
             "target_delta": real("target_delta", target_delta, at_least=0.0, below=1.0),
             "steps": integer("steps", steps),
             "block": integer("block", block),
-            "settings": settings.words,
+            "step": dict(zip(_STEP, words, strict=True)),
         }
-        cost = epsilon_beside([settings.release(steps)], begun["target_delta"], begun["target_epsilon"])
+        cost = epsilon_beside(replace(step, steps=begun["steps"]), begun["target_delta"], begun["target_epsilon"])
         if not cost <= begun["target_epsilon"] * (1 + _BUDGET_ROUNDING):
             raise ValueError(
                 "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
@@ -304,23 +259,16 @@ class Ledger(AbstractContextManager["Ledger"]):
             raise LedgerError(f"{path}: another process has this file open, or another run here: close it") from None
         return cls(path, _connect(path, "rw"), lock, moved=moved)
 
-    def spend(self, settings: Settings) -> range:
+    def spend(self) -> range:
         """Pay for the next `block` releases of the plan, or for those that are left, before any of their noise is
         drawn.
-
-        Args:
-            settings: the settings that the releases will really have.
 
         Returns:
             The numbers of the releases, counted from 0 over the life of the ledger, when the payment is on disk.
 
         Raises:
-            BudgetSpentError: the plan is complete.
-            LedgerError: settings other than the plan's. In both cases nothing is written.
+            BudgetSpentError: the plan is complete, and nothing is written.
         """
-        for name, planned in self.settings.words.items() if settings != self.settings else ():
-            if settings.words[name] != planned:
-                raise LedgerError(f"{self.path}: {name} is {settings.words[name]!r}, but {planned!r} was planned")
         if not self._known:
             self._load()
         first = self._spent
@@ -351,7 +299,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             raise LedgerError(f"{self.path}: release {number} is not paid for, or was recorded before")
         chain = _check(self._last, number.to_bytes(8, "little"), sums)
         row = "UPDATE releases SET sums = ?, chain = ? WHERE number = ?"
-        if self.account.settings is None:
+        if self.account.step is None:
             row = "INSERT INTO releases (sums, chain, number, paid) VALUES (?, ?, ?, x'')"
         self._known = False
         self._write([(row, (sums, chain, number))], durable=durable)
@@ -372,7 +320,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     @property
     def history(self) -> list[Step]:
         """The releases that are spent, in the form that the accountant takes."""
-        return [self.settings.release(self._spent)] if self._spent else []
+        return [replace(self.step, steps=self._spent)] if self._spent else []
 
     @property
     def releases_left(self) -> int:
@@ -386,9 +334,9 @@ class Ledger(AbstractContextManager["Ledger"]):
             release is spent. "fixed" if their number does not depend on that (`counted`).
         """
         account, delta = self.account, self.account.target_delta
-        planned = epsilon_beside([self.settings.release(account.steps)], delta, account.target_epsilon)
+        planned = epsilon_beside(replace(self.step, steps=account.steps), delta, account.target_epsilon)
         # A part of the plan shows no more than the whole one.
-        return min(claimed(self.settings.step, self._spent, account.steps, delta, stopping).upper, planned)
+        return min(claimed(self.step, self._spent, account.steps, delta, stopping).upper, planned)
 
     def close(self) -> None:
         """Wait until everything is on disk, and give up the lock. A second call does nothing."""
@@ -403,13 +351,13 @@ class Ledger(AbstractContextManager["Ledger"]):
     def _load(self) -> None:
         """Read the file, whose rows this object then knows."""
         account = self.account = _read(self._db, self.path)
-        if account.settings is not None:
-            self.settings = account.settings
+        if account.step is not None:
+            self.step = account.step
         self._spent, self._last = account.spent, account.last
         # What may still be recorded: the releases of the last payment that come after the last record.
         recorded = account.records[-1][0] + 1 if account.records else 0
         paid = account.spends[-1].release if account.spends else 0
-        self._open = range(max(recorded, paid), account.steps if account.settings is None else account.spent)
+        self._open = range(max(recorded, paid), account.steps if account.step is None else account.spent)
         self._known = True
 
     def _write(self, rows: Iterable[tuple[str, Sequence[object]]], *, durable: bool = True) -> None:
@@ -473,7 +421,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
             raise ValueError("its header does not match its check")
         begun = entries("the header", json.loads(text), _BEGUN, _BUDGET)
         choice("format", begun["format"], (_FORMAT,))
-        settings = Settings(**entries("settings", begun["settings"], _SETTINGS)) if "settings" in begun else None
+        step = step_of(**entries("step", begun["step"], _STEP)) if "step" in begun else None
         found = Account(
             run=begun["run"],
             digest=last.hex(),
@@ -481,14 +429,14 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
             moves=int(header["moves"]),
             last=last,
             records=_records(db),
-            settings=settings,
-            **{name: begun[name] for name in ("steps", "block", "target_epsilon", "target_delta") if settings},
+            step=step,
+            **{name: begun[name] for name in ("steps", "block", "target_epsilon", "target_delta") if step},
         )
         spends, spent = [], 0
         rows = db.execute("SELECT number, paid, sums, chain FROM releases ORDER BY number")
         for token, group in groupby(rows, key=lambda row: row[1]):
             block = list(group)
-            if settings is not None:
+            if step is not None:
                 numbers = list(range(spent, min(spent + len(block), found.steps)))
                 nonce = token[:_CHECK]
                 right = token == nonce + _check(nonce, last, f"{spent} {len(block)}".encode())

@@ -94,7 +94,7 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
     for _ in range(5):
         run.step()
     run.close()
-    mechanism = run.plan.settings.mechanism
+    mechanism = run.plan.release.mechanism
     law = step_of(run.plan.noise_multiplier, 5, **settings, relation="add-remove", mechanism=mechanism)
     with Ledger.open(tmp_path / "run.sqlite") as ledger:
         assert ledger.history == [law]

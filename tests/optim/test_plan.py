@@ -119,7 +119,7 @@ def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
         run.step()
     assert module.weight.abs().max() > 0
     assert run.releases_left == chosen.steps - 2
-    spent = chosen.settings.release(2)
+    spent = replace(chosen.release, steps=2)
     assert run.history == [spent]
     assert run.get_epsilon(DELTA) == chosen.epsilon(DELTA).upper > epsilon_of_history([spent], DELTA).upper
 
@@ -214,5 +214,5 @@ def test_a_run_draws_the_law_that_its_step_is_accounted_for(noise: str, least: i
     chosen = plan(noise=noise, steps=1, sampling="full", expected_batch=N)
     assert chosen.rule.levels >= least
     assert chosen.law is not None
-    assert chosen.settings.mechanism == chosen.law.name == {"gaussian": "discrete-gaussian"}.get(noise, noise)
+    assert chosen.release.mechanism == chosen.law.name == {"gaussian": "discrete-gaussian"}.get(noise, noise)
     assert chosen.scale >= chosen.noise_multiplier * chosen.rule.levels

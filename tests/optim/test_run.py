@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
     for made in (40, 60):
         while run.releases_left > 60 - made:
             run.step()
-        assert run.history == [run.plan.settings.release(made)]
+        assert run.history == [replace(run.plan.release, steps=made)]
         spent = run.get_epsilon(delta)
         assert spent == epsilon_of_history(run.history, delta).upper
         exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)

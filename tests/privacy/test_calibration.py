@@ -15,7 +15,7 @@ from dpzero_theory.privacy import solve
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.ledger import Ledger, Settings
+from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
@@ -276,10 +276,9 @@ def test_plans_that_cost_more_once(epsilon, delta, step, tmp_path):
     assert told.upper / told.lower - 1 < 3e-3
     assert delta_of_history(step_of(found.value, **step), epsilon).upper <= delta
     kept = {name: value for name, value in step.items() if name != "steps"}
-    plan = Settings(n=10**9, noise_multiplier=found.value, clip=1.0, **kept)
     goal = {"target_epsilon": epsilon, "target_delta": delta, "steps": step["steps"]}
-    with Ledger.create(tmp_path / "run", settings=plan, **goal) as ledger:
-        ledger.spend(plan)
+    with Ledger.create(tmp_path / "run", step=step_of(found.value, **kept), **goal) as ledger:
+        ledger.spend()
         assert ledger.epsilon() <= epsilon
 
 
@@ -287,9 +286,9 @@ def test_a_plan_that_costs_a_little_more_is_refused(tmp_path):
     """Its noise is smaller than the calibrated one by a share of 1e-8."""
     full = {"sampling": "full", "relation": "add-remove"}
     noise = calibrate_noise_multiplier(target_epsilon=1.0, target_delta=1e-5, steps=10, **full).value * (1 - 1e-8)
-    less = Settings(n=100, sample_rate=1.0, noise_multiplier=noise, clip=1.0, **full)
+    less = step_of(noise, **full)
     with pytest.raises(ValueError, match="the plan costs epsilon 1 "):
-        Ledger.create(tmp_path / "ledger", target_epsilon=1.0, target_delta=1e-5, settings=less, steps=10)
+        Ledger.create(tmp_path / "ledger", target_epsilon=1.0, target_delta=1e-5, step=less, steps=10)
 
 
 def independent(steps, rate):

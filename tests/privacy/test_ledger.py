@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,16 @@ import pytest
 from scipy import optimize, stats
 
 from dpzero_theory.privacy import ledger as ledger_module
-from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings, read
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, claimed, read
+from dpzero_theory.privacy.sampling import FullBatch, Poisson
+from dpzero_theory.privacy.step import Step
 
-SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=50.0, clip=1.5, relation="replace-one", sampling="full")
+STEP = Step(50.0, FullBatch(), "replace-one")
 
 
-def make(path: Path, settings: Settings = SETTINGS, target: float = 10.0, **more: Any) -> Ledger:
-    return Ledger.create(
-        path, **({"target_epsilon": target, "target_delta": 1e-6, "settings": settings, "steps": 5} | more)
-    )
+def make(path: Path, step: Step = STEP, target: float = 10.0, **more: Any) -> Ledger:
+    return Ledger.create(path, **({"target_epsilon": target, "target_delta": 1e-6, "step": step, "steps": 5} | more))
 
 
 def spent(path: Path) -> int:
@@ -41,49 +41,25 @@ def path(tmp_path: Path) -> Path:
 
 def test_releases_are_numbered_and_the_one_after_the_last_is_refused(path: Path) -> None:
     with make(path) as ledger:
-        assert [ledger.spend(SETTINGS)[0] for _ in range(3)] == [0, 1, 2]
+        assert [ledger.spend()[0] for _ in range(3)] == [0, 1, 2]
         assert ledger.releases_left == 2
     with Ledger.open(path) as ledger:
-        assert [ledger.spend(SETTINGS)[0] for _ in range(2)] == [3, 4]
+        assert [ledger.spend()[0] for _ in range(2)] == [3, 4]
         before = path.read_bytes()
         for _ in range(2):
             with pytest.raises(BudgetSpentError, match="all 5 releases of the plan are spent"):
-                ledger.spend(SETTINGS)
+                ledger.spend()
         assert path.read_bytes() == before
     with Ledger.open(path) as ledger, pytest.raises(BudgetSpentError):
-        ledger.spend(SETTINGS)
+        ledger.spend()
 
 
 def test_blocks_are_spent_whole_and_the_last_is_cut(path: Path) -> None:
     with make(path, steps=7, block=3) as ledger:
-        assert [ledger.spend(SETTINGS) for _ in range(3)] == [range(3), range(3, 6), range(6, 7)]
+        assert [ledger.spend() for _ in range(3)] == [range(3), range(3, 6), range(6, 7)]
         with pytest.raises(BudgetSpentError):
-            ledger.spend(SETTINGS)
+            ledger.spend()
     assert spent(path) == 7
-
-
-POISSON = SETTINGS.changed(sample_rate=0.1, sampling="poisson")
-
-
-@pytest.mark.parametrize(
-    ("planned", "change"),
-    [
-        (SETTINGS, {"n": 999}),
-        (SETTINGS, {"sample_rate": 0.5, "sampling": "poisson"}),
-        (SETTINGS, {"noise_multiplier": math.nextafter(50.0, 0)}),
-        (SETTINGS, {"clip": 1.6}),
-        (SETTINGS, {"relation": "add-remove"}),
-        (SETTINGS, {"mechanism": "laplace"}),
-        (POISSON, {"sampling": "fixed-order"}),
-    ],
-)
-def test_other_settings_are_refused_by_name_and_nothing_is_written(path, planned, change) -> None:
-    with make(path, planned) as ledger:
-        before = path.read_bytes()
-        with pytest.raises(LedgerError, match=f"{next(iter(change))} is .* was planned"):
-            ledger.spend(planned.changed(**change))
-        assert path.read_bytes() == before
-        assert ledger.spend(planned) == range(1)
 
 
 def test_one_writer_at_a_time_and_no_child_of_a_fork(path: Path) -> None:
@@ -93,21 +69,21 @@ def test_one_writer_at_a_time_and_no_child_of_a_fork(path: Path) -> None:
     child = os.fork()
     if child == 0:
         try:
-            ledger.spend(SETTINGS)
+            ledger.spend()
         except LedgerError as error:
             os._exit(17 if "before a fork" in str(error) else 1)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
-    ledger.spend(SETTINGS)
+    ledger.spend()
     for number in (1, 2):
-        ledger.spend(SETTINGS)
+        ledger.spend()
         assert read(path).spent == number + 1  # read while another goes on
     with pytest.raises(LedgerError, match="release 4 is not paid for"):
         ledger.record(4, b"")
     ledger.close()
     ledger.close()
     with pytest.raises(LedgerError, match="closed"):
-        ledger.spend(SETTINGS)
+        ledger.spend()
     assert spent(path) == 3
     before = path.read_bytes()
     with pytest.raises(FileExistsError):
@@ -122,10 +98,10 @@ def test_the_payment_is_on_disk_before_the_release(path: Path) -> None:
     with make(path, block=2) as ledger:
         said: list[str] = []
         ledger._db.set_trace_callback(said.append)
-        first = ledger.spend(SETTINGS)
+        first = ledger.spend()
         ledger.record(first[0], b"a", durable=False)
         ledger.record(first[1], b"b")
-        ledger.spend(SETTINGS)
+        ledger.spend()
         ledger._db.set_trace_callback(None)
     level, commits = "FULL", []
     for each in said:
@@ -174,7 +150,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_a_damaged_file_is_refused_in_one_line_and_left_alone(path: Path, damage: str) -> None:
     with make(path) as ledger:
         for _ in range(4):
-            number = ledger.spend(SETTINGS)[0]
+            number = ledger.spend()[0]
             ledger.record(number, bytes([number] * 8))
     DAMAGES[damage](path)
     before = path.read_bytes()
@@ -210,11 +186,11 @@ def test_an_interrupt_at_any_statement_loses_no_payment_and_reuses_no_number(pat
             with monkeypatch.context() as changed:
                 changed.setattr(ledger, "_db", Interrupted(ledger._db, stop))
                 try:
-                    handed += ledger.spend(SETTINGS)
+                    handed += ledger.spend()
                     ledger.record(handed[-1], b"1")
                 except KeyboardInterrupt:
                     pass
-            handed += ledger.spend(SETTINGS)
+            handed += ledger.spend()
     assert len(set(handed)) == len(handed)
     assert spent(path) > handed[-1] >= 8
 
@@ -223,7 +199,7 @@ def publish_until_killed(path: Path, published: Path) -> None:
     try:
         with Ledger.open(path) as ledger, published.open("ab", buffering=0) as sink:
             while True:
-                number = ledger.spend(SETTINGS)[0]
+                number = ledger.spend()[0]
                 sink.write(b"%d\n" % number)
                 ledger.record(number, b"12345678")
     finally:
@@ -254,16 +230,16 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
 
 def test_a_copy_is_refused_unless_it_was_moved(path: Path) -> None:
     with make(path) as ledger:
-        ledger.spend(SETTINGS)
+        ledger.spend()
     other = path.with_name("copy")
     other.write_bytes(path.read_bytes())
     with pytest.raises(LedgerError, match=r"a copy, or brought from another disk: .*resume='moved'"):
         Ledger.open(other)
     with Ledger.open(other, moved=True) as ledger:
-        assert ledger.spend(SETTINGS)[0] == 1
+        assert ledger.spend()[0] == 1
     assert (read(other).moves, read(path).moves) == (1, 0)
     with Ledger.open(path) as ledger:
-        ledger.spend(SETTINGS)
+        ledger.spend()
     one, two = (read(each).spends for each in (path, other))
     assert one[0] == two[0]
     assert one[1].check != two[1].check  # copies that both went on are told apart
@@ -279,61 +255,47 @@ def exact_epsilon(gdp: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
 
 
-def test_epsilon_of_a_mixed_history_and_of_what_is_spent(path: Path) -> None:
-    history = [SETTINGS.release(30), SETTINGS.changed(noise_multiplier=20.0, clip=9.0, n=7).release(11)]
-    mu = math.sqrt(30 * (2 / 50) ** 2 + 11 * (2 / 20) ** 2)
-    assert epsilon_of_history(history, 1e-5).upper == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-9)
-    one = SETTINGS.changed(relation="add-remove").release(900)
-    assert epsilon_of_history([one], 1e-5).upper == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
+def test_epsilon_of_what_is_spent_and_what_may_be_claimed(path: Path) -> None:
+    """Whoever stops may have looked, so the whole plan is claimed, unless its number of steps was fixed."""
+    exact = {count: exact_epsilon(math.sqrt(count) * 2 / 50, 1e-6) for count in (100, 400)}
     with make(path, steps=400) as ledger:
         assert ledger.epsilon() == 0.0
         for _ in range(100):
-            ledger.spend(SETTINGS)
+            ledger.spend()
         assert ledger.releases_left == 300
-        assert ledger.epsilon("fixed") == pytest.approx(exact_epsilon(10 * 2 / 50, 1e-6), rel=1e-9)
-        assert ledger.epsilon() == pytest.approx(exact_epsilon(20 * 2 / 50, 1e-6), rel=1e-9)
+        assert ledger.epsilon("fixed") == pytest.approx(exact[100], rel=1e-9)
+        assert ledger.epsilon() == pytest.approx(exact[400], rel=1e-9)
+    for stopping, count in (("any", 400), ("fixed", 100)):
+        assert claimed(STEP, 100, 400, 1e-6, stopping).upper == pytest.approx(exact[count], rel=1e-9)
+        assert claimed(STEP, 0, 400, 1e-6, stopping).upper == 0.0
+    laplace = Step(50.0, FullBatch(), "replace-one", "laplace")
+    assert claimed(laplace, 100, 400, 0.0).upper == pytest.approx(4.0)  # no loss exceeds that of the releases made
+    for word in ("early", "looks:100", "any:3", 3, None, ""):
+        with pytest.raises(ValueError, match=r"^stopping must be .*any.*fixed"):
+            claimed(STEP, 100, 400, 1e-6, word)
 
 
 def test_a_plan_may_use_the_budget_and_not_more(path: Path) -> None:
     """Full batches exactly; the published setting n = 1024, B = 64, T = 10,000, epsilon 2, delta 1e-5 under add-remove
     needs noise 12.49643, which a grid that resolves epsilon to 1e-4 raises by a little."""
-    full = SETTINGS.changed(noise_multiplier=2 * math.sqrt(64) / float(gdp_from_epsilon(3.0, 1e-6)))
-    poisson = Settings(
-        n=1024, sample_rate=1 / 16, noise_multiplier=12.498, clip=1.0, relation="add-remove", sampling="poisson"
-    )
-    for word, settings, target, delta, steps, more in (
+    full = replace(STEP, noise=2 * math.sqrt(64) / float(gdp_from_epsilon(3.0, 1e-6)))
+    poisson = Step(12.498, Poisson(1 / 16), "add-remove")
+    for word, step, target, delta, steps, more in (
         ("full", full, 3.0, 1e-6, 64, 65), ("poisson", poisson, 2.0, 1e-5, 10_000, 10_020)
     ):  # fmt: skip
         name = path.with_name(word)
         with pytest.raises(ValueError, match=rf"the plan costs epsilon .* more than target_epsilon {target:g}"):
-            make(name, settings, target, target_delta=delta, steps=more)
+            make(name, step, target, target_delta=delta, steps=more)
         assert not name.exists()
-        make(name, settings, target, target_delta=delta, steps=steps, block=steps // 4).close()
+        make(name, step, target, target_delta=delta, steps=steps, block=steps // 4).close()
     with Ledger.open(path.with_name("full")) as ledger:
-        ledger.spend(full)
+        ledger.spend()
         assert ledger.epsilon() == pytest.approx(3.0, rel=1e-9)
     with Ledger.open(path.with_name("poisson")) as ledger:
-        ledger.spend(poisson)
-        assert 2.0 * (1 - 4e-4) < ledger.epsilon() <= 2.0  # whoever stops here may have looked
+        ledger.spend()
+        assert 2.0 * (1 - 4e-4) < ledger.epsilon() <= 2.0
         assert 0.5 < ledger.epsilon("fixed") < 1.2
         assert ledger.releases_left == 7_500
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, value) for name in ("sample_rate", "noise_multiplier", "clip") for value in (math.nan, 0, -1, "1")),
-        *(("n", value) for value in (0, 2.5, math.inf, None)),
-        ("sample_rate", 1.5),
-        ("sample_rate", 0.5),  # with full batches
-        ("relation", "both"),
-        ("sampling", "shuffle"),
-        ("sampling", None),
-    ],
-)
-def test_bad_settings(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        SETTINGS.changed(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -359,9 +321,9 @@ def test_an_accountant_that_fails_is_not_trusted(path: Path, monkeypatch: pytest
 
 
 def test_numbers_survive_the_file_exactly(path: Path) -> None:
-    odd = SETTINGS.changed(noise_multiplier=50.1 / 3, clip=0.1 + 0.2)
+    odd = Step(50.1 / 3, Poisson(0.1 + 0.2), "zero-out", "discrete-gaussian", 7)
     make(path, odd, 100.0).close()
     with Ledger.open(path) as ledger:
-        assert ledger.settings == odd
-        ledger.spend(odd)
-        assert ledger.history == [odd.release(1)]
+        assert ledger.step == odd
+        ledger.spend()
+        assert ledger.history == [odd]

@@ -91,7 +91,7 @@ class Folder:
                 Ledger.for_records(new / RUN, run).close()
             else:
                 Ledger.create(
-                    new / RUN, target_epsilon=budget.epsilon, target_delta=budget.delta, settings=plan.settings,
+                    new / RUN, target_epsilon=budget.epsilon, target_delta=budget.delta, step=plan.release,
                     steps=plan.steps, block=budget.paid_at_once or 1, run=run,
                 ).close()  # fmt: skip
         return cls.open(path, header, None, budget)
@@ -149,7 +149,7 @@ class Folder:
         position: as in `left`. Raises BudgetSpentError when all releases are made, and LedgerError.
         """
         if self.header.private:
-            paid = self.paid or self.file.spend(self.header.plan.settings)
+            paid = self.paid or self.file.spend()
             self.paid = paid[1:]
             return paid[0]
         if self.left(position):
@@ -240,7 +240,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
                 f" {sampling.word}: what that costs is not known; count none but one of the copies"
             )
         counts[run] += made
-    history = [plans[run].settings.release(count) for run, count in counts.items() if count]
+    history = [replace(plans[run].release, steps=count) for run, count in counts.items() if count]
     return epsilon_of_history(history, delta).upper
 
 

@@ -4,7 +4,7 @@
 """
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from dpzero_theory.optim.weights.groups import described
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.ledger import STOPPING, Account, Settings, counted
+from dpzero_theory.privacy.ledger import STOPPING, Account, counted
 from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Step
 
@@ -159,7 +159,7 @@ def statement_of_folder(folder: Path) -> Statement:
 def statement(content: Content) -> Statement:
     """Return the privacy statement of a private run. content: of its file."""
     header, plan, account = content.header, content.header.plan, content.account
-    settings = plan.settings
+    release = plan.release
     law = plan.law
     assert law is not None
     sampling, unit = plan.sampling.meaning(plan.n), _word(header.unit or _ENTRY)
@@ -168,7 +168,7 @@ def statement(content: Content) -> Statement:
         vectors = f"{plan.scalars} numbers, clipped together"
     on_lattice = f", drawn with parameter {plan.scale}" if plan.rule.levels else ""
     facts = {
-        "relation": f"{plan.relation} ({_of(unit, settings.release(1).relation.meaning)})",
+        "relation": f"{plan.relation} ({_of(unit, release.relation.meaning)})",
         "sampling": f"{plan.sampling.word} ({_of(unit, sampling)})" if sampling else plan.sampling.word,
         "n": f"{plan.n} {unit}s",
         "record": header.unit or _ENTRY,
@@ -177,7 +177,7 @@ def statement(content: Content) -> Statement:
         "isolation": header.isolation or "not looked at",
         "clip": f"{plan.clip:g} on what a {unit} adds, in L2 norm",
         "lattice": f"{plan.rule.levels} steps between 0 and the clip" if plan.rule.levels else "none",
-        "noise": f"{settings.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
+        "noise": f"{release.noise:.8g} times the clip on each sum{on_lattice}",
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} recorded",
@@ -192,17 +192,17 @@ def statement(content: Content) -> Statement:
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
     counts = [counted(account.spent, account.steps, d, plan.stopping) for d in deltas]
     costs = [
-        Cost(d, _cost(settings, count, d), _cost(settings, account.steps, d))
+        Cost(d, _cost(release, count, d), _cost(release, account.steps, d))
         for d, count in zip(deltas, counts, strict=True)
     ]
-    history = (settings.release(counts[0]),) if counts[0] else ()
+    history = (replace(release, steps=counts[0]),) if counts[0] else ()
     return Statement(
         {name: printable(value) for name, value in facts.items()},
         tuple(costs),
         (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
         plan.relation,
         history,
-        *_attack(settings, max(counts)),
+        *_attack(release, max(counts)),
     )
 
 
@@ -229,26 +229,26 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
         Pairs: a number of releases, and an upper bound on their epsilon at the target's delta, if their number was
         fixed without looking at them.
     """
-    settings = account.settings
-    assert settings is not None
+    release = account.step
+    assert release is not None
     places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where epsilon rises steeply
     counts = {0, account.spent, *places.round().astype(int).tolist()}
-    return [(count, _cost(settings, count, account.target_delta).upper) for count in sorted(counts)]
+    return [(count, _cost(release, count, account.target_delta).upper) for count in sorted(counts)]
 
 
 @lru_cache(256)
-def _attack(settings: Settings, count: int) -> tuple[float, float]:
-    """Return `Statement.advantage` and `Statement.true_positive_rate` after `count` releases with these settings.
+def _attack(release: Step, count: int) -> tuple[float, float]:
+    """Return `Statement.advantage` and `Statement.true_positive_rate` after `count` releases.
 
     The bounds come from delta at `_LOOKS` values of epsilon.
     """
     if not count:
         return 0.0, FALSE_POSITIVE_RATE
-    found = attack([settings.release(count)], FALSE_POSITIVE_RATE, looks=_LOOKS)
+    found = attack(replace(release, steps=count), FALSE_POSITIVE_RATE, looks=_LOOKS)
     return found.advantage.upper, found.true_positive_rate.upper
 
 
 @lru_cache(256)
-def _cost(settings: Settings, count: int, delta: float) -> Bracket:
-    """Return a bracket of epsilon at `delta` of `count` releases with these settings, which can take a second."""
-    return epsilon_of_history([settings.release(count)] if count else [], delta)
+def _cost(release: Step, count: int, delta: float) -> Bracket:
+    """Return a bracket of epsilon at `delta` of `count` releases, which can take a second."""
+    return epsilon_of_history(replace(release, steps=count) if count else [], delta)

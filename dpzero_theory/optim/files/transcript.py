@@ -103,13 +103,13 @@ def parsed(account: Account, path: Path) -> Content:
         records = [Record(number, kept.unpack(sums)) for number, sums in account.records]
         if records and records[-1].release >= plan.steps:
             raise ValueError(f"release must be below steps = {plan.steps}; got {records[-1].release}")
-        if header.private and (account.settings, account.steps) != (plan.settings, plan.steps):
-            paid = f"{account.steps} releases of {account.settings.mechanism}" if account.settings else "nothing"
+        if header.private and (account.step, account.steps) != (plan.release, plan.steps):
+            paid = f"{account.steps} releases of {account.step.mechanism}" if account.step else "nothing"
             raise ValueError(
                 f"what is accounted for ({paid}) is not what the plan releases ({plan.steps} of"
-                f" {plan.settings.mechanism})"
+                f" {plan.release.mechanism})"
             )
-        if not header.private and account.settings is not None:
+        if not header.private and account.step is not None:
             raise ValueError("a run from a seed must have no budget")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError, struct.error) as error:
         said = check.printable(str(error))

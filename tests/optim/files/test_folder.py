@@ -246,10 +246,10 @@ def test_a_copy_goes_on_only_when_that_is_said_and_forks_are_added_up(tmp_path: 
     other.run()
     one.close()
     other.close()
-    release = one.plan.settings
+    release = one.plan.release
 
     def cost(count: int) -> float:
-        return epsilon_of_history([release.release(count)], 1e-5).upper
+        return epsilon_of_history(release * count, 1e-5).upper
 
     assert epsilon_of_runs([third], 1e-5, planned=True) == cost(3)
     assert epsilon_of_runs([first, third, first], 1e-5, planned=True) == cost(5)

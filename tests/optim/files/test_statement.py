@@ -50,14 +50,14 @@ def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
     assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], *sorted(DELTAS)]
     for cost in found.costs:
         for count, bracket in ((6, cost.paid), (STEP["steps"], cost.planned)):
-            mu = 2 * count**0.5 / account.settings.noise_multiplier
+            mu = 2 * count**0.5 / account.step.noise
             assert gdp_delta(bracket.upper * (1 + 1e-6), mu) <= cost.delta <= gdp_delta(bracket.lower * (1 - 1e-6), mu)
 
 
 def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) -> None:
     """With full batches the advantage is 2 Phi(mu/2) - 1, and the checker confirms what the statement carries."""
     found, account = statement_of_folder(folder), read(folder / "run.sqlite")
-    mu = 2 * 6**0.5 / account.settings.noise_multiplier
+    mu = 2 * 6**0.5 / account.step.noise
     assert found.advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
     assert f"true minus false positive rate at most {rounded_up(found.advantage)}" in found.text()
     exact = norm.cdf(norm.ppf(0.01) + mu)
