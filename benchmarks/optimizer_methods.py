@@ -287,7 +287,7 @@ def _losses(module: nn.Module, batch: Any) -> Tensor:
 def classification_model(case: StepCase, device: str) -> Any:
     """Return a classification model of the case's size and dtype with random weights, made on the device, in evaluation
     mode."""
-    config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
+    config = SMALL[case.size] if case.size in SMALL else configuration(case.size)
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForSequenceClassification.from_config(config, dtype=DTYPES[case.dtype])

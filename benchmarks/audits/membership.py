@@ -96,7 +96,7 @@ class Work:
     def __init__(self, data: Path | None) -> None:
         model = load(MODEL)
         prompter = Prompter(task(TASK), model.kind, model.tokenizer, 2 * LENGTH)
-        options = tuple(ids[0] for ids in prompter.classes())
+        options = prompter.words()
         pool = splits(task(TASK), Selection(total=POOL, dev=0, test=1), 0, data).train
         ids = [example.ids for example in prompter.examples(pool)]
         whole = {tokens: record for tokens, record in zip(ids, pool, strict=True) if len(tokens) < LENGTH}

@@ -2,7 +2,7 @@
 
 - tasks.toml, tasks; records; prompts: the tasks as data; their records and splits, with n counted; token ids
 - models (sizes.toml), scoring: the models; losses and scores of each record
-- configuration, privacy, zeroth_order, first_order, runs, __main__: one run, with its complete privacy statement
+- __main__: one run of the paper, with its complete privacy statement
 - top, clipping, tuned: what is trained of a pretrained model, on which task, by which method
 - last_norm, last_norm_tasks, last_layer, all_weights, many_directions: such experiments; demo: one run, in minutes
 - only_d, rewards, owners: only d varies; the 0-1 error as what is trained; users as records

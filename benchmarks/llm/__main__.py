@@ -1,174 +1,167 @@
-"""One run of a method on a task, with a complete statement of its privacy.  python -m benchmarks llm
+"""One run of DPZero or MeZO on a task, with a complete statement of its privacy.  python -m benchmarks llm
 
-    python -m benchmarks llm --data DIR --task sst2 --method dpzero --epsilon 2 --delta 1e-5 --steps 1000 ...
     python -m benchmarks llm --model FacebookAI/roberta-large --task sst2 --method dpzero --epsilon 2 --clip 200
+    python -m benchmarks llm --data DIR --task sst2 --method dpzero --epsilon 2 --delta 1e-5 --steps 1000 ...
 
-The defaults are the paper's for masked models (10,000 steps, batch 64, step size 1e-6, smoothing 1e-3, 512 records a
-class), and the sentence encoder that needs no download. A run that is interrupted resumes from its folder under --out.
+All weights of a masked or causal model of Hugging Face are trained. The defaults are the paper's for masked models
+(10,000 steps, batch 64, step size 1e-6, smoothing 1e-3, 512 records a class). A run that is interrupted resumes from
+its folder under --out. Other experiments of this folder choose settings and compare methods with gradients.
 """
 
+import hashlib
+import json
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import fields
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import Command, Flag, flag
-from benchmarks.kit.rows import Results
-from benchmarks.llm.configuration import METHODS, SCHEDULES, Configuration
-from benchmarks.llm.models import DTYPES, LanguageModel, configuration, load, load_tokenizer, model_name, random_model
-from benchmarks.llm.records import Splits, splits
-from benchmarks.llm.runs import FIELDS, KEY, execute
-from benchmarks.llm.tasks import KINDS, names, task
-from benchmarks.problems.encoder import SUBSETS
+from benchmarks.kit.experiment import Cell, Experiment, Rows, flag
+from benchmarks.llm.models import DTYPES, load, model_name
+from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.records import Selection, splits
+from benchmarks.llm.scoring import Scorer
+from benchmarks.llm.tasks import names, task
+from benchmarks.pretrained import PRETRAINED
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
+from dpzero_theory.cli import Parser, input_folder, integer, number
+from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.transcript import RUN
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": runnable(),
-    "schedule": SCHEDULES, "direction": tuple(DIRECTIONS), "weights": SUBSETS, "dtype": tuple(DTYPES),
-}  # fmt: skip
-_FIELDS = [field.name for field in fields(Configuration)]
+PRIVATE = ("epsilon", "delta", "relation", "clip")
+"""The settings of a private run alone."""
+SETTINGS = (
+    "model", "task", "method", *PRIVATE, "steps", "batch", "step_size", "smoothing", "direction", "directions_per_step",
+    "per_class", "total", "max_length", "dtype", "seed",
+)  # fmt: skip
+"""The columns by which a run is known; a value that the run does not use is the word `none`."""
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device = chosen_device(parser, options.device)
+    if options.per_class is not None and options.total is not None:
+        parser.error("--total must not be given with --per-class")
+    if options.total is None:
+        options.per_class = options.per_class or 512
+    with parser.refusals("--data"):
+        selection = Selection(options.per_class, options.total, options.dev, options.test)
+        found = splits(task(options.task), selection, options.seed, options.data)
+    with parser.refusals():
+        check.integer("batch", options.batch, at_most=max(len(found.train), 1))
+    with parser.refusals("--model"):
+        model = load(options.model, dtype=options.dtype, device=options.device)
+        prompter = Prompter(task(options.task), model.kind, model.tokenizer, options.max_length)
+        options.scorer = Scorer(prompter.words(), model.pad, options.rows)
+    options.module = model.module
+    options.examples = {part: prompter.examples(getattr(found, part)) for part in ("train", "dev", "test")}
+
+
+def _cell(options: Namespace) -> Cell:
+    unused = PRIVATE if options.method == "mezo" else ()
+    values = {name: "none" if name in unused else getattr(options, name) for name in SETTINGS}
+    return {name: "none" if value is None else value for name, value in values.items()}
+
+
+def _measure(options: Namespace, at: Cell) -> Rows:
+    """Make the run of the settings `at`. Returns a row for each evaluation, on test records before and after it. The
+    training records are never evaluated, so that nothing is learned from them but what is released."""
+    shown = {round(options.steps * index / options.evaluations) for index in range(1, options.evaluations)}
+    train = options.examples["train"]
+    rows: list[dict[str, Any]] = []
+    started = time.perf_counter()
+
+    def after(step: int, *parts: str) -> None:
+        found = {"step": step, "n": len(train), "seconds": round(time.perf_counter() - started, 2)}
+        for part in filter(options.examples.get, parts):
+            accuracy, loss = options.scorer.evaluated(options.module, options.examples[part])
+            found |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
+            print(f"  step {step:,}: {part} accuracy {100 * accuracy:.1f}", flush=True)
+        rows.append(found)
+
+    after(0, "dev", "test")
+    folder = options.out / hashlib.sha256(json.dumps(at, sort_keys=True).encode()).hexdigest()[:16]
+    with closing(_begun(options, train, folder)) as run:
+        run.run(lambda record: after(record.release + 1, "dev") if record.release + 1 in shown else None)
+        after(options.steps, "dev", "test")
+        rows[-1]["d"] = sum(p.numel() for p in options.module.parameters())
+        if options.method != "mezo":
+            spent = run.get_epsilon(options.delta)
+            rows[-1] |= {"epsilon_upper": spent, "noise_multiplier": run.plan.noise_multiplier}
+    print("not private" if options.method == "mezo" else statement_of_folder(folder).text())
+    return rows
+
+
+def _begun(options: Namespace, train: Any, folder: Path) -> Run:
+    o = options
+    settings: dict[str, Any] = {
+        "steps": o.steps, "expected_batch": float(o.batch), "step_size": o.step_size, "smoothing": o.smoothing,
+        "sampling": "poisson", "direction": o.direction, "directions_per_step": o.directions_per_step,
+    }  # fmt: skip
+    execution: dict[str, Any] = {
+        "folder": folder, "resume": (folder / RUN).exists(), "collate": list,
+        "precision": "nearest" if o.dtype == "float32" else "master",
+        "micro_batch": len(train),  # the scorer itself puts `rows` records through the model at a time
+    }  # fmt: skip
+    if o.method == "mezo":
+        plan = Plan.without_privacy(n=len(train), **settings)
+        return make_from_seed_not_private(o.module, o.scorer.losses, train, plan, seed=o.seed, **execution)
+    return make_private_with_epsilon(
+        o.module, o.scorer.losses, train, target_epsilon=o.epsilon, target_delta=o.delta, clip=o.clip,
+        relation=o.relation, **settings, **execution,
+    )  # fmt: skip
+
+
 _positive, _count = number(at_least=1e-30, at_most=1e30), integer()
-_TYPES: dict[str, Callable[[str], Any]] = {
-    "model": model_name, "epsilon": number(above=0, at_most=1e4), "delta": number(above=0, below=1),
-    "clip": _positive, "step_size": _positive, "smoothing": _positive,
-    "steps": _count, "batch": _count, "directions_per_step": integer(1, 10**6),
-    "per_class": _count, "total": _count, "min_words": integer(0, 10**6),
-    "dev": integer(0), "test": _count, "max_length": integer(1, 10**6), "seed": integer(0, 2**32 - 1),
-}  # fmt: skip
-_HELP = {
-    "model": "minilm (default), a folder or an id of Hugging Face",
-    "per_class": "training records of each class (default 512)",
-    "total": "training records in all, instead of per class",
-    "min_words": "only records with at least so many words",
-    "directions_per_step": "directions, clipped jointly",
-    "dev": "at most so many dev records",
-    "test": "at most so many test records",
-    "seed": "picks the records, and the randomness of methods that are not private",
-}
-
-
-def _flags() -> list[Flag]:
-    """Return a flag for every field of `Configuration`, and those of the command alone."""
-    defaults = Configuration()
-    return [
-        *(
-            flag(
-                f"--{name.replace('_', '-')}",
-                dest=name,
-                type=_TYPES.get(name, str),
-                choices=_CHOICES.get(name),
-                default=getattr(defaults, name),
-                help=_HELP.get(name),
-            )
-            for name in _FIELDS
-        ),
-        flag("--all-records", action="store_true", help="train on all records, not so many per class"),
+EXPERIMENT = Experiment(
+    name="llm",
+    about=__doc__,
+    key=(*SETTINGS, "step"),
+    fields=(
+        "n", "d", "dev_accuracy", "dev_loss", "test_accuracy", "test_loss", "epsilon_upper", "noise_multiplier",
+        "seconds",
+    ),
+    cells=lambda options: [_cell(options)],
+    keys=lambda options, at: [{**at, "step": options.steps}],
+    measure=_measure,
+    check=_check,
+    folder=lambda options: Path("out/llm"),
+    seeds=lambda options: [options.seed],
+    device=lambda options: str(options.device),
+    dtype="a column of the rows",
+    flags=[
+        flag("--model", type=model_name, default=next(iter(PRETRAINED)), help="a folder or an id of Hugging Face"),
+        flag("--task", choices=names(), default="sst2"),
+        flag("--method", choices=("dpzero", "mezo"), default="dpzero"),
+        flag("--epsilon", type=number(above=0, at_most=1e4), default=2.0),
+        flag("--delta", type=number(above=0, below=1), default=1e-5),
+        flag("--relation", choices=tuple(Relation), default="add-remove"),
+        flag("--clip", type=_positive, default=100.0),
+        flag("--steps", type=_count, default=10_000),
+        flag("--batch", type=_count, default=64, help="records in a batch on average (Poisson)"),
+        flag("--step-size", type=_positive, default=1e-6),
+        flag("--smoothing", type=_positive, default=1e-3),
+        flag("--direction", choices=tuple(DIRECTIONS), default="gaussian"),
+        flag("--directions-per-step", type=integer(1, 10**6), default=1, help="directions, clipped jointly"),
+        flag("--per-class", type=_count, help="training records of each class (default 512)"),
+        flag("--total", type=_count, help="training records in all, instead of per class"),
+        flag("--dev", type=_count, default=1000, help="at most so many dev records"),
+        flag("--test", type=_count, default=1000, help="at most so many test records"),
+        flag("--max-length", type=integer(1, 10**6), help="of prompts, at most the task's"),
+        flag("--dtype", choices=tuple(DTYPES), default="float32"),
+        flag("--seed", type=integer(0, 2**32 - 1), default=42, help="picks the records, and MeZO's randomness"),
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--init", choices=("pretrained", "random"), default="pretrained"),
-        flag("--config", type=model_name, help="with --init random: a size such as roberta-large, a folder or an id"),
-        flag("--tokenizer", type=model_name, help="folder or id (default: the model's)"),
         flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
         flag("--rows", type=integer(1, 10_000), default=16, help="records in one forward"),
-        flag("--evaluations", type=integer(1, 10_000), default=5),
-        flag(
-            "--out",
-            dest="out",
-            type=output_folder,
-            default="out/llm",
-            help="ledgers, transcripts and rows.csv (default out/llm)",
-        ),
-    ]
-
-
-def _body(parser: Parser, given: Namespace) -> int:
-    """Run the configuration that the flags in `given` say. Prints the metric on the dev records on the way and on the
-    test records before and after, and the privacy, and saves the rows. Returns the exit status 0; what is refused is a
-    parser's error."""
-    options = vars(given)
-    device = chosen_device(parser, options["device"])
-    values = {name: options[name] for name in _FIELDS}
-    if options["init"] == "random":
-        values["model"] = f"random:{_size(options)}"
-    if options["all_records"] or values["total"] is not None:
-        values["per_class"] = None
-    if options["config"] is not None and options["init"] != "random":
-        parser.error("--config must be given with --init random")
-    with parser.refusals():
-        settings = Configuration(**values)
-    with parser.refusals("--data"):
-        found = splits(task(settings.task), settings.selection, settings.seed, options["data"])
-    with parser.refusals():
-        check.integer("batch", settings.batch, at_most=max(len(found.train), 1))
-    with parser.refusals("--model"):
-        model = _model(settings, device, options)
-    with parser.opened("--out", _rows(settings, options, device)):
-        pass
-    with parser.refusals():
-        _run(settings, model, found, options)
-    return 0
-
-
-def _rows(settings: Configuration, options: dict[str, Any], device: str) -> Results:
-    return Results(
-        options["out"], key=KEY, fields=FIELDS, seeds=[settings.seed], device=device, dtype="a column of the rows"
-    )
-
-
-def _run(settings: Configuration, model: LanguageModel, found: Splits, options: dict[str, Any]) -> None:
-    def say(line: str) -> None:
-        print("  " + line, flush=True)
-
-    common = {"found": found, "rows": options["rows"], "folder": options["out"], "announce": say}
-    print(f"{settings.model} ({model.kind}), {settings.task}, zero-shot:")
-    before = execute(Configuration(**{**vars(settings), "method": "zero-shot"}), model, **common).rows[-1]
-    say(f"test {100 * before['test_metric']:.1f}, loss {before['test_loss']:.4f}")
-    if settings.method == "zero-shot":
-        return
-    print(f"{settings.method}, {settings.steps:,} steps:")
-    outcome = execute(settings, model, evaluations=options["evaluations"], **common)
-    after = outcome.rows[-1]
-    with _rows(settings, options, str(next(model.module.parameters()).device)) as results:
-        results.add([row for row in (before, *outcome.rows) if not results.done(**{k: row[k] for k in KEY})])
-    say(f"n = {after['n']:,} training records, d = {after['d']:,} trained weights, {after['seconds']:.0f} s")
-    change = 100 * (after["test_metric"] - before["test_metric"])
-    say(f"test accuracy {100 * before['test_metric']:.1f} -> {100 * after['test_metric']:.1f} ({change:+.1f})")
-    if outcome.privacy is None:
-        print("not private")
-        return
-    print("privacy:", *outcome.privacy.lines(), sep="\n  ")
-
-
-def _model(settings: Configuration, device: str, options: dict[str, Any]) -> LanguageModel:
-    tokenizer = options["tokenizer"]
-    if options["init"] == "pretrained":
-        return load(
-            settings.model, kind=settings.kind or None, dtype=settings.dtype, device=device, tokenizer=tokenizer
-        )
-    size = _size(options)
-    config, kind = configuration(size)
-    kind = settings.kind or kind
-    module = random_model(config, kind, seed=settings.seed, dtype=settings.dtype, device=device)
-    return LanguageModel(module, load_tokenizer(tokenizer or size), kind)
-
-
-def _size(options: dict[str, Any]) -> str:
-    """Return the name of a model with random weights, by which rows and runs know it."""
-    return str(options["config"] or options["model"])
-
-
-EXPERIMENT = Command(
-    "llm",
-    __doc__,
-    _body,
-    _flags(),
-    one_of=("--per-class", "--total", "--all-records"),
-)
+        flag("--evaluations", type=integer(1, 10_000), default=5, help="on dev records"),
+    ],
+)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main())

@@ -22,11 +22,11 @@ from benchmarks.llm import last_norm
 from benchmarks.llm.records import Selection, splits
 from benchmarks.llm.tasks import task
 from benchmarks.llm.top import MODEL, NORM, TRAINED, Records
-from benchmarks.llm.tuned import DELTA, started
-from benchmarks.llm.zeroth_order import privacy_of
+from benchmarks.llm.tuned import started
 from benchmarks.pretrained import made
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.cli import Parser, input_folder, number, output_folder
+from dpzero_theory.optim.files.statement import statement_of_folder
 
 STEP_SIZE = 1.5
 """The step size of the run: the best on the dev phrases among the rows in benchmarks/results/llm_last_norm."""
@@ -65,8 +65,8 @@ def _body(parser: Parser, options: Namespace) -> int:
         for record, then, now in told[:SHOWN]:
             right, old, new = (work.words[number].strip() for number in (record.label, int(then), int(now)))
             print(f"{record.texts['text']} It was ...\n  {old} -> {new} (right: {right})")
-        print("\nprivacy:", *privacy_of(run, DELTA).lines(), sep="\n  ")
         run.close()
+        print("", statement_of_folder(folder).text(), sep="\n")
     return 0
 
 

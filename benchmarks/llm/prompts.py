@@ -28,12 +28,12 @@ CHANGES = {
 class Example:
     """A record as token ids.
 
-    position: where the next token (causal) or the mask (masked) is predicted; -1 for an encoder. label: the class.
+    position: where the next token (causal) or the mask (masked) is predicted. label: the class.
     """
 
     ids: tuple[int, ...]
-    position: int = -1
-    label: int = -1
+    position: int
+    label: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Prompter:
     at most the task's own largest number.
 
     Raises ValueError where the task has no prompt for this kind of model, or where the template and the longest answer
-    leave no room for a record's text; and `classes` does where a word or continuation is not one token.
+    leave no room for a record's text; and `words` does where a word or continuation is not one token.
     """
 
     def __init__(self, task: Task, kind: str, tokenizer: Any, max_length: int | None = None) -> None:
@@ -82,16 +82,13 @@ class Prompter:
         if self._room < 1:
             raise ValueError(f"max_length must leave room beside {fixed} tokens of template; got {self.max_length}")
 
-    def classes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the token ids of each class: one word (masked) or continuation (causal), of one token, or one whole
-        sentence (encoder)."""
-        if self.kind == "encoder":
-            return tuple((*self._start, *self._tokens(text), *self._end) for text in self.prompt.options)
+    def words(self) -> tuple[int, ...]:
+        """Return the token id of each class's word (masked) or continuation (causal)."""
         found = tuple(self._tokens(" " * (self.kind == "masked") + text) for text in self.prompt.options)
         for word, ids in zip(self.prompt.options, found, strict=True):
             if len(ids) != 1:
                 raise ValueError(f"tokenizer must have each label word as one token; got {len(ids)} for {word!r}")
-        return found
+        return tuple(ids[0] for ids in found)
 
     def examples(self, records: Sequence[Record]) -> tuple[Example, ...]:
         return tuple(self._example(record) for record in records)
@@ -113,8 +110,6 @@ class Prompter:
     def _position(self, parts: Sequence[tuple[int, ...]], length: int) -> int:
         if self.kind == "causal":
             return length - 1
-        if self.kind == "encoder":
-            return -1
         mask = (self._tokenizer.mask_token_id,)
         before = next(index for index, piece in enumerate(self._pieces) if piece.ids == mask)
         return len(self._start) + sum(len(part) for part in parts[:before])

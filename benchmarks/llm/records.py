@@ -33,14 +33,12 @@ class Record:
 class Selection:
     """Which records train.
 
-    per_class: so many of each class (the paper's masked tasks: 512). total: so many in all (the paper's causal tasks:
-    1,000). Without either, all records train. min_words: only records with at least so many words in their texts;
-    whether one is taken does not depend on the others. dev, test: at most so many of each.
+    per_class: so many of each class (the paper's masked tasks: 512). total: so many in all, if per_class is None (the
+    paper's causal tasks: 1,000). dev, test: at most so many of each.
     """
 
     per_class: int | None = None
     total: int | None = None
-    min_words: int = 0
     dev: int = 1000
     test: int = 1000
 
@@ -56,15 +54,13 @@ class Splits:
 
 
 def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
-    """Return the records of `train`, `dev` or `test`, from files in `data` if it is given, else from Hugging Face.
+    """Return the records of `train` or `test`, from files in `data` if it is given, else from Hugging Face.
 
-    A split that the source does not have is empty. Raises ValueError for a missing file, for another layout, and for a
+    Raises ValueError for a missing file, for another layout, and for a
     label that is not one of the task's.
     """
     source = task.hub if data is None else task.local
-    part = getattr(source, check.choice("split", split, ("train", "dev", "test")))
-    if not part:
-        return []
+    part = getattr(source, check.choice("split", split, ("train", "test")))
     rows = _hub_rows(source, part) if data is None else _local_rows(task, source, data, part)
     try:
         records = [_record(task, row) for row in rows if str(row.get(task.label, "")) not in task.dropped]
@@ -82,24 +78,18 @@ def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
 def splits(task: Task, selection: Selection, seed: int, data: Path | None = None) -> Splits:
     """Return the records of one run of a task.
 
-    selection: how many, and which. seed: by it the training records are shuffled. The first of each class (or of all)
-    train; the next ones, as many again unless `selection.dev` is less, are the dev records. Where all records train,
-    the dev records are the source's own dev split. data: a folder of local files, or None for Hugging Face. Raises
-    ValueError where no training record has enough words, and what `load` raises.
+    selection: how many. seed: by it the training records are shuffled. The first of each class (or of all) train; the
+    next ones, as many again unless `selection.dev` is less, are the dev records. data: a folder of local files, or None
+    for Hugging Face. Raises what `load` raises.
     """
-    enough = [r for r in load(task, "train", data) if _words(r) >= selection.min_words]
-    if not enough:
-        raise ValueError(f"min_words must leave training records; got {selection.min_words}")
-    shuffled = _drawn(enough, len(enough), seed)
+    every = load(task, "train", data)
+    shuffled = _drawn(every, len(every), seed)
     if selection.per_class is not None:
         train, dev = _per_class(shuffled, check.integer("per_class", selection.per_class))
         dev = _drawn(dev, selection.dev, seed)  # drawn at random, because so far frequent classes come first
-    elif selection.total is not None:
+    else:
         count = check.integer("total", selection.total)
         train, dev = shuffled[:count], shuffled[count : 2 * count]
-    else:
-        train = shuffled
-        dev = _drawn([r for r in load(task, "dev", data) if _words(r) >= selection.min_words], selection.dev)
     return Splits(tuple(train), tuple(dev[: selection.dev]), tuple(_drawn(load(task, "test", data), selection.test)))
 
 
@@ -119,10 +109,6 @@ def _per_class(shuffled: list[Record], count: int) -> tuple[list[Record], list[R
 def _drawn(records: list[Record], count: int, seed: int = TEST_SEED) -> list[Record]:
     order = np.random.default_rng(seed).permutation(len(records))
     return [records[i] for i in order[:count]]
-
-
-def _words(record: Record) -> int:
-    return sum(len(text.split()) for text in record.texts.values())
 
 
 def _record(task: Task, row: Mapping[str, Any]) -> Record:

@@ -1,4 +1,4 @@
-"""Scores and losses of each record, for the three kinds of model.
+"""Scores and losses of each record, for masked and causal models.
 
 Logits are computed only where something is predicted: a hook keeps those positions of the hidden states that enter the
 output layer. Records are put through the model in the order of their lengths, `rows` at a time, so that there is little
@@ -12,9 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.llm.prompts import Example, Prompter
-from benchmarks.problems.encoder import SentenceClassifier, embed
-from dpzero_theory import check
+from benchmarks.llm.prompts import Example
 
 Tensor = torch.Tensor
 Batch = Sequence[Example]
@@ -25,13 +23,12 @@ class Scorer:
     classes.
 
     Args:
-        words: the token of each class, which is scored at a mask or after a prompt; None for a `SentenceClassifier`,
-            which puts out the scores.
+        words: the token of each class, which is scored at a mask or after a prompt.
         pad: the id that pads, whose value has no effect.
         rows: as in the module's docstring.
     """
 
-    def __init__(self, words: Sequence[int] | None, pad: int, rows: int) -> None:
+    def __init__(self, words: Sequence[int], pad: int, rows: int) -> None:
         self.words, self.pad, self.rows = words, pad, rows
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -50,11 +47,16 @@ class Scorer:
         labels = torch.tensor([example.label for example in batch], device=scores.device)
         return cross_entropy(scores, labels, reduction="none")
 
+    def evaluated(self, model: nn.Module, batch: Batch) -> tuple[float, float]:
+        """Return the accuracy, in [0, 1], and the mean loss of a model on examples, of which there is at least one."""
+        with torch.no_grad():
+            scores = self.scores(model, batch)
+            labels = torch.tensor([example.label for example in batch], device=scores.device)
+            right = (scores.argmax(dim=1) == labels).double().mean().item()
+            return right, cross_entropy(scores, labels).item()
+
     def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs = _inputs(model, [example.ids for example in batch], self.pad)
-        if self.words is None:
-            scores: Tensor = model(**inputs)
-            return scores
         index, kept = torch.tensor([(row, example.position) for row, example in enumerate(batch)]).T
         head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         hook = head.register_forward_pre_hook(lambda _, args: (args[0][index, kept],))
@@ -63,31 +65,6 @@ class Scorer:
             return logits.float()[:, list(self.words)]
         finally:
             hook.remove()
-
-
-def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
-    """Return the scorer for the prompter's task and kind of model. pad, rows: as in `Scorer`; rows is an integer >= 1,
-    else ValueError is raised."""
-    words = None if prompter.kind == "encoder" else [ids[0] for ids in prompter.classes()]
-    return Scorer(words, pad, check.integer("rows", rows))
-
-
-def evaluated(module: nn.Module, scorer: Scorer, examples: Batch) -> tuple[float, float] | tuple[None, None]:
-    """Return the accuracy, in [0, 1], and the mean loss of a module on examples; None twice if there are none."""
-    if not examples:
-        return None, None
-    with torch.no_grad():
-        scores = scorer.scores(module, examples)
-        labels = torch.tensor([example.label for example in examples], device=scores.device)
-        right = (scores.argmax(dim=1) == labels).double().mean().item()
-        return right, cross_entropy(scores, labels).item()
-
-
-def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClassifier:
-    """Return the encoder as a classifier whose label vectors are the embeddings of the label sentences, so that its
-    first scores are the zero-shot ones. prompter: has the label sentences. pad: the id that pads."""
-    with torch.no_grad():
-        return SentenceClassifier(encoder, embed(encoder, **_inputs(encoder, prompter.classes(), pad)))
 
 
 def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:

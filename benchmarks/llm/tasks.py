@@ -8,8 +8,8 @@ from typing import Any
 
 from dpzero_theory import check
 
-KINDS = ("masked", "causal", "encoder")
-"""The kinds of model: masked and causal language models, and sentence encoders."""
+KINDS = ("masked", "causal")
+"""The kinds of language model."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Prompt:
     """How one kind of model is asked for a record's class, as in tasks.toml.
 
     `template` is the text around the record's texts, `max_length` the most tokens that a prompt has, and `options` are
-    the words, continuations or sentences among which the model chooses (masked, causal, encoder).
+    the words or continuations among which the model chooses (masked, causal).
     """
 
     template: str
@@ -27,15 +27,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Source:
-    """Where records come from: `train`, `test` and perhaps `dev` are splits of a Hugging Face data set, or names of
-    files.
+    """Where records come from: `train` and `test` are splits of a Hugging Face data set, or names of files.
 
     With `held_out`, train and test are one file; so many records, drawn with a fixed seed, are the test records.
     """
 
     train: str
     test: str
-    dev: str = ""
     id: str = ""
     config: str = ""
     format: str = ""

@@ -147,7 +147,7 @@ class Records:
     def __init__(self, asked: Task, longest: int, *, dtype: str = "float32", device: str = "cpu") -> None:
         self.model, self.device, self.longest = load(MODEL, dtype=dtype), device, longest
         self.prompter = Prompter(asked, self.model.kind, self.model.tokenizer, longest)
-        self.words, self.options = self.prompter.prompt.options, tuple(ids[0] for ids in self.prompter.classes())
+        self.words, self.options = self.prompter.prompt.options, self.prompter.words()
         self.layers = len(self.model.module.model.layers)  # type: ignore[union-attr, arg-type]
         self._rows: dict[str, list[dict[str, Tensor]]] = {}
         self._states: dict[int, dict[str, States]] = {}

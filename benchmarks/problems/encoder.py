@@ -18,13 +18,9 @@ from dpzero_theory import check
 TEMPERATURE = 20.0
 """A class's score is the cosine times this factor; sentence encoders were trained with 0.05, its inverse."""
 
-SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
-"""The names of the choices of which weights of a model are trained.
-
-They are `all`: all of them; `body`: all but the embeddings; `biases`: biases and normalisation layers; `top-biases`:
-those of the last layer; `top-norm`: the last normalisation of the last layer. The label vectors of a sentence
-classifier are always trained, and with `head` nothing else.
-"""
+SUBSETS = ("body", "biases", "top-norm")
+"""The choices of which weights of an encoder are trained beside the label vectors: all but the embeddings; biases and
+normalisation layers; or the last normalisation of the last layer."""
 
 
 def minilm_folder() -> Path:
@@ -83,18 +79,9 @@ class SentenceClassifier(nn.Module):
 
     def __init__(self, encoder: Any, labels: Tensor) -> None:
         super().__init__()
-        self.config = encoder.config
         self.pool: nn.Module = _MeanPool(encoder)
         self.head = nn.Linear(labels.shape[1], labels.shape[0], bias=False)
         self.head.weight.data.copy_(labels)
-
-    @property
-    def base_model(self) -> Any:
-        return self.encoder.base_model
-
-    @property
-    def encoder(self) -> Any:
-        return self.pool.encoder
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Returns the scores of texts, of shape (batch, classes).
@@ -123,44 +110,18 @@ class Scale(nn.Module):
         return torch.addcmul(self.bias.to(normalised.dtype), normalised, self.weight.to(normalised.dtype))
 
 
-def train(module: nn.Module, subset: str) -> int:
-    """Mark the weights of a subset as trained and freeze the others; returns d, the number of trained weights.
-
-    `module` is the model. `subset` is "all"; "body", all but the embeddings; "biases", the biases and normalisation
-    layers; "top-biases", those of the last layer; "top-norm", the last normalisation of the last layer; or "head",
-    nothing. The label vectors of a sentence classifier are trained with each. Tied weights count once. The pooling
-    layer of a sentence encoder, which mean pooling does not use, is never trained. Raises ValueError for another
-    subset, and where nothing is left to train.
-    """
-    check.choice("subset", subset, SUBSETS)
-    pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}
+def train(module: SentenceClassifier, subset: str) -> None:
+    """Mark the weights of a subset, one of `SUBSETS`, and the label vectors as trained, and freeze the others. The
+    pooling layer of a sentence encoder, which mean pooling does not use, is never trained."""
     embeddings = {id(p) for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
-    norms = {id(p) for part in module.modules() if "Norm" in type(part).__name__ for p in part.parameters()}
-    head = {id(module.head.weight)} if isinstance(module, SentenceClassifier) else set()
-    last = layers(module)[-1]
-    top = {id(p) for p in last.parameters()}
-    final = [part for part in last.modules() if "Norm" in type(part).__name__][-1]
-    count = 0
+    norms = [part for part in module.modules() if "Norm" in type(part).__name__]
+    normal = {id(p) for part in norms for p in part.parameters()}
+    top = {id(p) for p in norms[-1].parameters()}
     for name, parameter in module.named_parameters():
         key = id(parameter)
-        bias = key in norms or name.endswith("bias")
         chosen = {
-            "all": True,
             "body": key not in embeddings,
-            "biases": bias,
-            "top-biases": bias and key in top,
-            "top-norm": key in {id(p) for p in final.parameters()},
-            "head": False,
+            "biases": key in normal or name.endswith("bias"),
+            "top-norm": key in top,
         }[subset]
-        chosen = (chosen and key not in pooler) or key in head
-        parameter.requires_grad_(chosen)
-        count += parameter.numel() * chosen
-    if not count:
-        raise ValueError(f"weights must leave something to train; got {subset!r}")
-    return count
-
-
-def layers(module: nn.Module) -> nn.ModuleList:
-    """Returns the layers of the model `module`, which are taken to be the longest `nn.ModuleList` in it. Raises
-    ValueError where it has none."""
-    return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)
+        parameter.requires_grad_((chosen and "pooler" not in name) or parameter is module.head.weight)

