@@ -1,15 +1,13 @@
 """Does low effective rank hold? r against d before, during and after training.  python -m benchmarks curvature
 
-Full-batch Adam trains three kinds of models: networks with 64 inputs, W hidden units and 10 outputs on digits for
-several widths W, random RoBERTa and OPT models of two layers on random tokens, and the real sentence encoder on
-sentences of SST-2. At three moments of training `dpzero_theory.curvature` measures the Hessian of the training loss and
-the Hessians of single samples; their effective rank is r = trace/norm. If the number d of weights is at most 400, the
-eigenvalues of the full Hessian give the exact rank, too. There is one row per model, moment and seed. The columns
-`samples`, `adam_steps` and `products` say how much a row rests on: the encoder's are few, because it is expensive. All
-data are public or synthetic; nothing here is private.
+Full-batch Adam trains two kinds of models: networks with 64 inputs, W hidden units and 10 outputs on digits for several
+widths W, and random RoBERTa and OPT models of two layers on random tokens. At three moments of training
+`dpzero_theory.curvature` measures the Hessian of the training loss and the Hessians of single samples; their effective
+rank is r = trace/norm. If the number d of weights is at most 400, the eigenvalues of the full Hessian give the exact
+rank, too. There is one row per model, moment and seed. The columns `samples`, `adam_steps` and `products` say how much
+a row rests on. All data are public or synthetic; nothing here is private.
 
     python -m benchmarks curvature --preset networks                  # MLPs, RoBERTa, OPT
-    python -m benchmarks curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
 """
 
 import time
@@ -26,7 +24,7 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS
 from benchmarks.problems import language
-from dpzero_theory.cli import Parser, Several, input_folder, integer
+from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
@@ -39,7 +37,7 @@ class Study:
 
     samples: the number of samples in the training loss. learning_rate: Adam's. moments: by name, the number of Adam
     steps after which the Hessian is measured. effort: how much is spent on measuring it. single: the number of samples
-    whose own Hessian is measured. data: the name of the data set, or None for sentences in a folder.
+    whose own Hessian is measured. data: the name of the data set.
     """
 
     samples: int
@@ -47,36 +45,26 @@ class Study:
     moments: dict[str, int]
     effort: Effort
     single: int = 8
-    data: str | None = None
+    data: str = "toy"
 
 
 _LONG = {"before": 0, "during": 30, "after": 600}
 STUDIES = {
     "mlp-digits": Study(512, 1e-2, _LONG, Effort(search=40, probes=12, steps=16), data="digits"),
-    "roberta-tiny": Study(256, 1e-2, _LONG, Effort(search=40, probes=12, steps=16), data="toy"),
-    "opt-tiny": Study(256, 1e-2, _LONG, Effort(search=40, probes=12, steps=16), data="toy"),
-    "minilm:top-norm": Study(1024, 1e-2, _LONG, Effort(search=40, probes=12, steps=16)),
-    "minilm:biases": Study(
-        48, 1e-3, {"before": 0, "during": 10, "after": 60}, Effort(search=16, probes=6, steps=6), single=4
-    ),
-    "minilm:body": Study(
-        24, 1e-5, {"before": 0, "during": 5, "after": 30}, Effort(search=12, probes=4, steps=6), single=4
-    ),
+    "roberta-tiny": Study(256, 1e-2, _LONG, Effort(search=40, probes=12, steps=16)),
+    "opt-tiny": Study(256, 1e-2, _LONG, Effort(search=40, probes=12, steps=16)),
 }
-"""How each kind of model is trained and measured, by the model's name without its width. If `data` is None, the
-sentences come from the folder that `--data` names."""
+"""How each kind of model is trained and measured, by the model's name without its width."""
 SAMPLE_EFFORT = Effort(search=12, probes=2, steps=4)
 LEVEL = 0.95
 SMALL = 400
 PRESETS = {
     "smoke": ("mlp-digits:2", "mlp-digits:4"),
     "networks": (*(f"mlp-digits:{width}" for width in (4, 16, 64, 256, 1024)), "roberta-tiny", "opt-tiny"),
-    "encoder": ("minilm:top-norm", "minilm:biases", "minilm:body"),
 }
 FOLDERS = {
     "smoke": Path("out") / "curvature",
     "networks": RESULTS / "curvature",
-    "encoder": RESULTS / "curvature_encoder",
 }
 QUANTITIES = ("norm", "trace", "absolute_trace", "rank")
 ENDS = ("low", "estimate", "high")
@@ -90,17 +78,16 @@ FIELDS = (
 
 
 def study(model: str) -> Study:
-    """Return how the model with this name is trained and measured. A name is a kind and a width, as `mlp-digits:16`;
-    the kind alone decides unless STUDIES has the whole name. Raises KeyError for an unknown kind."""
-    return STUDIES[model] if model in STUDIES else STUDIES[model.partition(":")[0]]
+    """Return how the model with this name, a kind or a kind and a width as `mlp-digits:16`, is trained and measured.
+    Raises KeyError for an unknown kind."""
+    return STUDIES[model.partition(":")[0]]
 
 
-def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
+def run(model: str, moment: str, seed: int) -> dict[str, Any]:
     """Train a model from its start up to the moment, which is the name of a number of Adam steps, measure it, and
-    return the row. `seed` draws the start, the data and the measurement's random vectors. folder: where the sentences
-    for the encoder are; other models need none."""
+    return the row. `seed` draws the start, the data and the measurement's random vectors."""
     plan = study(model)
-    task = language.load(model, plan.data or str(folder), plan.samples, seed)
+    task = language.load(model, plan.data, plan.samples, seed)
     module = task.module
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], plan.learning_rate)
     for _ in range(plan.moments[moment]):
@@ -160,8 +147,6 @@ REMAKES = {
 
 
 def _check(parser: Parser, options: Namespace) -> None:
-    if options.preset == "encoder" and options.data is None:
-        parser.error("--data must be given for encoder")
     for model in options.models or ():
         if model not in PRESETS[options.preset]:
             parser.error(f"--models must be of the preset {options.preset}; got {model!r}")
@@ -175,7 +160,7 @@ def _cells(options: Namespace) -> Iterator[Cell]:
 
 
 def _measured(options: Namespace, at: Cell) -> dict[str, Any]:
-    return run(**at, folder=options.data)
+    return run(**at)
 
 
 def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
@@ -192,14 +177,13 @@ EXPERIMENT = Experiment(
     flags=[
         flag("--preset", choices=PRESETS, default="smoke"),
         flag("--models", nargs="+", action=Several, help="only these of the preset"),
-        flag("--data", type=input_folder("sst2_train.tsv"), help="folder with sst2_train.tsv (encoder)"),
         flag("--seeds", type=integer(1, 1000), default=3),
     ],
     folder=lambda options: FOLDERS[options.preset],
     key=KEY,
     fields=FIELDS,
     seeds=lambda options: range(options.seeds),
-    dtype="float64 (digits, minilm:top-norm), float32",
+    dtype="float64 (digits), float32",
     settings=lambda options: {"level": LEVEL} | {model: asdict(study(model)) for model in PRESETS[options.preset]},
     check=_check,
     cells=_cells,

@@ -2,17 +2,10 @@
 
     python -m dpzero_theory.curvature --model mlp-digits:16 --data digits --samples 500 --out problem.json
     python -m dpzero_theory.params --problem problem.json --n 1200 --epsilon 6 --delta 1e-5 --max-steps 400
-    python -m benchmarks prescription --task digits --problem problem.json
-
-and for the real sentence encoder on SST-2
-
-    python -m dpzero_theory.curvature --model benchmarks.problems.language:top_norm --data DIR --public \\
-        --samples 2048 --out problem.json
-    python -m dpzero_theory.params --problem problem.json --n 8192 --epsilon 6 --delta 1e-5 --max-steps 500
-    python -m benchmarks prescription --task minilm --data DIR --problem problem.json
+    python -m benchmarks prescription --problem problem.json
 
 The private optimizer (`dpzero_theory.optim`) runs each choice of step size and clip with the same number of evaluations
-of records, the same batches in expectation and the same (epsilon, delta):
+of records, on all records, and the same (epsilon, delta):
 
 - theory: the sharpened theorem's step size and clip for the constants of the file (the upper ends of their intervals);
 - theory-estimates: the same for the estimates inside the intervals, and with the smoothness of F instead of that of
@@ -27,15 +20,14 @@ such K, if that is not 1;
 All losses are float64, and the theory's choices run with the smoothing that it prescribes, so only the measured
 constants stand between the certificate and the run. There is one row per choice and seed, with the loss, the accuracy
 and the mean of ||grad F||^2 over the run, which the certificate bounds. The data are public, and noise and directions
-come from seeds: no row is a private release, and the cost of the grid search itself is not counted. The encoder trains
-its last normalisation and the label vectors, on phrases of 6 to 12 words. `--summary` prints means and standard errors.
+come from seeds: no row is a private release, and the cost of the grid search itself is not counted. `--summary` prints
+means and standard errors.
 """
 
-import copy
 import math
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -43,7 +35,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -51,10 +42,8 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import rounded
-from benchmarks.problems import language
-from benchmarks.problems.sentences import sst2
 from dpzero_theory import datasets, problem_file
-from dpzero_theory.cli import Parser, input_file, input_folder, integer
+from dpzero_theory.cli import Parser, input_file, integer
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Batch, Objective
 from dpzero_theory.optim.plan import Plan
@@ -63,12 +52,13 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 
 EPSILON, DELTA = 6.0, 1e-5
-MEASURED, RECORDS = 2048, 8192
-"""The encoder's constants were measured on MEASURED sentences, and RECORDS others are the private records of this
-experiment."""
+STEPS = 400
+"""The number of steps with one direction per step. With K directions a step there are K times fewer steps."""
+STEP_SIZES, CLIPS = (3e-3, 1e-2, 3e-2, 0.1, 0.3), (0.3, 1.0, 3.0)
+"""The grid: step sizes, and clips in units of the median gradient norm of a sample."""
+RELATION = "replace-one"
 SMOOTHING = 1e-6
 """The smoothing lambda of the grid's runs. At this value a finite difference of float64 losses has a rounding error
 of about 1e-9."""
@@ -81,30 +71,10 @@ FIELDS = (
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How a task is run: the number of steps with one direction per step; the expected batch size, None for all
-    records; the grid's step sizes, and its clips in units of the median gradient norm of a sample; and the neighbouring
-    relation. With K directions a step there are K times fewer steps."""
+class Digits:
+    """The digits that the constants of mlp-digits:16 are not measured on: 1,200 private records and 97 test records,
+    each a pair of inputs and labels."""
 
-    steps: int
-    batch: int | None
-    step_sizes: tuple[float, ...] = ()
-    clips: tuple[float, ...] = ()
-    relation: str = "replace-one"
-
-
-SETTINGS = {
-    "digits": Setting(400, None, (3e-3, 1e-2, 3e-2, 0.1, 0.3), (0.3, 1.0, 3.0)),
-    "minilm": Setting(500, 1024, (1e-3, 3e-3, 1e-2, 3e-2), (0.3, 1.0, 3.0, 10.0)),
-}
-
-
-@dataclass(frozen=True)
-class TaskRecords:
-    """What a task is run on: a function that makes a fresh module, the private records, and the test records. Records
-    are a pair of inputs and labels."""
-
-    module: Callable[[], nn.Module]
     train: Batch
     test: Batch
 
@@ -155,105 +125,63 @@ def problems(file: ProblemFile, n: int) -> dict[str, Problem]:
     return found
 
 
-def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
+def choices(file: ProblemFile, n: int) -> list[Choice]:
     """Return all choices of parameters to run for n records: the theory's prescriptions for the constants of the file,
-    and every pair of the setting's grid."""
+    and every pair of the grid."""
     found = []
     for name, problem in problems(file, n).items():
-        p, best = (_prescribe(problem, setting, k) for k in (1, "best"))
+        p, best = (_prescribe(problem, k) for k in (1, "best"))
         found.append(Choice(name, p.step_size, p.clip, p.steps, p.smoothing, p.bound))
         k, name = best.directions_per_step, f"{name}-best-k"
         if k > 1:
             found.append(Choice(name, best.step_size, best.clip, best.steps, best.smoothing, best.bound, k))
     median = file.measurements["points"][0]["gradient_norms"]["0.5"]
-    grid = [(a, c) for a in setting.step_sizes for c in setting.clips]
-    return found + [Choice("grid", a, rounded(c * median), setting.steps) for a, c in grid]
+    return found + [Choice("grid", a, rounded(c * median), STEPS) for a in STEP_SIZES for c in CLIPS]
 
 
-def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription:
-    """Return the sharpened theorem's prescription with k directions per step ("best" for the best number), for the
-    setting's number of evaluations of a record. `problem` has the constants of the loss."""
+def _prescribe(problem: Problem, k: int | str) -> Prescription:
+    """Return the sharpened theorem's prescription with k directions per step ("best" for the best number), for STEPS
+    evaluations of each record. `problem` has the constants of the loss."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
-    if setting.batch is None:
-        most = setting.steps * problem.n
-        return sharp.prescribe(problem, gdp, max_evaluations=most, relation=setting.relation, directions_per_step=k)
-    return prescribe_poisson(
-        problem,
-        gdp,
-        poisson_noise(EPSILON, DELTA),
-        max_evaluations=setting.steps * setting.batch,
-        max_steps=setting.steps,
-        expected_batch=setting.batch,
-        relation=setting.relation,
-        directions_per_step=k,
-    )
+    return sharp.prescribe(problem, gdp, max_evaluations=STEPS * problem.n, relation=RELATION, directions_per_step=k)
 
 
-def digits() -> TaskRecords:
-    """Return the records of the task mlp-digits:16. Its constants are measured on 500 digits by
-    `dpzero_theory.curvature`; 1,200 others are the private records here, and the last 97 are the test records."""
+def digits() -> Digits:
+    """Return the records. The constants are measured on the first 500 digits by `dpzero_theory.curvature`."""
     features, labels = (torch.as_tensor(part) for part in datasets.digits(0))
-    return TaskRecords(
-        module=lambda: tasks.mlp_digits(16, 500, 0).module,
-        train=(features[500:1700], labels[500:1700]),
-        test=(features[1700:], labels[1700:]),
-    )
+    return Digits((features[500:1700], labels[500:1700]), (features[1700:], labels[1700:]))
 
 
-def minilm(folder: Path) -> TaskRecords:
-    """Return the records of the task minilm:top-norm, from the folder with SST-2. RECORDS phrases of 6 to 12 words,
-    none of which the constants were measured on, are the private records, and the whole test set are the test
-    records."""
-    phrases, signs = sst2(folder / "sst2_train.tsv")
-    fitting = language.fitting(phrases)
-    seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
-    chosen = np.random.default_rng(1).permutation([i for i in fitting if i not in seen])[:RECORDS]
-    model = language.Encoder("top-norm")
-
-    def batch(texts: Sequence[str], labels: NDArray[np.float64]) -> Batch:
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of equal length need no padding
-        parts = [order[first : first + 64] for first in range(0, len(order), 64)]
-        means = torch.cat([model.inputs([texts[i] for i in part])["normalised"] for part in parts])
-        return means[np.argsort(order)], torch.as_tensor(labels > 0, dtype=torch.int64)
-
-    return TaskRecords(
-        module=lambda: copy.deepcopy(model.module),
-        train=batch([phrases[i] for i in chosen], signs[chosen]),
-        test=batch(*sst2(folder / "sst2_test.tsv")),
-    )
+def network() -> nn.Module:
+    """Return the network of the task mlp-digits:16 at its start."""
+    return tasks.mlp_digits(16, 500, 0).module
 
 
-def run(
-    work: TaskRecords, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
-) -> dict[str, Any]:
-    """Train on the records `work` with one choice and seed, and return the row. The setting has the batch size, the
-    relation and the grid's number of steps; `task` is the name in the row. before: the loss and the accuracy before
-    training, which are the same for all choices. ||grad F||^2 is measured at equally spaced iterates, about a 25th as
-    many as the grid's runs have steps (at all iterates, if there are fewer)."""
+def run(work: Digits, choice: Choice, seed: int, before: tuple[float, float]) -> dict[str, Any]:
+    """Train on the records `work` with one choice and seed, and return the row. before: the loss and the accuracy
+    before training, which are the same for all choices. ||grad F||^2 is measured at equally spaced iterates, about a
+    25th as many as the grid's runs have steps (at all iterates, if there are fewer)."""
     started = time.perf_counter()
     records = TensorDataset(*work.train)
     n = len(records)
-    batch = float(setting.batch or n)
     plan = Plan.for_target(
         n=n,
         target_epsilon=EPSILON,
         target_delta=DELTA,
         steps=choice.steps,
-        expected_batch=batch,
+        expected_batch=float(n),
         clip=choice.clip,
         step_size=choice.step_size,
         smoothing=choice.smoothing or SMOOTHING,
-        relation=setting.relation,
-        sampling="full" if setting.batch is None else "poisson",
+        relation=RELATION,
+        sampling="full",
         direction="sphere",
         directions_per_step=choice.directions_per_step,
     )
-    module = work.module()
-    optimizer = make_from_seed_not_private(
-        module, tasks.cross_entropy, records, plan, seed=seed, micro_batch=2 * int(batch)
-    )
+    module = network()
+    optimizer = make_from_seed_not_private(module, tasks.cross_entropy, records, plan, seed=seed, micro_batch=n)
     squares: list[float] = []
-    pause = max(25 * choice.steps // setting.steps, 1)
+    pause = max(25 * choice.steps // STEPS, 1)
     for t in range(choice.steps):
         if t % pause == 0:
             objective = Objective(module, tasks.cross_entropy, [work.train])
@@ -261,17 +189,17 @@ def run(
         optimizer.step()
     after = evaluate(module, work)
     weights = sum(p.numel() for p in module.parameters())
-    row: dict[str, Any] = {"task": task, "choice": choice.name, "step_size": choice.step_size, "clip": choice.clip}
+    row: dict[str, Any] = {"task": "digits", "choice": choice.name, "step_size": choice.step_size, "clip": choice.clip}
     return row | {
         "seed": seed,
         "n": n,
         "d": weights,
         "steps": choice.steps,
         "directions_per_step": choice.directions_per_step,
-        "expected_batch": batch,
+        "expected_batch": float(n),
         "epsilon": EPSILON,
         "delta": DELTA,
-        "relation": setting.relation,
+        "relation": RELATION,
         "noise_multiplier": plan.noise_multiplier,
         "smoothing": choice.smoothing or SMOOTHING,
         "bound": choice.bound,
@@ -284,7 +212,7 @@ def run(
     }
 
 
-def evaluate(module: nn.Module, work: TaskRecords) -> tuple[float, float]:
+def evaluate(module: nn.Module, work: Digits) -> tuple[float, float]:
     """Return the mean loss of the module on the private records and its accuracy on the test records. `work` has the
     records."""
     inputs, labels = work.test
@@ -314,20 +242,16 @@ def summary(folder: Path) -> str:
 
 
 def _again(row: Row) -> list[dict[str, Any]]:
-    """Make a committed row of a task on digits again; other tasks are not in REMAKES, because no package has their
-    data. The list is empty if the row's choice is none of `choices` any more."""
-    setting, work = SETTINGS[row["task"]], digits()
+    """Make a committed row again. The list is empty if the row's choice is none of `choices` any more."""
+    work = digits()
     file = problem_file.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
-    before = evaluate(work.module(), work)
-    near = [
-        choice
-        for choice in choices(setting, file, len(work.train[1]))
-        if choice.name == row["choice"] and math.isclose(choice.step_size, row["step_size"])
-    ]
+    before = evaluate(network(), work)
     return [
-        run(work, setting, row["task"], choice, row["seed"], before)
-        for choice in near
-        if math.isclose(choice.clip, row["clip"])
+        run(work, choice, row["seed"], before)
+        for choice in choices(file, len(work.train[1]))
+        if choice.name == row["choice"]
+        and math.isclose(choice.step_size, row["step_size"])
+        and math.isclose(choice.clip, row["clip"])
     ]
 
 
@@ -336,28 +260,21 @@ REMAKES = {"prescription_digits": Remake(KEY, _again, varies=("seconds",), toler
 
 
 def _check(parser: Parser, options: Namespace) -> None:
-    """Load the records and the problem file, and refuse a command line for which they are missing."""
-    if options.problem is None:
-        parser.error("--problem must be given")
-    if options.task == "minilm" and options.data is None:
-        parser.error("--data must be given for minilm")
     torch.set_num_threads(1)
     with parser.refusals("--problem"):
         options.file = problem_file.read(options.problem)
-    with parser.refusals("--data"):
-        options.work = digits() if options.task == "digits" else minilm(options.data)
-    options.before = cache(lambda: evaluate(options.work.module(), options.work))
+    options.work = digits()
+    options.before = cache(lambda: evaluate(network(), options.work))
 
 
 def _cells(options: Namespace) -> Iterator[tuple[Choice, int]]:
-    every = choices(SETTINGS[options.task], options.file, len(options.work.train[1]))
+    every = choices(options.file, len(options.work.train[1]))
     only = options.choices
     return ((choice, seed) for seed in range(options.seeds) for choice in every if not only or choice.name in only)
 
 
 def _keys(options: Namespace, at: tuple[Choice, int]) -> list[Row]:
-    values = (options.task, at[0].name, at[0].step_size, at[0].clip, at[1])
-    return [dict(zip(("task", "choice", "step_size", "clip", "seed"), values, strict=True))]
+    return [dict(zip(KEY, ("digits", at[0].name, at[0].step_size, at[0].clip, at[1]), strict=True))]
 
 
 def _told(at: tuple[Choice, int], rows: list[Row]) -> str:
@@ -373,17 +290,11 @@ EXPERIMENT = Experiment(
     name="prescription",
     about=__doc__,
     flags=[
-        flag("--task", choices=SETTINGS, default="digits"),
-        flag("--problem", type=input_file, help="written by python -m dpzero_theory.curvature"),
-        flag(
-            "--data",
-            type=input_folder("sst2_train.tsv", "sst2_test.tsv"),
-            help="folder with sst2_train.tsv and sst2_test.tsv (minilm)",
-        ),
+        flag("--problem", type=input_file, required=True, help="written by python -m dpzero_theory.curvature"),
         flag("--seeds", type=integer(1, 1000), default=3),
         flag("--choices", nargs="+", metavar="NAME", help="only the choices of these names, such as theory-moment"),
     ],
-    folder=lambda options: RESULTS / f"prescription_{options.task}",
+    folder="prescription_digits",
     key=KEY,
     fields=FIELDS,
     seeds=lambda options: range(options.seeds),
@@ -391,7 +302,7 @@ EXPERIMENT = Experiment(
     check=_check,
     cells=_cells,
     keys=_keys,
-    measure=lambda options, at: run(options.work, SETTINGS[options.task], options.task, at[0], at[1], options.before()),
+    measure=lambda options, at: run(options.work, at[0], at[1], options.before()),
     told=_told,
     summary=summary,
 )

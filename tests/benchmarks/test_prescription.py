@@ -40,12 +40,19 @@ def test_rows_of_a_small_network(
 
 
 FILE = RESULTS / "curvature_problems" / "mlp-digits-16.json"
-QUICK = prescription.Setting(3, None, (0.01, 0.1), (1.0,))
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps and two points of the grid."""
+    for name, value in {"STEPS": 3, "STEP_SIZES": (0.01, 0.1), "CLIPS": (1.0,)}.items():
+        monkeypatch.setattr(prescription, name, value)
+
+
+@pytest.mark.usefixtures("quick")
 def test_choices_are_the_theorys_and_the_grid() -> None:
     file = problem_file.read(FILE)
-    found = prescription.choices(QUICK, file, 1200)
+    found = prescription.choices(file, 1200)
     moments = ["theory-moment", "theory-estimates-moment"]
     assert [choice.name for choice in found] == ["theory", "theory-estimates", *moments, "grid", "grid"]
     upper = prescription.problems(file, 1200)["theory"]
@@ -76,8 +83,8 @@ def test_the_fourth_moment_is_at_least_that_of_norms_with_the_quantiles() -> Non
 
 
 def test_the_best_k_has_as_many_evaluations() -> None:
-    setting, several = prescription.SETTINGS["digits"], [3, 2]
-    found = {choice.name: choice for choice in prescription.choices(setting, problem_file.read(FILE), 1200)}
+    several = [3, 2]
+    found = {choice.name: choice for choice in prescription.choices(problem_file.read(FILE), 1200)}
     best = {name: choice for name, choice in found.items() if name.endswith("-best-k")}
     assert [choice.directions_per_step for choice in best.values()] == several
     for name, choice in best.items():
@@ -86,19 +93,20 @@ def test_the_best_k_has_as_many_evaluations() -> None:
         assert one.bound is not None
         assert choice.bound is not None
         assert choice.bound < one.bound
-        assert setting.steps - k < k * choice.steps <= setting.steps == one.steps
+        assert prescription.STEPS - k < k * choice.steps <= prescription.STEPS == one.steps
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_run_of_several_directions() -> None:
     choice = prescription.Choice("x", 0.01, 1.0, 2, 1e-6, 1.0, directions_per_step=5)
     work = prescription.digits()
-    row = prescription.run(work, prescription.Setting(10, None), "digits", choice, 0, (1.0, 0.5))
+    row = prescription.run(work, choice, 0, (1.0, 0.5))
     assert (row["steps"], row["directions_per_step"]) == (2, 5)
     assert row["gradient_squared"] > 0
 
 
-def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(prescription.SETTINGS, "digits", QUICK)
+@pytest.mark.usefixtures("quick")
+def test_a_run_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--problem", str(FILE), "--seeds", "1", "--out", str(tmp_path)]
     prescription.EXPERIMENT.main(words)
     rows = read_rows(tmp_path)
