@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -113,6 +114,8 @@ class DirectionLaw:
             `GRID`.
         normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
+        rank: rho >= 1 where a matrix of weights has the direction rho^(-1/2) sum_j a_j b_j^T, with independent random
+            signs in a_1, b_1, ..., a_rho, b_rho; 0 where all its coordinates are drawn.
     """
 
     name: str
@@ -121,6 +124,7 @@ class DirectionLaw:
     table: Callable[[], Array]
     normalised: bool = False
     fixed_norm: bool = False
+    rank: int = 0
 
 
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
@@ -148,6 +152,33 @@ for _law in (
     ),
 ):
     DIRECTIONS.register(_law)
+
+
+def _low_rank(text: str) -> DirectionLaw:
+    """Return the law `low-rank:RANK`, or `low-rank`, whose rank is 1.
+
+    Its directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
+    product of the others), and weights with fewer axes have independent random signs. So the law has no moments of
+    coordinates alone.
+    """
+    if text and not (text.isdecimal() and 1 <= int(text) <= 64):
+        raise ValueError(f"direction must be low-rank or low-rank:RANK with RANK from 1 to 64; got {f'low-rank:{text}'!r}")
+    rank = int(text or 1)
+
+    def refuse(*_: object) -> NoReturn:
+        raise check.PreconditionError("direction low-rank has no law without the shapes of the weights")
+
+    return DirectionLaw(
+        name="low-rank" if rank == 1 else f"low-rank:{rank}",
+        sample=refuse,
+        fourth_moments=refuse,
+        table=DIRECTIONS["rademacher"].table,
+        fixed_norm=rank == 1,
+        rank=rank,
+    )
+
+
+DIRECTIONS.register_family("low-rank", _low_rank)
 
 
 def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
