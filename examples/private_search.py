@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory as dz
-from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
+from dpzero_theory.privacy.selection import calibrate_selection, draw_runs, selection_epsilon
 
 EPSILON, DELTA, STEPS, BATCH = 2.0, 1e-5, 20, 200
 SETTINGS = ({"clip": 1.0, "step_size": 0.1}, {"clip": 3.0, "step_size": 0.3})  # nothing else may differ: it is not free
@@ -40,21 +40,21 @@ def plan(setting, epsilon):
     )  # fmt: skip
 
 
-runs = Runs(mean=4)
+mean_runs = 4
 sampling = dz.Poisson(BATCH / len(private))
 noise = calibrate_selection(
-    runs, target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling=sampling, relation="add-remove"
-).value
+    mean_runs, target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling=sampling, relation="add-remove"
+)
 one = dz.epsilon(dz.Step(noise=noise, sampling=sampling, relation="add-remove") * STEPS, DELTA).upper
 plans = [plan(setting, one * (1 - 1e-6)) for setting in SETTINGS]
-spent = max(selection_epsilon(each.step * STEPS, DELTA, runs).upper for each in plans)
+spent = max(selection_epsilon(each.step * STEPS, DELTA, mean_runs) for each in plans)
 assert spent <= EPSILON, "the search as a whole must meet its budget"
 
 folder = Path(sys.argv[1])
 folder.mkdir(mode=0o700, parents=True)
 os.umask(0o077)
 source, best = random.SystemRandom(), None
-for number in range(runs.draw(source)):
+for number in range(draw_runs(mean_runs, source)):
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 2)  # the same initial weights each time
     drawn = source.choice(plans)

@@ -3,29 +3,24 @@
 A plan fixes all steps beforehand. Here each step may be chosen after the earlier ones were seen, and one may stop at
 any time, for any reason that the releases show. Two neighbouring data sets give all that is released the laws P and Q;
 L is the logarithm of the ratio of P to Q. K_j(t) is an upper bound on log E_P e^(t L_j), where L_j is the loss of step
-j, given all earlier outcomes. Two guarantees hold:
+j, given all earlier outcomes.
 
-**Filter.** Fix t_1, ..., t_m > 0 beforehand, and let c(t) = max over y > 0 of (1 - e^-y) e^(-t y). If, whenever one
-stops, some i has sum over j of K_j(t_i) <= t_i epsilon + log delta - log c(t_i) - log m, then all that is released is
-(epsilon, delta)-differentially private. For m = 1 this is the filter of Feldman and Zrnic (2021).
+**Filter.** Fix t > 0 beforehand, and let c(t) = max over y > 0 of (1 - e^-y) e^(-t y). If, whenever one stops, the sum
+over j of K_j(t) is at most t epsilon + log delta - log c(t), then all that is released is (epsilon, delta)-
+differentially private (Feldman and Zrnic 2021).
 
-Proof. M_i = exp(t_i L - sum over j of K_j(t_i)) is a non-negative supermartingale under P that starts at 1, so its mean
-is at most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c(t_i) e^(t_i (L - epsilon)) for each i.
-Let i be an index, chosen from the outcomes, for which the condition holds. Then the gain is at most M_i delta/m, so at
-most the sum of M_1, ..., M_m times delta/m, and delta(epsilon) = E_P of the gain is at most delta.
+Proof. M = exp(t L - sum over j of K_j(t)) is a non-negative supermartingale under P that starts at 1, so its mean is at
+most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c(t) e^(t (L - epsilon)), which is at most M
+delta. So delta(epsilon) = E_P of the gain is at most delta.
 
 Two kinds of freedom need less than this, by the theorems of derivation.md, section 9. Steps that one worst step
 dominates, at most T of them, cost at most that step T times, whatever is chosen and whenever one stops (`WorstFilter`).
 Full batches with Gaussian noise that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <= mu^2 are mu-GDP together,
 even if each mu_j follows from earlier outcomes (`GaussianFilter`).
-
-**Odometer.** With probability at least 1 - delta under P, L is at all times at most the least over i of (sum over j of
-K_j(t_i) + log(m/delta))/t_i. Proof: Ville's inequality for each M_i.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
 
 from scipy.optimize import minimize_scalar
@@ -41,16 +36,71 @@ from dpzero_theory.privacy.step import MOST_STEPS, Step, Steps, steps_of
 
 _LOG_ORDERS = (math.log(1e-2), math.log(1e4))
 """Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
-_SUM_ROUNDING = 1e-12
-"""A bound on the relative rounding error of a sum of log moments; sums are raised by this share."""
-_MOST_ORDERS = 64
+_ROUNDING = 1e-12
+"""A bound on the relative rounding error of a step's cost, which is raised by this share."""
 
 
 class BudgetExceededError(ValueError):
     """The steps would cost more than is left of a `Filter`'s budget; nothing was spent."""
 
 
-class Filter:
+class _Budget(ABC):
+    """A budget (epsilon, delta) of which each step takes a known part, whatever is chosen and whenever one stops.
+
+    limit: the sum of all parts. All steps must have one neighbouring relation.
+    """
+
+    def __init__(self, epsilon: float, delta: float, limit: float) -> None:
+        self.epsilon, self.delta, self.limit, self.steps = epsilon, delta, limit, 0
+        self._spent, self._relations = 0.0, set[str]()
+
+    @abstractmethod
+    def _cost(self, release: Step) -> float:
+        """What these steps take of the limit. Raises ValueError for steps that the theorem does not cover."""
+
+    def has_room(self, history: Steps) -> bool:
+        """Whether the budget still holds if these steps are made after all that was spent so far.
+
+        Raises ValueError for steps that the class does not cover, or of another relation than those before.
+        """
+        return self._after(history) <= self.limit
+
+    def spend(self, history: Steps) -> None:
+        """Count these steps as spent, beside all that was spent before. Call it before they are made.
+
+        Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
+        steps that `has_room` refuses.
+        """
+        after, count = self._after(history), sum(release.steps for release in steps_of(history))
+        if not after <= self.limit:
+            raise BudgetExceededError(
+                f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
+                f" {self.steps} steps are spent, and got {count} more"
+            )
+        self._spent = after
+        self._relations |= _relations(history)
+        self.steps += count
+
+    def _after(self, history: Steps) -> float:
+        if len(relations := self._relations | _relations(history)) > 1:
+            raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
+        spent = self._spent
+        for release in steps_of(history):
+            spent = math.nextafter(spent + self._cost(release) * (1 + _ROUNDING), math.inf)
+        return spent
+
+
+def _relations(history: Steps) -> set[str]:
+    return {str(release.relation) for release in steps_of(history)}
+
+
+def _require_fresh(name: str, step: Step) -> None:
+    if step.sampling.scheduled:
+        rule = f"{name} must have batches that are drawn anew in each step"
+        raise ValueError(f"{rule}; got sampling {step.sampling.word}")
+
+
+class Filter(_Budget):
     """A budget (epsilon, delta) for steps that are chosen as one goes. The module has the theorem.
 
         budget = Filter(epsilon=2, delta=1e-5, planned=step)
@@ -64,144 +114,29 @@ class Filter:
     Args:
         epsilon: > 0.
         delta: in (0, 1).
-        planned: a step, or several, such as are expected to be made. They only determine for which order t of the
-            moments E e^{t L} of the privacy loss L the budget is counted: the one with which most repetitions of them
+        planned: a step, or several, such as are expected to be made. They only determine the order t of the moments
+            E e^{t L} of the privacy loss L by which the budget is counted: the one with which most repetitions of them
             fit into it. Whatever is made, the guarantee holds.
-        orders: the orders t_1, ..., t_m > 0 themselves, instead of `planned`. With m of them the budget at each order t
-            is less by log(m)/t in epsilon; in return the best of them counts, which helps where steps turn out other
-            than planned.
 
     Raises:
-        ValueError: an argument outside its range; both or neither of planned and orders; planned steps of another kind
-            than those above.
+        ValueError: an argument outside its range, or planned steps of another kind than those above.
     """
 
-    def __init__(
-        self, epsilon: float, delta: float, *, planned: Steps | None = None, orders: Sequence[float] | None = None
-    ) -> None:
-        self.epsilon = check.real("epsilon", epsilon, above=0)
-        self.delta = check.real("delta", delta, above=0, below=1)
-        if (planned is None) == (orders is None):
-            raise ValueError(f"planned or orders must be given, and not both; got {planned!r} and {orders!r}")
-        if orders is None:
-            assert planned is not None
-            orders = (_best_order(planned, self.epsilon, self.delta),)
-        if not 1 <= len(orders) <= _MOST_ORDERS:
-            raise ValueError(f"orders must be 1 to {_MOST_ORDERS} numbers; got {len(orders)}")
-        self.orders = tuple(check.real("orders", t, above=0, at_most=1e6) for t in orders)
-        self._spent = [0.0] * len(self.orders)
-        self._relation: str | None = None
-        self._known: dict[Step, list[float]] = {}
-        self.steps = 0
+    def __init__(self, epsilon: float, delta: float, *, planned: Steps) -> None:
+        budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
+        self.order = _best_order(planned, budget, share)
+        self._known: dict[Step, float] = {}
+        super().__init__(budget, share, _limit(self.order, budget, share))
 
-    @property
-    def limits(self) -> tuple[float, ...]:
-        """For each order t the largest sum of log moments that may be spent: t epsilon + log delta - log c(t) - log m.
-
-        m is the number of orders; c(t) is the function of the module's docstring.
-        """
-        return tuple(_limit(t, self.epsilon, self.delta / len(self.orders)) for t in self.orders)
-
-    def has_room(self, history: Steps) -> bool:
-        """Whether the budget still holds if these steps are made after all that was spent so far.
-
-        Raises ValueError for steps that a filter cannot account for, which the class names, and for another
-        neighbouring relation than that of the steps before.
-        """
-        return self._fits(self._after(history))
-
-    def spend(self, history: Steps) -> None:
-        """Count these steps as spent, beside all that was spent before. Call it before they are made.
-
-        Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
-        steps that `has_room` refuses.
-        """
-        after = self._after(history)
-        if not self._fits(after):
-            raise BudgetExceededError(
-                f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
-                f" {self.steps} steps are spent, and got {sum(release.steps for release in steps_of(history))} more"
-            )
-        self._spent = after
-        self._relation = str(steps_of(history)[0].relation)
-        self.steps += sum(release.steps for release in steps_of(history))
-
-    @property
-    def odometer(self) -> float:
-        """What was spent so far: with probability at least 1 - delta the privacy loss of all steps made is, after every
-        step, at most what this number is then. It grows from step to step, and is 0 before the first one."""
-        if self.steps == 0:
-            return 0.0
-        extra = math.log(len(self.orders) / self.delta)
-        return min((spent + extra) / t for spent, t in zip(self._spent, self.orders, strict=True)) * (1 + _SUM_ROUNDING)
-
-    def _after(self, history: Steps) -> list[float]:
-        """The sums of the log moments of all that was spent and of the steps in `history`, one for each order t."""
-        releases = steps_of(history)
-        if not releases:
-            return list(self._spent)
-        for release in releases:
-            if release.sampling.scheduled:
-                rule = "history must have batches that are drawn anew in each step"
-                raise ValueError(f"{rule}; got sampling {release.sampling.word}")
-            relation = str(release.relation)
-            if relation != (self._relation or str(releases[0].relation)):
-                raise ValueError(
-                    f"history must have the relation {self._relation or releases[0].relation}; got {relation}"
-                )
-        more = [[release.steps * moment for moment in self._moments(release)] for release in releases]
-        return [sum(sums) * (1 + _SUM_ROUNDING) for sums in zip(self._spent, *more, strict=True)]
-
-    def _moments(self, step: Step) -> list[float]:
-        """The upper bounds K(t) on the log moments of one release of this step, one for each order t. They are kept,
-        because the same step is often asked about again."""
-        if step not in self._known:
-            release = replace(step, steps=1)
-            self._known[step] = [t * rdp_of_history(release, t + 1).upper * (1 + _SUM_ROUNDING) for t in self.orders]
-        return self._known[step]
-
-    def _fits(self, spent: Sequence[float]) -> bool:
-        return any(sum_ <= limit for sum_, limit in zip(spent, self.limits, strict=True))
-
-
-class _Sum(ABC):
-    """A budget (epsilon, delta) of which each step takes a known part, whatever is chosen and whenever one stops."""
-
-    def __init__(self, epsilon: float, delta: float, limit: float) -> None:
-        self.epsilon, self.delta, self.steps = epsilon, delta, 0
-        self._limit, self._spent = limit, 0.0
-
-    @abstractmethod
     def _cost(self, release: Step) -> float:
-        """What these steps take of the budget. Raises ValueError for steps that the theorem does not cover."""
-
-    def has_room(self, history: Steps) -> bool:
-        """Whether the budget still holds if these steps are made after all that was spent so far.
-
-        Raises ValueError for steps that the class does not cover.
-        """
-        return self._after(history) <= self._limit
-
-    def spend(self, history: Steps) -> None:
-        """Count these steps as spent, beside all that was spent before. Call it before they are made.
-
-        Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
-        steps that `has_room` refuses.
-        """
-        after, count = self._after(history), sum(release.steps for release in steps_of(history))
-        if not after <= self._limit:
-            raise BudgetExceededError(
-                f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
-                f" {self.steps} steps are spent, and got {count} more"
-            )
-        self._spent = after
-        self.steps += count
-
-    def _after(self, history: Steps) -> float:
-        return self._spent + sum(self._cost(release) for release in steps_of(history))
+        _require_fresh("history", release)
+        step = replace(release, steps=1)
+        if step not in self._known:  # the same step is often asked about again
+            self._known[step] = self.order * rdp_of_history(step, self.order + 1).upper
+        return release.steps * self._known[step]
 
 
-class WorstFilter(_Sum):
+class WorstFilter(_Budget):
     """A budget (epsilon, delta) for steps none of which costs more than one worst step.
 
     It has room for as many steps as the worst one may be repeated as a plan, `most_steps`, and each step that is made
@@ -223,9 +158,7 @@ class WorstFilter(_Sum):
 
     def __init__(self, epsilon: float, delta: float, *, worst: Step) -> None:
         budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
-        if worst.sampling.scheduled:
-            rule = "worst must have batches that are drawn anew in each step"
-            raise ValueError(f"{rule}; got sampling {worst.sampling.word}")
+        _require_fresh("worst", worst)
         self.worst = worst
 
         def fits(count: int) -> bool:
@@ -235,7 +168,7 @@ class WorstFilter(_Sum):
         if most is None:
             raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
         self.most_steps = most
-        super().__init__(budget, share, float(most))
+        super().__init__(budget, share, most + 0.5)  # steps are counted in floats
 
     def _cost(self, release: Step) -> float:
         step, worst = release, self.worst
@@ -248,7 +181,7 @@ class WorstFilter(_Sum):
         return float(release.steps)
 
 
-class GaussianFilter(_Sum):
+class GaussianFilter(_Budget):
     """A budget (epsilon, delta) for full batches with Gaussian noise, each with as much noise as one likes.
 
     It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where a step is mu_j-GDP and mu is the largest one
@@ -264,29 +197,18 @@ class GaussianFilter(_Sum):
 
     def __init__(self, epsilon: float, delta: float) -> None:
         budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
-        super().__init__(budget, share, float(gdp_from_epsilon(budget, share)) ** 2 * (1 - _SUM_ROUNDING))
-        self._relation: str | None = None
-
-    def spend(self, history: Steps) -> None:
-        super().spend(history)
-        self._relation = str(steps_of(history)[0].relation) if steps_of(history) else self._relation
-
-    def _after(self, history: Steps) -> float:
-        relations = {str(release.relation) for release in steps_of(history)} | {self._relation or ""} - {""}
-        if len(relations) > 1:
-            raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
-        return super()._after(history)
+        super().__init__(budget, share, float(gdp_from_epsilon(budget, share)) ** 2 * (1 - _ROUNDING))
 
     def _cost(self, release: Step) -> float:
         if (release.mechanism, release.sampling.word) != ("gaussian", "full"):
             rule = "history must have full batches and gaussian noise"
             raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
-        return release.steps * (release.relation.sensitivity / release.noise) ** 2 * (1 + _SUM_ROUNDING)
+        return release.steps * (release.relation.sensitivity / release.noise) ** 2
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:
     """t epsilon + log delta - log c(t), with c of the module's docstring: how large a sum of log moments K(t) may be
-    within the budget (epsilon, delta), if t is the only order."""
+    within the budget (epsilon, delta)."""
     return t * epsilon + math.log(delta) - log_c(t)
 
 

@@ -23,31 +23,29 @@ delta(epsilon) the larger one of delta_PQ and delta_QP (Dong, Roth and Su 2022, 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from typing import Any, NamedTuple
 
-from scipy.optimize import brentq
+import numpy as np
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.bisection import outward
+from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import cost_of, delta_of_history, deltas_of_directions
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.step import Steps, steps_of
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 """Noise multipliers between which `calibrate_risk` searches."""
 _ACCURACY = 1e-6
-"""A share of the noise multiplier: the two ends of its bracket are first tried this far from the estimate."""
+"""A share of the noise multiplier: the search for a noise ends where its two ends are this far apart."""
 _NEAR, _ROUNDING = 1e-5, 1e-12
 """A search for a true positive rate ends where it is known to this share of it; and a bound on the relative rounding
 error of the straight lines that it uses."""
-_GAUSSIAN_LOOKS, _NEIGHBOURS = 2, (0.1, -0.2, 0.02, -0.04)
-"""How many epsilons are chosen as if the history were Gaussian, after epsilon 0; and the next ones, from the best so
-far."""
+_NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
+"""The epsilons that are looked at after two that are chosen as if the history were Gaussian, from the best so far."""
 _PATIENCE, _LITTLE = 4, 0.9
 """A search ends where so many epsilons have not narrowed the bracket to this share of what it was."""
 _MOST_EXPONENT = 500.0
@@ -141,121 +139,84 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
     most = check.integer("looks", looks)
     made = steps_of(history)
-    ways = _Minimum(a), _Minimum(a)
-
-    def look(t: float) -> Bounds:
-        first, second = deltas_of_directions(made, t)
-        for way, ahead, back in zip(ways, (first, second), (second, first), strict=True):
-            way.add(t, ahead, back)
-        return Bounds(max(first.lower, second.lower), max(first.upper, second.upper))
-
-    t, found = 0.0, look(0.0)
-    zero, method = found, cost_of(made).method
-    waiting, mu = [*_NEIGHBOURS], 1.0
-    gaps = [math.inf] * _PATIENCE
-    for number in range(1, most):
-        known = max(ways, key=lambda way: way.bracket.upper)
-        if number <= _GAUSSIAN_LOOKS:
-            mu = _gaussian(abs(t), found.upper)
+    # Points (x, a lower and an upper bound on g(x) = h(x) + a x), for each of the two orders of P and Q; h(0) is 1.
+    ways: tuple[list[_Point], list[_Point]] = ([(0.0, 1.0, 1.0)], [(0.0, 1.0, 1.0)])
+    seen: list[float] = []
+    waiting, gaps, mu, t = [*_NEIGHBOURS], [math.inf] * _PATIENCE, 1.0, 0.0
+    for number in range(most):
+        if not any(abs(t - one) <= 1e-6 * max(one, 1e-3) for one in seen):
+            seen.append(t)
+            both = deltas_of_directions(made, t)
+            x, less = math.exp(t), math.exp(-t)
+            for points, ahead, back in zip(ways, both, reversed(both), strict=True):
+                points.append((x, a * x + ahead.lower, a * x + ahead.upper))
+                if t > 0:
+                    base = -math.expm1(-t) + a * less
+                    points.append((less, base + less * back.lower, base + less * back.upper))
+                points.sort()
+            found = max(one.upper for one in both)
+            if t == 0:
+                zero = Bracket(max(one.lower for one in both), found, found, cost_of(made).method)
+        ends = [_minimum(points, a) for points in ways]
+        known = max(ends, key=lambda one: one.upper)
+        lower = max(one.lower for one in ends)
+        if number < 2:
+            mu = _gaussian(t, found)
             place = -mu * float(ndtri(a)) - mu * mu / 2 if a < 1 else 0.0
-            t = min(max(place, -_MOST_EXPONENT), _MOST_EXPONENT)
         elif waiting:
-            t = known.best + waiting.pop(0) * min(mu, 1.0)
+            place = known.best + waiting.pop(0) * min(mu, 1.0)
         else:
-            gaps.append(known.bracket.upper - max(way.bracket.lower for way in ways))
+            gaps.append(known.upper - lower)
             if known.settled or gaps[-1] > _LITTLE * gaps[-_PATIENCE]:
                 break
-            t = known.place
-        if not known.has(t):
-            found = look(abs(t))
-    lower, upper = (max(getattr(way.bracket, end) for way in ways) for end in ("lower", "upper"))
-    advantage = Bracket(zero.lower, zero.upper, zero.upper, method)
-    return Attack(advantage, a, Bracket(lower, upper, upper, method), len(ways[0].seen))
+            place = known.place
+        t = min(abs(place), _MOST_EXPONENT)
+    return Attack(zero, a, Bracket(lower, known.upper, known.upper, zero.method), len(seen))
 
 
-class _Minimum:
-    """What is known of the minimum over x > 0 of g(x) = h(x) + a x, which is convex, from its values at some x.
+_Point = tuple[float, float, float]
 
-    a: the false positive rate. h is that of the module's docstring, for one order of the two laws: it falls from h(0) =
-    1, is at least 1 - x, and at least 0.
-    """
 
-    def __init__(self, a: float) -> None:
-        self.a = a
-        self.seen: set[float] = set()
-        self.points: list[tuple[float, float, float]] = [(0.0, 1.0, 1.0)]
+class _Minimum(NamedTuple):
+    """Bounds on the minimum of g; the logarithm of the x at which the upper bound on g is least, and of the x at which
+    g might be as small as `lower`; and whether further points would tell little."""
 
-    def add(self, t: float, ahead: Bounds, back: Bounds) -> None:
-        """Take note of the bounds on delta_PQ and of delta_QP at epsilon = t >= 0.
+    lower: float
+    upper: float
+    best: float
+    place: float
+    settled: bool
 
-        They tell of g at e^t and at e^-t.
-        """
-        self.seen.add(t)
-        x, less = math.exp(min(t, _MOST_EXPONENT)), math.exp(-t)
-        self.points.append((x, self.a * x + ahead.lower, self.a * x + ahead.upper))
-        if t > 0:
-            base = -math.expm1(-t) + self.a * less
-            self.points.append((less, base + less * back.lower, base + less * back.upper))
-        self.points.sort()
 
-    def has(self, t: float) -> bool:
-        """Whether delta is known within a relative 1e-6 of epsilon = |t|."""
-        return any(abs(abs(t) - one) <= 1e-6 * max(one, 1e-3) for one in self.seen)
-
-    @property
-    def _above(self) -> tuple[float, float]:
-        """The least upper bound on g at a point, and how far it is above the lower bound there."""
-        return min((high, high - low) for _, low, high in self.points)
-
-    @property
-    def _below(self) -> tuple[float, float]:
-        """A lower bound on the minimum of g, and the x at which g might be as small."""
-        best = (math.inf, 1.0)
-        for i, (x, low, _) in enumerate(self.points):
-            # As g(x) = h(x) + a x is convex, it is above the line through x and any point before it right of x, and
-            # above the line through the next point and any point after that left of the next point. h falls with a
-            # slope of at least -1, so the slope of g is at least a - 1 and at most a; and h >= 0, so g(x) >= a x.
-            before, ahead = self.points[:i], self.points[i + 1 :]
-            falling = max([self.a - 1, *((low - high) / (x - at) for at, _, high in before)])
-            rising, start, end = self.a, self.a * x, math.inf
-            if ahead:
-                end, end_low, _ = ahead[0]
-                rising = min([self.a, *((high - end_low) / (at - end) for at, _, high in ahead[1:])])
-                start = end_low - rising * (end - x)
-            places = [x, *([end] if ahead else [])]
-            if rising > falling and 0 < (cross := (low - start) / (rising - falling)) < end - x:
-                places.append(x + cross)
-            for at in places:
-                best = min(best, (max(low + falling * (at - x), start + rising * (at - x)), at))
-        return best
-
-    @property
-    def best(self) -> float:
-        """The logarithm of the x at which the upper bound on g is least."""
-        return math.log(min((high, x) for x, _, high in self.points if x > 0)[1])
-
-    @property
-    def gap(self) -> float:
-        """How far the two bounds on the minimum are apart."""
-        return self._above[0] - self._below[0]
-
-    @property
-    def settled(self) -> bool:
-        """Whether further points would tell little: the minimum is known about as well as g is at a point."""
-        upper, width = self._above
-        return self.gap <= _NEAR * upper + width
-
-    @property
-    def place(self) -> float:
-        """The logarithm of the x at which g may be least."""
-        return math.log(max(self._below[1], math.exp(-_MOST_EXPONENT)))
-
-    @property
-    def bracket(self) -> Bracket:
-        """The bracket of the minimum, which is at least a and at most 1."""
-        upper = min(math.nextafter(max(self._above[0], self.a), 2), 1.0)
-        lower = min(max(self._below[0] * (1 - _ROUNDING), self.a), upper)
-        return Bracket(lower, upper, upper, "")
+def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
+    """What bounds at some x > 0, in rising order, say of the minimum over x > 0 of the convex g(x) = h(x) + a x."""
+    x, low, high = np.array(points).T
+    gap, apart = np.diff(x), x[:, None] - x
+    np.fill_diagonal(apart, 1.0)
+    lines, order = (low[:, None] - high) / apart, np.sign(x[:, None] - x)
+    # Right of x[i], g is above each line through its lower end at x[i] and an upper end before, and left of x[i]
+    # above each such line to an upper end behind. h falls with a slope of at least -1, so the slope of g is at least
+    # a - 1 and at most a. Beyond the last point h >= 0, so g(x) >= a x.
+    falling = np.max(np.where(order > 0, lines, a - 1), axis=1)
+    rising = np.min(np.where(order < 0, lines, a), axis=1)
+    wide, after = np.append(gap, math.inf), np.append(low[1:], a * x[-1])
+    slope = np.append(rising[1:], a)
+    start = np.append(after[:-1] - slope[:-1] * gap, a * x[-1])  # where the line from behind meets x[i]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cross = np.where(slope > falling, (low - start) / (slope - falling), 0.0)
+    at = np.clip(np.nan_to_num(cross), 0.0, wide)
+    places = np.concatenate([x, x[:-1] + gap, x + at])
+    steps = np.concatenate([np.zeros(len(x)), gap, at])
+    index = np.concatenate([np.arange(len(x)), np.arange(len(x) - 1), np.arange(len(x))])
+    bound = np.maximum(low[index] + falling[index] * steps, start[index] + slope[index] * steps)
+    least = int(np.argmin(bound))
+    best = 1 + int(np.argmin(high[1:]))
+    above = min(float(high.min()), 1.0)
+    upper = min(math.nextafter(max(above, a), 2), 1.0)
+    lower = min(max(float(bound[least]) * (1 - _ROUNDING), a), upper)
+    settled = above - bound[least] <= _NEAR * above + (high[best] - low[best])
+    place = math.log(max(places[least], math.exp(-_MOST_EXPONENT)))
+    return _Minimum(lower, upper, math.log(x[best]), place, bool(settled))
 
 
 def _gaussian(epsilon: float, delta: float) -> float:
@@ -288,25 +249,18 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
     """
     goal = check.real("target", target, above=0, below=1)
 
-    @cache
-    def beyond(log_noise: float) -> float:
-        return measure(history(math.exp(log_noise))).upper - goal
-
-    most, least = math.log(_MOST_NOISE), math.log(_LEAST_NOISE)
-    loud = outward(lambda log: beyond(log) <= 0, 0.0, 1.0, growth=1, most=most)[1]
-    if loud == most:
-        raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
-    quiet = outward(lambda log: beyond(log) > 0, loud - 1, -1.0, growth=1, most=least)[1]
-    reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
-    check.precondition(quiet > least, f"target must be below the risk of little noise; {reached}")
-    noise = math.exp(brentq(beyond, quiet, min(quiet + 1, loud), xtol=_ACCURACY / 4))
     brackets: dict[float, Bracket] = {}
 
-    def meets(noise: float) -> bool:
-        brackets[noise] = measure(history(noise))
-        return brackets[noise].upper <= goal
+    def found(noise: float) -> Bracket:
+        if noise not in brackets:
+            brackets[noise] = measure(history(noise))
+        return brackets[noise]
 
-    step = noise * _ACCURACY
-    upper = outward(meets, noise + step, step)[1]
-    lower = outward(lambda noise: measure(history(noise)).lower > goal, noise - step, -step, most=0.0)[1]
-    return Bracket(lower, upper, upper, brackets[upper].method, brackets[upper].notes)
+    ends: dict[str, Any] = {"least": _LEAST_NOISE, "most": _MOST_NOISE, "share": _ACCURACY}
+    missed, upper = crossing(lambda noise: found(noise).upper - goal, 1.0, **ends)
+    if upper is None:
+        raise ValueError(f"target must be reached by a noise_multiplier of at most {_MOST_NOISE:g}; got {goal!r}")
+    reached = f"noise_multiplier {_LEAST_NOISE:g} meets {goal!r} already"
+    check.precondition(missed is not None, f"target must be below the risk of little noise; {reached}")
+    lower = crossing(lambda noise: found(noise).lower - goal, missed or upper, **ends)[0]
+    return Bracket(lower or 0.0, upper, upper, found(upper).method, found(upper).notes)
