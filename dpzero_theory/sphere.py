@@ -162,7 +162,7 @@ def _low_rank(text: str) -> DirectionLaw:
     coordinates alone.
     """
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
-        raise ValueError(f"direction must be low-rank or low-rank:RANK with RANK from 1 to 64; got {f'low-rank:{text}'!r}")
+        raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")
     rank = int(text or 1)
 
     def refuse(*_: object) -> NoReturn:
