@@ -31,12 +31,9 @@ folder but `data.key`, all iterates and the code, and knows all other records.
   releases are target_epsilon-DP, `privacy.laplace`). A step releases K numbers, or d of them with dpgd-0th.
 - n = len(data) and q n, the denominator of every average, are public. For `add-remove` both neighbours have the same.
 
-What bounds a record's share of a release is that its loss depends on that record alone, so the losses must be so.
-Modules are evaluated in eval mode: batch normalisation then does not mix records, and dropout does not disturb the
-difference of two losses. Before a run begins, `losses.isolation` looks whether the losses keep records apart, as far as
-that can be seen, and refuses what mixes them. The last bits of a loss may still depend on the other records of a
-micro-batch, since kernels round by shape. With isolation="exact" they do not: shapes are fixed, and the start tests
-their kernels. The transcript says which of the two it was.
+What bounds a record's share of a release is that its loss depends on that record alone. Modules are evaluated in eval
+mode: batch normalisation then does not mix records, and dropout does not disturb the difference of two losses. Before a
+run begins, `losses.isolation` refuses losses that mix records, as far as that can be seen.
 """
 
 import os
@@ -44,36 +41,29 @@ import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
-from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
-from dpzero_theory.optim.files.new_folder import require_new
+from dpzero_theory.optim.files.folder import Budget, Folder, require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked, masks
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
-from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.losses.users import ByUser
-from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run, directions_of, weights_of
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.step.update import StepSize
-from dpzero_theory.optim.weights.groups import Given
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 from dpzero_theory.privacy.schedule import SECRET_BYTES
-from dpzero_theory.privacy.step import Drawing
 
 Place = str | os.PathLike[str]
 _KEY = 16
 """The length, in bytes, of the public key from which a run's directions are computed."""
-_PUBLIC = "public"
-"""The value of `clip` for which it is computed from public records."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
 """A step of fewer floating-point operations than the first number, at 2 a weight for each evaluation of a record, may
 be quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one payment covers as many
@@ -92,37 +82,13 @@ class Execution(TypedDict, total=False):
     isolation: str
 
 
-class Options(Drawing, Execution, total=False):
+class Options(Target, Execution, total=False):
     """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `Execution`."""
-
-    target_epsilon: Required[float]
-    target_delta: Required[float]
-    steps: Required[int]
-    expected_batch: Required[float]
-    clip: Required[Any]
-    step_size: Required[StepSize]
-    smoothing: Required[float]
-    algorithm: str
-    noise: str
-    direction: str
-    directions_per_step: int
-    schedule: str
-    update: str
-    weight_decay: float
-    groups: Given
-    difference: str
-    stopping: str
 
 
 @named
 def make_private_with_epsilon(
-    module: nn.Module,
-    losses: Losses,
-    data: Data,
-    *,
-    folder: Place,
-    public_data: Data | None = None,
-    **options: Unpack[Options],
+    module: nn.Module, losses: Losses, data: Data, *, folder: Place, **options: Unpack[Options]
 ) -> Run:
     """A run of private releases that together cost at most (target_epsilon, target_delta).
 
@@ -135,17 +101,11 @@ def make_private_with_epsilon(
         data: the private records, a map-style data set; n is their number.
         folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
             released; see `files.folder`.
-        public_data: records from which the clip is computed if it is "public". That they are public is taken on trust;
-            records that `data` holds too are refused.
         options: the settings of the plan, as `Plan.for_target` describes them: target_epsilon, target_delta, steps,
             expected_batch, clip, step_size, smoothing, relation and sampling must be given; algorithm, noise,
-            direction, directions_per_step, schedule, update, weight_decay, groups, difference and stopping may be. And
-            how it is run, as `make_private` describes it: precision, micro_batch, points_at_once, collate, resume,
-            paid_at_once and isolation.
-
-            clip="public" takes sqrt(K) times the median gradient norm of the records of public_data, at the module's
-            weights (`losses.starting`, which suggests step size and smoothing too). A resumed run has the clip that it
-            was begun with.
+            direction, directions_per_step, schedule, update, weight_decay, difference and stopping may be. And how it
+            is run, as `make_private` describes it: precision, micro_batch, points_at_once, collate, resume,
+            paid_at_once and isolation. `losses.starting` suggests clip, step size and smoothing from public records.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what may
@@ -157,15 +117,14 @@ def make_private_with_epsilon(
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
-    _require_folder(folder)
-    require_module(module)
-    require_data(data)
-    Ranks().require_as_first("data must hold as many records", str(len(data)))
+    _require(module, losses, data, options.get("collate"), folder)
     execution: Any = {name: options[name] for name in Execution.__annotations__ if name in options}  # type: ignore[literal-required]
     target: Any = {name: value for name, value in options.items() if name not in execution}
-    plan = _planned(module, losses, data, target, public_data, execution, Path(folder))
+    Ranks().require_as_first("data must hold as many records", str(len(data)))
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
-    return make_private(module, losses, data, plan, folder=folder, **budget, **execution)
+    return make_private(
+        module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **execution
+    )
 
 
 @named
@@ -224,12 +183,18 @@ def make_private(
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
-    _require_folder(folder)
-    require_plan(plan)
+    _require(module, losses, data, execution.get("collate"), folder)
+    _require_plan(plan)
     epsilon = plan.claimed(plan.steps, target_delta).upper if target_epsilon is None else target_epsilon
     if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
     budget = Budget(epsilon, target_delta, execution.get("paid_at_once"))
+    if Ranks().rank == 0 and target_delta * plan.n > 1:
+        warnings.warn(
+            f"target_delta = {target_delta:g} is above 1/n = {1 / plan.n:.3g}: to publish whole records, one in n of"
+            " them, would be allowed",
+            stacklevel=3,
+        )
     return _make(module, losses, data, plan, key or os.urandom(_KEY), budget, None, folder, execution)
 
 
@@ -250,10 +215,7 @@ def make_from_seed_not_private(
     `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO, without clip and noise.
 
     Args:
-        module: the torch module to train; its parameters with requires_grad are moved, from the values that they have.
-        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
-            no other record; see `losses.evaluation.Losses`.
-        data: the records, a map-style data set; their number is the plan's n.
+        module, losses, data: as in `make_private`.
         plan: what is released and how it moves the weights, of any algorithm.
         seed: an integer in [0, 2^64).
         folder: a path for the transcript, new or empty, or with `resume` this run's folder; None keeps no transcript.
@@ -269,7 +231,8 @@ def make_from_seed_not_private(
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
-    require_plan(plan)
+    _require(module, losses, data, execution.get("collate"), "" if folder is None else folder)
+    _require_plan(plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     return _make(module, losses, data, plan, key, None, int(seed), folder, execution)
 
@@ -296,24 +259,14 @@ def _make(
         execution: settings that do not change the plan.
     """
     how = _checked(execution, plan)
-    collate, resume = how["collate"], how["resume"]
-    require_module(module)
-    require_data(data)
-    for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
-        if not callable(value):
-            raise ValueError(f"{name} must be a function; got {type(value).__name__}")
-    ranks = Ranks()
-    if budget is not None and ranks.rank == 0 and budget.delta * plan.n > 1:
-        warnings.warn(
-            f"target_delta = {budget.delta:g} is above 1/n = {1 / plan.n:.3g}: to publish whole records, one in n of"
-            " them, would be allowed",
-            stacklevel=4,
-        )
-    plan = _same_on_every_rank(ranks, data, plan, how, folder)
+    ranks, resume, at_once = Ranks(), how["resume"], how["points_at_once"]
+    if folder is not None and not resume:
+        ranks.lead(lambda: require_new(Path(folder)))
+    plan = _same_on_every_rank(ranks, data, losses, plan, how)
     unit = data.unit if isinstance(data, ByUser) else ""
-    given, (data, losses, collate, micro_batch) = data, _evaluated(data, losses, collate, how["micro_batch"])
+    read, losses, collate, micro_batch = _evaluated(data, losses, how["collate"], how["micro_batch"])
     ranks.share_(module)
-    private, at_once = budget is not None, how["points_at_once"]
+    private = budget is not None
     isolation = how["isolation"] if private or how["isolation"] == "exact" else ""
     header = ranks.lead(
         lambda: Header(plan, key.hex(), "", how["precision"], private=private, isolation=isolation, unit=unit)
@@ -323,14 +276,8 @@ def _make(
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
-    found = replace(header, losses=of_losses(losses))
-    if ranks.count > 1:
-        ranks.require_as_first("losses must be the same function", found.losses)
-        ranks.require_as_first("data must have the same records", unit)
-        secret = ranks.lead(new_key)  # for this comparison between ranks alone
-        ranks.require_as_first("data must hold the same records in the same order", of_records(given, secret))
-    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, isolation, at_once)
-    found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
+    evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, isolation, at_once)
+    found = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
     if budget is not None and budget.paid_at_once is None and not resume:
         budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
     files: Folder | None = None
@@ -340,29 +287,28 @@ def _make(
         if folder is None:
             files = Folder.nowhere(found, key)
         elif resume:
-            files = Folder.open(Path(folder), found, given, budget, moved=resume == "moved")
+            files = Folder.open(Path(folder), found, data, budget, moved=resume == "moved")
         else:
-            files = Folder.create(Path(folder), found, given, budget)
+            files = Folder.create(Path(folder), found, data, budget)
         return files.header
 
     try:
         header = ranks.lead(open_folder)
         weights.directions = directions_of(header)  # the header of a resumed run has that run's key
-        sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, at_once)
-        if isinstance(data, DrawnData):
-            sums.keep(ranks.lead(lambda: files.secret if files is not None else b""))
         # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
         # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
+        secret = files.secret if files else bytes(SECRET_BYTES)  # rank 0 alone has the file, and draws
         if seed is None:
-            secret = files.secret if files else bytes(SECRET_BYTES)  # rank 0 alone has the file, and draws
             batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
         else:
             batches = plan.sampling.drawer(random.Random(seed), seed.to_bytes(SECRET_BYTES, "little"), plan.n)
+        drawn = ranks.lead(lambda: secret) if isinstance(read, DrawnData) else b""
+        sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, at_once, drawn)
         noise = SystemNoise() if seed is None else SeededNoise(seed)
         return Run(header, weights, sums, noise=noise, batches=batches, files=files, ranks=ranks)
     except BaseException:
         if files is not None:
-            files.close()
+            files.file.close()
         raise
 
 
@@ -378,9 +324,8 @@ def _checked(execution: Execution, plan: Plan) -> dict[str, Any]:
         "isolation": "probed",
         **execution,
     }
-    points = len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
     how["micro_batch"] = integer("micro_batch", how["micro_batch"])
-    how["points_at_once"] = integer("points_at_once", how["points_at_once"], at_most=points)
+    how["points_at_once"] = integer("points_at_once", how["points_at_once"], at_most=_points(plan))
     choice("isolation", how["isolation"], ISOLATIONS)
     if how["points_at_once"] > 1 and how["isolation"] == "exact":
         raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
@@ -389,44 +334,6 @@ def _checked(execution: Execution, plan: Plan) -> dict[str, Any]:
     if not (isinstance(how["resume"], bool) or (isinstance(how["resume"], str) and how["resume"] == "moved")):
         raise ValueError(f"resume must be True, False or 'moved'; got {shown(how['resume'])}")
     return how
-
-
-def _planned(
-    module: nn.Module,
-    losses: Losses,
-    data: Data,
-    target: dict[str, Any],
-    public_data: Data | None,
-    execution: Execution,
-    folder: Path,
-) -> Plan:
-    """Return the plan of a run for a target, with the clip of public records where that is "public"."""
-    public = isinstance(target["clip"], str) and target["clip"] == _PUBLIC
-    if public is (public_data is None):
-        raise ValueError(f"public_data must be given where clip is 'public', and only there; got {target['clip']!r}")
-    plan = Plan.for_target(n=len(data), **{**target, **({"clip": 1.0} if public else {})})
-    if public_data is None:
-        return plan
-    ranks = Ranks()
-    if execution.get("resume", False):
-        return replace(plan, clip=ranks.lead(lambda: begun_with(folder)).plan.clip)
-    if isinstance(data, ByUser) != isinstance(public_data, ByUser):
-        raise ValueError("public_data must be made by by_user where data is, and only there: the clip is for a record")
-    ranks.share_(module)
-    public_data, _, _, _ = _evaluated(public_data, losses, execution.get("collate"), 64)
-    data, losses, collate, _ = _evaluated(data, losses, execution.get("collate"), 64)
-    clip = public_clip(
-        module,
-        losses,
-        public_data,
-        data,
-        smoothing=plan.smoothing,
-        directions_per_step=plan.directions_per_step,
-        direction=plan.direction,
-        difference=plan.difference,
-        collate=collate,
-    )
-    return replace(plan, clip=ranks.lead(lambda: clip))
 
 
 def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
@@ -446,48 +353,52 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
     return users, users.losses(losses), users.collate(collate, micro_batch), 1
 
 
+def _points(plan: Plan) -> int:
+    return len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
+
+
 def _paid_at_once(plan: Plan, d: int) -> int:
     """Return how many steps of the plan one entry of the ledger pays for by default. d: the number of weights.
 
     Only public numbers decide: a step is not timed, since its time depends on the records.
     """
-    points = len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
-    small = 2 * d * points * plan.expected_batch < _SMALL_STEP
+    small = 2 * d * _points(plan) * plan.expected_batch < _SMALL_STEP
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
 
-def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, how: dict[str, Any], folder: Place | None) -> Plan:
+def _same_on_every_rank(ranks: Ranks, data: Data, losses: Losses, plan: Plan, how: dict[str, Any]) -> Plan:
     """Return rank 0's plan.
 
-    Raises ValueError where ranks have different plans, settings or numbers of records, where the number of records is
-    not the plan's n, and FileExistsError where a new run's folder is not empty.
+    Raises ValueError where ranks have different plans, settings, losses or records, and where the number of records is
+    not the plan's n.
     """
     ranks.require_as_first("data must hold as many records", str(len(data)))
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    if folder is not None and not how["resume"]:
-        ranks.lead(lambda: require_new(Path(folder)))
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
-    ranks.require_as_first(
-        "micro_batch, points_at_once and isolation must be the same",
-        str([how[name] for name in ("micro_batch", "points_at_once", "isolation")]),
-    )
+    if ranks.count > 1:
+        same = [how[name] for name in ("micro_batch", "points_at_once", "isolation")]
+        ranks.require_as_first("micro_batch, points_at_once and isolation must be the same", str(same))
+        ranks.require_as_first("losses must be the same function", of_losses(losses))
+        ranks.require_as_first("data must have the same records", data.unit if isinstance(data, ByUser) else "")
+        secret = ranks.lead(new_key)  # for this comparison between ranks alone
+        ranks.require_as_first("data must hold the same records in the same order", of_records(data, secret))
     return first
 
 
-def require_module(module: object) -> None:
-    """Raise ValueError unless `module` is a torch.nn.Module."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
-
-
-def require_plan(plan: object) -> None:
-    """Raise ValueError unless `plan` is a `Plan`."""
-    if not isinstance(plan, Plan):
-        raise ValueError(f"plan must be a Plan (Plan.for_target, Plan.from_prescription); got {shown(plan)}")
-
-
-def _require_folder(folder: object) -> None:
+def _require(module: object, losses: object, data: object, collate: object, folder: object) -> None:
+    """Raise ValueError for an argument of another type than a maker takes."""
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
+    require_data(data)
+    for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
+        if not callable(value):
+            raise ValueError(f"{name} must be a function; got {type(value).__name__}")
+
+
+def _require_plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise ValueError(f"plan must be a Plan (Plan.for_target, Plan.from_prescription); got {shown(plan)}")

@@ -29,9 +29,8 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.optim.files.checkpoint import Checkpoint
 from dpzero_theory.optim.files.folder import Folder
-from dpzero_theory.optim.files.transcript import Header, Record, TranscriptError, read
+from dpzero_theory.optim.files.transcript import Checkpoint, Header, Record, TranscriptError, read
 from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
@@ -190,7 +189,7 @@ class Run:
         sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
-        self._ranks.lead(lambda: self._files.sync())
+        self._ranks.lead(lambda: self._files.file.sync())
         self.weights.untrained.settle()
         position = self._position or 0  # `_catch_up` has set `_position`; `or 0` is for the type checker
         kept = self.weights.state_dict()
@@ -242,7 +241,7 @@ class Run:
         """Close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
         if self._files is not None:
-            self._files.close()
+            self._files.file.close()
 
     def _begin(self) -> tuple[int, Indices]:
         release = self._files.begin(self._position or 0)
@@ -292,7 +291,7 @@ def weights_of(header: Header, module: nn.Module) -> Weights:
 
     Raises ValueError for a module whose weights are not supported.
     """
-    return Weights(module, directions_of(header), precision=header.precision, groups=header.plan.groups)
+    return Weights(module, directions_of(header), precision=header.precision)
 
 
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
@@ -344,18 +343,16 @@ class Moves:
             ValueError: a call inside an evaluation, where weights must not move.
         """
         plan = self._plan
-        alpha, decay = plan.step_sizes[release % len(plan.step_sizes)], plan.weight_decay
+        alpha, decay = plan.step_size(release), plan.weight_decay
         if plan.plain:
             self._weights.move_(plan.along(release, sums, -alpha))
             return
 
         def amount(index: int, here: slice, estimate: Tensor, weight: Tensor) -> Tensor:
-            kept = [tensors[index][here] for tensors in self._kept]
-            step_size, smoothing = self._weights.factors[index]
-            found = self._update.direction(estimate.div_(smoothing), kept, release)
+            found = self._update.direction(estimate, [tensors[index][here] for tensors in self._kept], release)
             if decay:
                 found.add_(weight.mul(decay))
-            return found.mul_(-alpha * step_size)
+            return found.mul_(-alpha)
 
         self._weights.move_(plan.along(release, sums), amount)
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpzero_theory.optim.files.folder import OF_TRAINER
-from dpzero_theory.optim.files.transcript import read
+from dpzero_theory.optim.files.transcript import read, run_in
 
 
 class Signal(NamedTuple):
@@ -16,8 +15,8 @@ class Signal(NamedTuple):
 
     Attributes:
         first, last: the ratio over the first, and over the last, tenth of the steps.
-        numbers: how many released numbers each of these two has.
         spread: the standard deviation of `first` and `last` where there is nothing but noise.
+        numbers: how many released numbers each of these two has.
         ratio, ratio_spread: the ratio over all steps, and its standard deviation where there is nothing but noise.
     """
 
@@ -35,31 +34,25 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
     A run whose `ratio` is not three `ratio_spread` above 1 cannot be told from one that moves at random: there is too
     much noise, or the clip is too large. A run that learns falls from `first` to `last`; where it does not fall, the
     step size is too small, or far too large. The released numbers are public, so that this costs no privacy, but a run
-    that is stopped because of it claims the epsilon of its plan. Each ratio of N numbers has the
-    standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
-
-    Raises ValueError for a run without noise, one that releases vectors (dpgd-0th), or one that has not made a step;
-    LedgerError for a damaged file; and OSError.
+    that is stopped because of it claims the epsilon of its plan.
 
     Args:
         folder: the folder of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile.
+
+    Raises:
+        ValueError: a run without noise, one that releases vectors (dpgd-0th), or one that has not made a step.
+        LedgerError, OSError: a damaged file, or none.
     """
-    inside = Path(folder, OF_TRAINER)  # of a Trainer's output folder, as `verify` takes it
-    header, records, _ = read(inside if inside.is_dir() else Path(folder))
+    header, records, _ = read(run_in(Path(folder)))
     plan = header.plan
     if plan.law is None or not plan.scalars:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")
     if not records:
         raise ValueError(f"folder must hold a run that has made a step; got none in {folder}")
+    # A ratio of N numbers has the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
     variance, excess = (2 * plan.scale**2, 5) if plan.law.noise == "laplace" else (plan.scale**2, 2)
     squares = np.array([record.sums for record in records], dtype=np.float64) ** 2 / variance
     tenth = math.ceil(len(squares) / 10)
     first, last = squares[:tenth], squares[-tenth:]
-    return Signal(
-        float(first.mean()),
-        float(last.mean()),
-        math.sqrt(excess / first.size),
-        first.size,
-        float(squares.mean()),
-        math.sqrt(excess / squares.size),
-    )
+    spread, ratio_spread = math.sqrt(excess / first.size), math.sqrt(excess / squares.size)
+    return Signal(float(first.mean()), float(last.mean()), spread, first.size, float(squares.mean()), ratio_spread)

@@ -2,7 +2,7 @@
 
 The file must be whole, and the lattice and the noise must be those that are accounted for.
 What is paid for, what was recorded, and epsilon of the releases so far and of the whole plan are computed again.
-Then the privacy statement is written (`optim.files.statement`) as text, JSON or one HTML page with the spending curve.
+Then the privacy statement is written (`optim.files.statement`) as text, JSON or one HTML page.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
 --final the outcome is compared bit for bit: with the whole run, or, if FILE is a checkpoint, with the run up to there.
@@ -23,18 +23,14 @@ from typing import Any, NamedTuple
 
 from dpzero_theory.check import printable
 from dpzero_theory.cli import Parser, command, extra, input_file, input_folder
-from dpzero_theory.privacy.ledger import Account
 
 with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else nullcontext():
     import torch
     from torch import Tensor, nn
 
-    from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
-    from dpzero_theory.optim.files.deployment import deployment
-    from dpzero_theory.optim.files.folder import OF_TRAINER
-    from dpzero_theory.optim.files.page import page
-    from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, spending_curve, statement
-    from dpzero_theory.optim.files.transcript import RUN, Content, read
+    from dpzero_theory.document import document
+    from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, shown, statement
+    from dpzero_theory.optim.files.transcript import Checkpoint, Content, is_checkpoint, read, run_in
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
     from dpzero_theory.optim.run import Moves, require_initial, weights_of
@@ -82,13 +78,11 @@ class Report(NamedTuple):
     """What was found in a run's folder: one finding for each check or value.
 
     Attributes:
-        statement, account: the privacy statement and the ledger's content; None unless the files can be read and belong
-            together.
+        statement: the privacy statement; None unless the files can be read and belong together.
     """
 
     findings: list[Finding]
     statement: Statement | None = None
-    account: Account | None = None
 
     @property
     def fault(self) -> str:
@@ -110,19 +104,13 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
         initial, final: the weights at the start, from which the run is replayed, and those to compare with the outcome;
             None to leave that out.
     """
-    found = _verified(folder, initial, final)
-    shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found.findings]
-    return found._replace(findings=shown)
-
-
-def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     try:
         content = read(folder)
         if not content.header.private:
             return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
         claimed, account = statement(content), content.account
     except _REFUSALS as error:
-        return Report([Finding("files", " ".join(str(error).split()), holds=False)])
+        return Report([Finding("files", printable(" ".join(str(error).split())), holds=False)])
     plan, header, cost = content.header.plan, content.header, claimed.costs[0]
     found = [
         Finding("files", "the run's file is whole", holds=True),
@@ -147,7 +135,8 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
     found.append(Finding("verified with", versions()))
     if initial is not None:
         found += _replayed(content, initial, final)
-    return Report(found, claimed, account)
+    shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found]
+    return Report(shown, claimed)
 
 
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
@@ -252,34 +241,32 @@ def _recorded(state: Any) -> Recorded:
 
 
 def _shown(report: Report, form: str) -> str:
-    """Return the report in a form: "text", "json", "html", or "deployment" for the privacy statement alone, as JSON.
-
-    The forms "text" and "deployment" are empty where something does not hold.
-    """
-    findings, claimed, account = report
-    curve = _curve(account) if account and form != "text" else []
+    """Return the report in a form: "text", which is empty where something does not hold, "json" or "html"."""
+    findings, claimed = report
     if form == "html":
-        checks = [(f.name, str(f.value), f.holds) for f in findings]
-        spent, target = (account.spent, account.target_epsilon) if account else (0, 0.0)
-        return page(claimed, checks, curve, spent, target, CANNOT_TELL)
-    if form == "deployment":
-        return json.dumps(deployment(claimed), indent=2) if claimed and not report.fault else ""
+        return document(
+            "statement.html",
+            title="Privacy statement of a run",
+            width=46,
+            command="python -m dpzero_theory.optim.verify",
+            filters={"bracket": shown},
+            holds=not report.fault,
+            statement=claimed,
+            checks=findings,
+            untold=CANNOT_TELL,
+        )
     if form == "json":
         values: dict[str, Any] = {"holds": not report.fault, "findings": [finding._asdict() for finding in findings]}
         if claimed:
             costs = [
-                {
-                    "delta": c.delta,
-                    "paid": {"lower": c.paid.lower, "upper": c.paid.upper},
-                    "planned": {"lower": c.planned.lower, "upper": c.planned.upper},
-                }
+                {"delta": c.delta}
+                | {name: {"lower": b.lower, "upper": b.upper} for name, b in (("paid", c.paid), ("planned", c.planned))}
                 for c in claimed.costs
             ]
-            values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
             attack = {"advantage": claimed.advantage, "true_positive_rate": claimed.true_positive_rate}
-            attack["false_positive_rate"] = FALSE_POSITIVE_RATE
-            values |= {"attack": attack, "certificate": claimed.certificate}
-            values |= {"assumed": claimed.assumed, "curve": curve}
+            values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
+            values |= {"attack": {**attack, "false_positive_rate": FALSE_POSITIVE_RATE}}
+            values |= {"certificate": claimed.certificate, "assumed": claimed.assumed}
         return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)
     if report.fault or not claimed:
         return ""
@@ -289,29 +276,12 @@ def _shown(report: Report, form: str) -> str:
     return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *untold])
 
 
-def _curve(account: Account) -> list[tuple[int, float]]:
-    """Return the points (releases, epsilon) of the spending curve, from the ledger's content.
-
-    It is empty where the accountant refuses some number of releases, as it may in a file that was made up. account: the
-    ledger's content.
-    """
-    try:
-        return spending_curve(account)
-    except _REFUSALS:
-        return []
-
-
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.optim.verify", __doc__)
     parser.add_argument("folder", type=input_folder(), help="of the run, or the Trainer's output folder")
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "html", "deployment"),
-        default="text",
-        help="deployment: the statement as JSON in the order of NIST SP 800-226's questions",
-    )
+    parser.add_argument("--format", choices=("text", "json", "html"), default="text", help="of the report")
     return parser
 
 
@@ -325,9 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--final must come with --initial")
     with parser.refusals():
         initial, final = _load("initial", options.initial), _load("final", options.final)
-    inside = options.folder / OF_TRAINER
-    folder = inside if (inside / RUN).is_file() and not (options.folder / RUN).exists() else options.folder
-    found = verify(folder, initial, final)
+    found = verify(run_in(options.folder), initial, final)
     with parser.refusals("--format"):
         shown = _shown(found, options.format)
     if shown:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from dpzero_theory.optim.files.checkpoint import Checkpoint
+
 from dpzero_theory.optim.files.transcript import RUN, layout, read
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.verify import main

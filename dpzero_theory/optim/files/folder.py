@@ -1,4 +1,4 @@
-"""The folder of a run, which is made whole or not at all (`files.new_folder`):
+"""The folder of a run, which is made whole or not at all:
 
     run.sqlite   what the run was begun with, what is paid for and what it released (`privacy.ledger`); it replays the
                  run. Everybody may see it
@@ -7,32 +7,28 @@
 
 Payment and record are one row, so they cannot disagree. A crash between them is no damage: what was paid for stays paid
 for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of the disk), a copy with the
-same inode number (a cloned machine), and an edit that recomputes every check. `epsilon_of_runs` tells the copies of a
-run apart where all of them are at hand.
+same inode number (a cloned machine), and an edit that recomputes every check.
 """
 
 import math
 import os
+import shutil
 import stat
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice, printable
-from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.transcript import RUN, Header, Record, layout, parsed, read
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError
+from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError, counted, sync_folder
 from dpzero_theory.privacy.step import Step
 
 KEY = "data.key"
-OF_TRAINER = "_dpzero"
-"""The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
 
 
 class Budget(NamedTuple):
@@ -109,7 +105,11 @@ class Folder:
             moved: whether the folder may be a copy, which is sound only if no other copy goes on.
         """
         path = path.resolve()
-        _require_there(path)
+        names = [name for name in (RUN, KEY) if not (path / name).exists()]
+        if len(names) == 2:
+            raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
+        if names:
+            raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
         _require_secret(path / KEY)
         secret = (path / KEY).read_bytes()
         if len(secret) != KEY_BYTES:
@@ -157,14 +157,9 @@ class Folder:
         raise BudgetSpentError(f"all {self.header.plan.steps} steps of the plan are made")
 
     def write(self, release: int, sums: Sums) -> Sums:
-        """Write a release into its row. The row is on disk afterwards if no further release is paid for.
+        """Write the K numbers of a release, none where it is a vector, into its row, and return them.
 
-        Args:
-            release: the number of the release.
-            sums: the K released numbers; none where a release is a vector.
-
-        Returns:
-            The sums.
+        The row is on disk afterwards if no further release is paid for.
         """
         self.file.record(release, self._layout.pack(*sums.tolist()), durable=not self.paid)
         return sums
@@ -173,32 +168,51 @@ class Folder:
         """Return the releases that were recorded."""
         return [Record(number, self._layout.unpack(sums)) for number, sums in self.file.records()]
 
-    def sync(self) -> None:
-        """Wait until all records are on disk."""
-        self.file.sync()
 
-    def close(self) -> None:
-        """Close the file. Safe to repeat."""
-        self.file.close()
+@contextmanager
+def made_whole(path: Path) -> Iterator[Path]:
+    """A context manager that gives its block a new folder to fill, beside `path`.
 
-
-def begun_with(path: Path) -> Header:
-    """Return what the run in the folder at `path` was begun with.
-
-    Raises FileNotFoundError where there is no run, LedgerError for a damaged file, and OSError.
+    When the block is done the folder is at `path`, on disk; after an exception it is gone. A killed process leaves it
+    as `_NAME.*.new`, which nothing reads. Raises FileExistsError where `path` is there and not empty, ValueError where
+    it is the working directory, and OSError where it cannot be made.
     """
-    _require_there(path)
-    return read(path).header
+    require_new(path)
+    if path.is_mount() or path == Path.cwd():
+        raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
+    new = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+    except OSError as error:
+        raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
+    try:
+        yield new
+        for file in new.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as written:
+                    os.fsync(written)
+        require_new(path)  # another start may have put its folder there meanwhile
+        new.rename(path)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def require_new(path: Path) -> None:
+    """Raise FileExistsError where `path` is there and not an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
+            " model, data and settings that it was begun with)"
+        )
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, planned: bool = False) -> float:
-    """Return an upper bound on epsilon, at `delta`, of these runs together. Such runs are, for example, those that were
-    made to choose settings.
+    """Return a certified upper bound on the epsilon of all releases that several runs made on the same records.
 
-    Each run counts with all releases of its plan, since it may have been stopped because of what it released; with
-    stopping="fixed" it counts with those that are paid for. Copies of one run that went on apart count their common
-    part once, and each of them what it did afterwards. Where batches depend on one another (`Sampling.lasting`) copies
-    of one run raise LedgerError, since both used the same batches.
+    A run counts with what it may claim: its whole plan, or the releases paid for with stopping="fixed".
 
     Args:
         folders: of runs with one neighbouring relation; nothing is written in them.
@@ -209,56 +223,21 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, 
 
     Raises:
         ValueError: another argument, `planned` among them.
-        LedgerError, OSError: files that are damaged or cannot be read.
+        LedgerError, OSError: files that are damaged or cannot be read; a run that is there twice.
     """
     if planned is not True:
         raise ValueError(
             "planned must be True: noise, batches and steps of all runs were fixed before the first began; for runs"
             f" that were chosen by what earlier ones released keep a budget by privacy.filter.Filter; got {planned!r}"
         )
-    payments: dict[tuple[str, int], set[str]] = defaultdict(set)
-    shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
-    plans: dict[str, Plan] = {}
-    accounts: dict[str, list[Account]] = defaultdict(list)
+    counts: dict[str, Step | None] = {}
     for folder in map(Path, folders):
-        header, records, account = read(folder, private=True)
-        run = account.digest
-        plans[run] = header.plan
-        accounts[run].append(account)
-        for spend in account.spends:
-            for release in range(spend.release, spend.release + spend.count):
-                payments[run, release].add(spend.check)
-        for release, sums in records:
-            shown[run, release].add(sums)
-    counts = {run: sum(_unpaid(accounts[run])) if plans[run].stopping != "fixed" else 0 for run in plans}
-    for (run, release), checks in payments.items():
-        made = max(len(checks), len(shown[run, release]))
-        sampling = plans[run].sampling
-        if made > 1 and sampling.lasting:
-            raise LedgerError(
-                f"release {release} was made by {made} copies of one run, with one batch of sampling"
-                f" {sampling.word}: what that costs is not known; count none but one of the copies"
-            )
-        counts[run] += made
-    history = [replace(plans[run].release, steps=count) for run, count in counts.items() if count]
-    return epsilon_of_history(history, delta).upper
-
-
-def _unpaid(copies: Sequence[Account]) -> Iterator[int]:
-    """Yield how many releases of the plan each of these copies of one run has not paid for, but for copies from which
-    another one went on."""
-    paid = [tuple(spend.check for spend in account.spends) for account in copies]
-    for mine, account in dict(zip(paid, copies, strict=True)).items():
-        if account.spends and not any(other[: len(mine)] == mine for other in paid if len(other) > len(mine)):
-            yield account.steps - account.spent
-
-
-def _require_there(path: Path) -> None:
-    names = [name for name in (RUN, KEY) if not (path / name).exists()]
-    if len(names) == 2:
-        raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
-    if names:
-        raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
+        header, _, account = read(folder, private=True)
+        if account.digest in counts:
+            raise LedgerError(f"{folder}: a copy of a run that was named: name the one that went on, and no other")
+        count = counted(account.spent, account.steps, delta, header.plan.stopping)
+        counts[account.digest] = replace(header.plan.release, steps=count) if count else None
+    return epsilon_of_history([step for step in counts.values() if step is not None], delta).upper
 
 
 def _require_secret(path: Path) -> None:
@@ -281,10 +260,7 @@ def _require_budget(account: Account, budget: Budget) -> None:
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError, naming what differs, unless a run is resumed as it was begun.
-
-    found: the header in the run's transcript. given: the header of the resumption.
-    """
+    """Raise ValueError, naming what differs, unless a run is resumed (`given`) as it was begun (`found`)."""
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

@@ -10,15 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpzero_theory.check import printable
 from dpzero_theory.optim.files.transcript import Content, read
-from dpzero_theory.optim.weights.groups import described
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.ledger import STOPPING, Account, counted
+from dpzero_theory.privacy.ledger import STOPPING, counted
 from dpzero_theory.privacy.risk import attack
 from dpzero_theory.privacy.step import Step
 
@@ -28,8 +25,6 @@ FALSE_POSITIVE_RATE = 0.01
 """The false positive rate at which a statement says how often the best attack is right of a record that was used."""
 _LOOKS = 3
 """The number of values of epsilon at which delta is computed, to bound what the best attack achieves."""
-_POINTS = 12
-"""The number of points of the spending curve (epsilon against releases), beside the point at 0 releases."""
 _ENTRY = "one entry of the data set"
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
@@ -184,7 +179,7 @@ def statement(content: Content) -> Statement:
         "stopping": STOPPING[plan.stopping],
         "directions": f"{plan.direction}, {plan.directions_per_step} a step",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
-        "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
+        "update": f"{plan.update}, weight decay {plan.weight_decay:g}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {account.digest[:16]}, {account.moves} times moved to another disk",
     }
@@ -217,23 +212,6 @@ def _word(unit: str) -> str:
 def _of(unit: str, text: str) -> str:
     """Return `text`, which speaks of records, with the word `unit`, such as "user", in the place of "record"."""
     return text.replace("record", unit)
-
-
-def spending_curve(account: Account) -> list[tuple[int, float]]:
-    """Return the points of the curve of epsilon against releases, from 0 releases to the plan's end.
-
-    Args:
-        account: the content of the run's file.
-
-    Returns:
-        Pairs: a number of releases, and an upper bound on their epsilon at the target's delta, if their number was
-        fixed without looking at them.
-    """
-    release = account.step
-    assert release is not None
-    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where epsilon rises steeply
-    counts = {0, account.spent, *places.round().astype(int).tolist()}
-    return [(count, _cost(release, count, account.target_delta).upper) for count in sorted(counts)]
 
 
 @lru_cache(256)

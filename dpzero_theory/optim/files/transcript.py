@@ -1,15 +1,20 @@
-"""What a run was begun with, and what it released: with the initial weights these numbers rebuild the final ones.
+"""What a run was begun with, what it released, and its checkpoints.
 
-All of it is public. Of the data set the header has its number n of records and a digest under a secret key
-(`losses.identity`), and the numbers are private releases. So a run's file can be published in place of the weights.
+With the initial weights the released numbers rebuild the final ones. All of it is public: of the data set the header
+has its number n of records and a digest under a secret key (`losses.identity`), and the numbers are private releases.
+So a run's file can be published in place of the weights.
 """
 
 import json
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.optim.plan import Plan
@@ -19,6 +24,9 @@ from dpzero_theory.privacy.ledger import Account, LedgerError
 
 RUN = "run.sqlite"
 """The file of a run in its folder."""
+OF_TRAINER = "_dpzero"
+"""The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
+_KEY, _POSITION, _WEIGHTS, _KEPT, _UPDATE = "run.key", "run.position", "weights.", "kept.", "update."
 
 
 class TranscriptError(RuntimeError):
@@ -117,6 +125,12 @@ def parsed(account: Account, path: Path) -> Content:
     return Content(header, records, account)
 
 
+def run_in(path: Path) -> Path:
+    """Return the folder of the run in `path`: `path` itself, or `_dpzero` in it if it is a Trainer's output folder."""
+    inside = path / OF_TRAINER
+    return inside if (inside / RUN).is_file() and not (path / RUN).exists() else path
+
+
 def read(path: Path, *, private: bool = False) -> Content:
     """Return the whole content of a run's folder, or of its file alone; the run may go on meanwhile.
 
@@ -127,3 +141,49 @@ def read(path: Path, *, private: bool = False) -> Content:
     if private and not found.header.private:
         raise LedgerError(f"{path}: not the folder of a private run")
     return found
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of a run, which holds released information only.
+
+    Attributes:
+        key: the run's public key, in hexadecimal digits.
+        position: how many releases have moved the weights.
+        weights: the trainable weights, by name.
+        kept: for half-precision weights in precision "master", the 16 bits by which each is finer than its type, by
+            name (`Weights.state_dict`); empty otherwise.
+        update: what the update rule keeps, such as momentum, by name (`Moves.state_dict`).
+    """
+
+    key: str
+    position: int
+    weights: Mapping[str, Tensor]
+    kept: Mapping[str, Tensor]
+    update: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the checkpoint as tensors by name, which `torch.save` and safetensors keep."""
+        parts = {_WEIGHTS: self.weights, _KEPT: self.kept, _UPDATE: self.update}
+        return {
+            _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
+            _POSITION: torch.tensor(self.position),
+            **{prefix + name: value for prefix, part in parts.items() for name, value in part.items()},
+        }
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Any]) -> Self:
+        """Return the checkpoint whose method `tensors` returned these tensors. Raises ValueError for anything else."""
+        if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
+            raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
+
+        def below(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+        key, position = bytes(tensors[_KEY].tolist()).hex(), int(tensors[_POSITION])
+        return cls(key, position, below(_WEIGHTS), below(_KEPT), below(_UPDATE))
+
+
+def is_checkpoint(tensors: Mapping[str, Any]) -> bool:
+    """Whether tensors by name are a run's checkpoint, and not a module's weights alone."""
+    return _KEY in tensors

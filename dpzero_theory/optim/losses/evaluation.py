@@ -1,7 +1,5 @@
 """The losses of some records, and the sum over a batch of what its records contribute.
 
-Records are collated to a batch, and each gets one number.
-
 In floating point the bits of a record's loss can depend on the shapes of the batch that it is computed in, since
 kernels round by shape. Where a shape is prescribed, every batch has it: it is filled up with copies of its first
 record, whose losses are left out, and a batch of another shape is refused.
@@ -83,12 +81,10 @@ class Evaluation:
     """
 
     def __init__(self, losses: Losses, fetch: Fetch, shape: Shape | None = None) -> None:
-        self._losses, self._fetch, self._shape = losses, fetch, shape
+        self._losses, self._fetch, self.shape = losses, fetch, shape
 
     def batch(self, records: Indices, moment: bytes = b"") -> Batch:
-        """Read and collate the records with these numbers, and return their batch.
-
-        Where a shape is prescribed, the batch is filled up to its number of rows with copies of the first record.
+        """Read and collate records, and fill the batch up where a shape is prescribed.
 
         Args:
             records: the numbers of the records.
@@ -98,21 +94,20 @@ class Evaluation:
             ValueError: a batch of another shape than the prescribed one.
         """
         count = len(records)
-        rows = count if self._shape is None else self._shape.rows
-        content = self._fetch(np.concatenate([records, np.repeat(records[:1], rows - count)]), moment)
-        if self._shape is not None and shape_of(content) != self._shape.text:
+        if self.shape is None:
+            return Batch(self._fetch(records, moment), count, count)
+        content = self._fetch(np.concatenate([records, np.repeat(records[:1], self.shape.rows - count)]), moment)
+        if shape_of(content) != self.shape.text:
             raise ValueError(
                 "batches must have one shape where isolation is 'exact', with records padded and cut to one length;"
                 " got another one"
             )
-        return Batch(content, count, rows)
+        return Batch(content, count, self.shape.rows)
 
     def losses(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the losses of the records of a batch, computed with `module`: a float64 tensor of shape (meant,).
+        """Return the losses of the records of a batch: float64, of shape (meant,), on their device.
 
-        It is where the loss function left it, such as on a GPU, so that the host need not wait for the device. The
-        losses of records that fill the batch up are left out. Raises ValueError where the loss function does not return
-        one number for each record.
+        Raises ValueError where the loss function does not return one number for each record.
         """
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
 
@@ -123,19 +118,15 @@ class Evaluation:
         return isinstance(losses, Tensor) and losses.requires_grad
 
 
-def per_record(losses: object, batch: int) -> torch.Tensor:
+def per_record(losses: object, batch: int) -> Tensor:
     """Return a copy of the losses of a batch in float64, of shape (batch,), on their device.
 
-    Args:
-        losses: a float32 or float64 tensor of shape (batch,).
-        batch: how many records the batch has.
-
     Raises:
-        ValueError: anything else. A loss that is reduced over records could only be clipped for the batch, which bounds
-            no record, and half precision cannot show a difference.
+        ValueError: `losses` is no float32 or float64 tensor of shape (batch,). A loss that is reduced over records
+            could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
     """
-    if not isinstance(losses, torch.Tensor) or losses.shape != (batch,):
-        found = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+    if not isinstance(losses, Tensor) or losses.shape != (batch,):
+        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
     if losses.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
@@ -154,7 +145,7 @@ def shape_of(content: Any) -> str:
     """Return a text that describes the collated batch `content` but for the numbers in its tensors: its structure,
     their shapes and types, and what is no tensor."""
     leaves, structure = _pytree.tree_flatten(content)
-    tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, torch.Tensor) else repr(x) for x in leaves]
+    tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else repr(x) for x in leaves]
     return f"{', '.join(tensors)} in {structure}"
 
 
@@ -168,29 +159,27 @@ class BatchSum:
         ranks: the processes, among which micro-batches are dealt out.
         micro_batch: how many records are evaluated at a time.
         points_at_once: how many of the points in one pass.
+        secret: bytes from which a data set draws its records anew in each step (`records.DrawnData`); else b"".
     """
 
     def __init__(
-        self, plan: Plan, weights: Weights, evaluation: Evaluation, ranks: Ranks, micro_batch: int, points_at_once: int
+        self,
+        plan: Plan,
+        weights: Weights,
+        evaluation: Evaluation,
+        ranks: Ranks,
+        micro_batch: int,
+        points_at_once: int,
+        secret: bytes = b"",
     ) -> None:
         self._plan, self._weights, self._evaluation, self._ranks = plan, weights, evaluation, ranks
-        self._micro_batch, self._points_at_once = micro_batch, points_at_once
-        self._secret = b""
-
-    def keep(self, secret: bytes) -> None:
-        """Set the run's secret bytes, from which the records of a data set that draws them anew in each step are drawn
-        (`records.DrawnData`). Other data sets do not need it."""
-        self._secret = secret
+        self._micro_batch, self._points_at_once, self._secret = micro_batch, points_at_once, secret
 
     def total(self, release: int, batch: Indices) -> Sums:
         """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
 
-        Noise is not added here. Each rank evaluates some of the micro-batches. A record whose loss or reading raises
-        counts as 0: where something raises, the records are evaluated one by one, so that nobody sees the error and no
-        other record is left out.
-
-        Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave out its result,
-        and an error is raised: a rank that ends a forward early would leave the others waiting.
+        Noise is not added here. A record whose loss or reading raises counts as 0: where something raises, the records
+        are evaluated one by one, so that nobody sees the error and no other record is left out.
 
         Args:
             release: the release's number, which determines its K directions.
@@ -200,13 +189,14 @@ class BatchSum:
         plan, rule, weights = self._plan, self._plan.rule, self._weights
         norm = 0 if plan.scalars else weights.squared_norm(release)
         slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
+        # Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave out its result.
         idle = -len(parts) % self._ranks.count if weights.collective else 0
         for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
             records = parts[index % len(parts)]
             try:
                 differences = self.differences(release, records, self._points_at_once)
             except Exception:
-                if weights.collective:
+                if weights.collective:  # a rank that ends a forward early would leave the others waiting
                     raise
                 differences = self._one_by_one(release, records)
             if index < len(parts):

@@ -1,4 +1,4 @@
-"""Digests of what a run was begun with (parameters, losses, records), so that a resumption with others is noticed.
+"""Digests of what a run was begun with (parameters, losses, records), and of records that two data sets share.
 
 `layout` and `of_losses` are functions of the model and the code. `of_records` depends on the records: whoever has that
 digest and its key can test a guess of the data set, which no (epsilon, delta) covers. So it is keyed with `new_key`.
@@ -13,7 +13,7 @@ import os
 import pickle
 import platform
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from tokenize import TokenError
 from typing import Any
@@ -31,6 +31,10 @@ KEY_BYTES = 32
 """The length, in bytes, of the secret key under which a run's records are digested."""
 MOST_READ = 1000
 """How many records of a data set, evenly spread, are read at most for a digest (`of_records`)."""
+_LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
+_MADE_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "length")
+_UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
+"""What is raised for values that have no digest."""
 
 
 def layout(weights: Weights) -> str:
@@ -89,7 +93,7 @@ def of_records(data: Any, key: bytes) -> str:
         reading to the next though the global random generators are reset (`records.each`).
     """
     if isinstance(data, TensorDataset):
-        return _digest(data.tensors, key)
+        return of_all(data.tensors, key)
     count = min(len(data), MOST_READ)
     first, second = (of_all(each(data, (i * len(data) // count for i in range(count))), key) for _ in range(2))
     return first if first == second else ""
@@ -100,18 +104,86 @@ def of_all(records: Iterable[Any], key: bytes) -> str:
 
     key: the key of the HMAC.
     """
-    try:
-        return _digest(records, key)
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return ""
-
-
-def _digest(parts: Iterable[Any], key: bytes) -> str:
     found = hmac.new(key, digestmod="sha256")
-    for part in parts:
-        for piece in _bytes(part):
-            found.update(piece)
+    try:
+        for record in records:
+            for piece in _bytes(record):
+                found.update(piece)
+    except _UNLIKE:
+        return ""
     return found.hexdigest()
+
+
+def shared(
+    data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = (), padding: int | None = None
+) -> int:
+    """Return how many records of `others` are also in `data`, by what a model is given of them.
+
+    Labels, columns that the model does not take, and padding are left out; numbers are the same in lists, arrays and
+    tensors of any type. Records whose inputs were changed (augmented, cut, tokenised otherwise) are not recognised.
+
+    Args:
+        data, others: the two data sets, or iterables of records.
+        names: the columns that the model takes; records with none of them are compared by all of theirs.
+        labels: columns that are left out.
+        padding: the number of the padding token, if there is one.
+
+    Raises:
+        ValueError: records that cannot be read or compared, or of which the first reads differently the second time.
+    """
+
+    def digest(record: Any) -> str:
+        if isinstance(record, tuple) and len(record) > 1:  # the last entry is taken for the label
+            record = record[:-1]
+        if isinstance(record, Mapping):
+            there = [name for name in record if name not in _LABELS and name not in labels]
+            taken = [name for name in there if name in names] or there
+            if "input_ids" in taken:
+                record = {**record, "input_ids": _without_padding(record, padding)}
+                taken = [name for name in taken if name not in _MADE_OF_TOKENS]
+            record = {name: record[name] for name in taken}
+        found = hashlib.blake2b(digest_size=16)
+        for piece in _bytes(_numbers(record)):
+            found.update(piece)
+        return found.hexdigest()
+
+    def digests(rows: Any) -> list[str]:
+        places = not hasattr(rows, "__iter__") and hasattr(rows, "__len__")
+        try:
+            found = [digest(rows[i]) for i in range(len(rows))] if places else [digest(row) for row in rows]
+            again = [digest(rows[0])] if found and hasattr(rows, "__getitem__") else found[:1]
+        except _UNLIKE as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"records must be such that they can be compared; got {said:.150}") from None
+        if found[:1] != again:
+            raise ValueError("records must read the same each time to be compared; got others the second time")
+        return found
+
+    known = set(digests(data))
+    return sum(one in known for one in digests(others))
+
+
+def _without_padding(record: Mapping[str, Any], padding: int | None) -> Any:
+    found, mask = np.asarray(record["input_ids"]), np.asarray(record.get("attention_mask"))
+    if mask.shape == found.shape:
+        found = found[mask != 0]
+    if padding is not None and found.ndim == 1:
+        real = np.flatnonzero(found != padding)
+        found = found[real[0] : real[-1] + 1] if len(real) else found[:0]
+    return found
+
+
+def _numbers(value: Any) -> Any:
+    """Return a value with its numbers as arrays of float64, whatever held them."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(part) for name, part in value.items()}
+    try:
+        array = np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value)
+    except ValueError:  # numpy refuses nested lists of unequal lengths
+        array = np.asarray(None)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    return [_numbers(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _bytes(value: Any) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpzero_theory.optim.losses.records import Data, drawing_alike, drawn_records, seed_of
+from dpzero_theory.optim.losses.records import Data, drawing_from, drawn_records, seed_of
 
 _IGNORED = -100  # the label of a token that is not to be predicted
 
@@ -49,8 +49,8 @@ class Masked:
         """Return the record with this index, collated alone and without the axis of the batch, with the mask that the
         integer `seed` draws."""
         (record,) = drawn_records(self._data, [index], seed.to_bytes(8, "little"))
-        with drawing_alike() as draws:
-            draws.begin(seed)
+        with drawing_from() as draw:
+            draw(seed)
             batch: Mapping[str, Tensor] = self._collate([record])
         return {name: value[0] for name, value in batch.items()}
 

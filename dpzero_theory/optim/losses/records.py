@@ -1,4 +1,7 @@
-"""The records of a run: which data sets are accepted, and how the batch of some records is made."""
+"""The records of a run: which data sets are accepted, and how the batch of some records is made.
+
+A record is read by itself, also where a data set can read many at a time, so reading cannot mix records.
+"""
 
 import hashlib
 import random
@@ -8,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from dpzero_theory.privacy.schedule import Indices
@@ -57,7 +59,12 @@ def drawn_records(data: Data, numbers: Sequence[int], moment: bytes) -> list[Any
     it is b"". Other data sets are read as they are, whatever the moment."""
     if moment and isinstance(data, DrawnData):
         return [data.drawn(number, seed_of(moment, number)) for number in numbers]
-    return _reader(data)(list(numbers))
+    return [_one(data, number) for number in numbers]
+
+
+def _one(data: Data, number: int) -> Any:
+    many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
+    return data[number] if many is None else many([number])[0]
 
 
 def require_data(data: object, name: str = "data") -> None:
@@ -110,63 +117,20 @@ def _is_table(data: object) -> bool:
     )
 
 
-def fetcher(data: Data, collate: Collate) -> Fetch:
+def fetcher(data: Data, collate: Collate, *, alike: bool = False) -> Fetch:
     """Return a function from the numbers of records of `data` to their batch.
-
-    collate: makes the batch of a list of records; torch's default_collate if None.
-    """
-    if collate is None and isinstance(data, TensorDataset):
-        return lambda records, moment=b"": data[torch.from_numpy(records)]
-    join = default_collate if collate is None else collate
-    return lambda records, moment=b"": join(drawn_records(data, records.tolist(), moment))
-
-
-def _reader(data: Data) -> Callable[[list[int]], list[Any]]:
-    """Return a function that reads records by their numbers, with `__getitems__` if the data set has that, as
-    torch's DataLoader does."""
-    many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
-    return many or (lambda numbers: [data[i] for i in numbers])
-
-
-class Alike:
-    """Makes batches as `fetcher` does, but random draws while reading (augmentation) come out equal each time.
-
-    To that end torch's, numpy's and Python's global generators are seeded. Where records are read one by one, each
-    record has draws of its own, wherever it stands. Where they are read many at a time, the draws of each batch begin
-    with the same ones, so that records in equal places have equal draws if each draws equally often.
 
     Args:
         data: the records.
         collate: makes the batch of a list of records; torch's default_collate if None.
-
-    Attributes:
-        by_place: whether a batch that was read many at a time has drawn at random.
+        alike: whether a record reads the same each time, though reading draws at random (augmentation).
     """
-
-    def __init__(self, data: Data, collate: Collate) -> None:
-        self.by_place = False
-        whole = collate is None and isinstance(data, TensorDataset)
-        self._together = whole or hasattr(data, "__getitems__")
-        self._read: Callable[[list[int]], Any] = (
-            (lambda numbers: data[torch.tensor(numbers)]) if whole else _reader(data)
-        )
-        self._join: Callable[[Any], Any] = (
-            (lambda batch: batch) if whole else default_collate if collate is None else collate
-        )
-
-    def __call__(self, records: Indices, moment: bytes = b"", /) -> Any:
-        numbers = records.tolist()
-        with drawing_alike() as draws:
-            if self._together:
-                draws.begin(0)
-                found = self._read(numbers)
-                self.by_place |= draws.begun
-            else:
-                found = []
-                for number in numbers:
-                    draws.begin(number)
-                    found += self._read([number])
-        return self._join(found)  # draws in `collate` stay random: made equal, they would be shared by records
+    if collate is None and type(data) is TensorDataset:
+        return lambda records, moment=b"": data[torch.from_numpy(records)]
+    join = default_collate if collate is None else collate
+    if alike:  # draws in `collate` stay random: made equal, they would be shared by records
+        return lambda records, moment=b"": join(list(_seeded(data, records.tolist())))
+    return lambda records, moment=b"": join(drawn_records(data, records.tolist(), moment))
 
 
 class Unreadable:
@@ -174,65 +138,41 @@ class Unreadable:
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Yield the records of `data` with these numbers, read one by one; `Unreadable()` stands for one whose reading
-    raises.
+    """Yield the records of `data` with these numbers; `Unreadable()` stands for one whose reading raises.
 
     Before each record the global random generators are seeded with its number, so that it reads the same each time.
     """
-    read = _reader(data)
-    with drawing_alike() as draws:
-        for number in numbers:
-            draws.begin(number)
-            try:
-                found = read([number])[0]
-            except Exception:
-                found = Unreadable()
-            yield found
+    for number in numbers:
+        try:
+            yield from _seeded(data, [number])
+        except Exception:
+            yield Unreadable()
 
 
-class _Draws:
-    """Seeds the global generators of torch, numpy and Python, and says whether they were drawn from."""
-
-    @staticmethod
-    def begin(seed: int) -> None:
-        """Seed the global generators of torch, numpy and Python with the integer `seed`, numpy's with its remainder
-        modulo 2^32."""
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        torch.default_generator.manual_seed(seed)
-
-    @property
-    def begun(self) -> bool:
-        """Whether any of the generators was drawn from since `begin(0)`. Asking this seeds all of them with 0 again."""
-        now = self.states()
-        self.begin(0)
-        return not _same(now, self.states())
-
-    @staticmethod
-    def states() -> tuple[Any, Any, Tensor]:
-        return random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
+def _seeded(data: Data, numbers: Sequence[int]) -> list[Any]:
+    with drawing_from() as seed:
+        return [_one(data, number) for number in numbers if seed(number) is None]
 
 
 @contextmanager
-def drawing_alike() -> Iterator[_Draws]:
-    """A context manager that gives its block an object which seeds the global generators of torch, numpy and Python.
+def drawing_from() -> Iterator[Callable[[int], None]]:
+    """A context manager that gives its block a function which seeds the global generators of torch, numpy and Python.
 
-    When the block ends they have their earlier states again.
+    When the block ends the generators have their earlier states again.
     """
-    python, numbers, torches = _Draws.states()
+    python, numbers, torches = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
+
+    def seed(number: int) -> None:
+        random.seed(number)
+        np.random.seed(number % 2**32)  # noqa: NPY002
+        torch.default_generator.manual_seed(number)
+
     try:
-        yield _Draws()
+        yield seed
     finally:
         random.setstate(python)
         np.random.set_state(numbers)  # noqa: NPY002
         torch.default_generator.set_state(torches)
-
-
-def _same(one: tuple[Any, Any, Tensor], other: tuple[Any, Any, Tensor]) -> bool:
-    numbers = zip(one[1], other[1], strict=True)
-    return (
-        one[0] == other[0] and all(map(np.array_equal, *zip(*numbers, strict=True))) and torch.equal(one[2], other[2])
-    )
 
 
 def length_of(value: Any) -> int:

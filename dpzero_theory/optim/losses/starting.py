@@ -15,8 +15,7 @@ tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K direct
              sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
 The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds, so
-nothing is certified by these values. They cost no privacy if the records are public, and fit if the private records
-have gradients and curvature like theirs.
+nothing is certified by these values. They cost no privacy if the records are public.
 """
 
 import math
@@ -30,15 +29,15 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES, Point
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
-from dpzero_theory.optim.losses.overlap import Inputs
+from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.step import Drawing
 
-WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
-MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
+_WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
+_MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
 """How many records are looked at most; along how many directions at the chosen lambda; and at each that is tried."""
 _LITTLE = 0.01
 
@@ -95,16 +94,18 @@ def starting_values(
         ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
         PreconditionError: the losses of half of the public records do not change along the directions.
     """
-    k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
-    steps = check.integer("evaluations", evaluations) // check.integer("directions_per_step", k, at_most=evaluations)
+    check.integer("evaluations", evaluations)
+    power = round(math.log(max(math.sqrt(evaluations) / 8, 1), 4))
+    k = 4 ** min(power, 4) if directions_per_step is None else directions_per_step
+    steps = evaluations // check.integer("directions_per_step", k, at_most=evaluations)
     look = _Look(module, losses, public_data, private_data, collate, direction)
     shifts = DIFFERENCES[difference].smoothing
     rule = difference if shifts else "central"
-    tried = {width: [look.measure(rule, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
-    width = _steadiest({w: [one.differences for one in pair] for w, pair in tried.items()})
-    curved = _steadiest({w: [one.second for one in pair] for w, pair in tried.items()})
-    found, second = look.measure(rule, width, DIRECTIONS), look.measure(rule, curved, DIRECTIONS).second
-    norm = _slope(found.differences)
+    tried = {width: [look.measure(rule, w, _TRIED) for w in (width, width / 2)] for width in _WIDTHS}
+    width = _steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
+    curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
+    (differences, _, loss), (_, second, _) = (look.measure(rule, w, _DIRECTIONS) for w in (width, curved))
+    norm = _slope(differences)
     target: dict[str, Any] = {
         "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
         "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0, **drawing,
@@ -112,50 +113,21 @@ def starting_values(
     }  # fmt: skip
     plan = Plan.for_target(n=n, step_size=0.0, **target)
     noise = plan.noise_multiplier * plan.clip / plan.expected_batch
-    variance = noise**2 + float(np.mean(found.differences**2)) / plan.expected_batch
+    variance = noise**2 + float(np.mean(differences**2)) / plan.expected_batch
     frobenius = math.sqrt(max(float(np.var(second, ddof=1)) / 2, np.finfo(float).tiny))
     trace = max(float(np.mean(second)), frobenius)
-    gap = check.real("the loss on public_data", found.loss, above=least_loss) - least_loss
+    gap = check.real("the loss on public_data", loss, above=least_loss) - least_loss
     step_size = min(k / (trace + (k + 1) * frobenius), math.sqrt(2 * gap * k / (steps * trace * variance)))
     return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise)
 
 
-def public_clip(
-    module: nn.Module,
-    losses: Losses,
-    public_data: Data,
-    data: Data,
-    *,
-    smoothing: float,
-    directions_per_step: int = 1,
-    direction: str = "rademacher",
-    difference: str = "central",
-    collate: Collate = None,
-) -> float:
-    """Return a clip for a run: sqrt(K) times the median gradient norm of public records, at the module's weights.
+def public_clip(module: nn.Module, losses: Losses, public_data: Data, data: Data, *, smoothing: float) -> float:
+    """Return the median gradient norm of public records at the module's weights, a clip for a run with K = 1.
 
-    data: the private records, none of which may be public too. The other arguments are those of `make_private` and of
-    the plan. Raises what `starting_values` raises.
+    data: the private records, none of which may be public too. Raises what `starting_values` raises.
     """
-    look = _Look(module, losses, public_data, data, collate, direction)
-    rule = DIFFERENCES[difference]
-    found = look.at(rule.at(range(DIRECTIONS), smoothing), smoothing)
-    return math.sqrt(directions_per_step) * _slope(rule.combine(found, smoothing))
-
-
-def nearest_directions(evaluations: int) -> int:
-    """Return K: the power of 4 nearest to sqrt(K T)/8 in ratio, from 1 to 256. evaluations: K T, an integer >= 1."""
-    power = round(math.log(max(math.sqrt(check.integer("evaluations", evaluations)) / 8, 1), 4))
-    found: int = 4 ** min(power, 4)
-    return found
-
-
-class _Measured(NamedTuple):
-    """Differences of each record, shape (records, directions); second differences of the mean loss; the mean loss."""
-
-    differences: Array
-    second: Array
-    loss: float
+    look, rule = _Look(module, losses, public_data, data, None, "rademacher"), DIFFERENCES["central"]
+    return _slope(rule.combine(look.at(rule.at(range(_DIRECTIONS), smoothing), smoothing), smoothing))
 
 
 class _Look:
@@ -167,12 +139,12 @@ class _Look:
         require_data(data, "public_data")
         both = 0
         with suppress(Exception):  # records that cannot be read or compared are taken to be others
-            both = 0 if private is None else Inputs().shared(private, data)
+            both = 0 if private is None else shared(private, data)
         if both:
             raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
         # the directions along which public records are looked at need not be random or secret: the key is always 0
         self._weights = Weights(module, Directions(bytes(16), direction))
-        self._evaluation, count = Evaluation(losses, fetcher(data, collate)), min(len(data), MOST_RECORDS)
+        self._evaluation, count = Evaluation(losses, fetcher(data, collate)), min(len(data), _MOST_RECORDS)
         self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
 
     def at(self, points: list[Point], width: float) -> Array:
@@ -184,14 +156,16 @@ class _Look:
             raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
         return found
 
-    def measure(self, difference: str, width: float, count: int) -> _Measured:
+    def measure(self, difference: str, width: float, count: int) -> tuple[Array, Array, float]:
+        """Return the differences of each record along `count` directions, the second differences of the mean loss along
+        them, and the mean loss."""
         rule = DIFFERENCES[difference]
         points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
         found = dict(zip(points, self.at(points, width), strict=True))
         loss = float(found[0, 0.0].mean())
         differences = rule.combine(np.stack([found[point] for point in rule.at(range(count), width)]), width)
         sides = [found[number, width].mean() + found[number, -width].mean() for number in range(count)]
-        return _Measured(differences, (np.array(sides) - 2 * loss) / width**2, loss)
+        return differences, (np.array(sides) - 2 * loss) / width**2, loss
 
 
 def _slope(differences: Array) -> float:

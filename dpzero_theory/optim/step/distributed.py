@@ -1,16 +1,16 @@
 """Several processes (ranks) as one run: rank 0 leads, and sums and errors reach all of them.
 
-Rank 0 alone holds the ledger, the transcript, the secret batches and the noise. The others are told which records a
-step uses and what was released, so all weights move by the same numbers. Sums are collected in an array with one slot
-for each micro-batch, each filled by one rank, so that the total has the same bits however many ranks there are.
+Rank 0 alone holds the run's file, the secret batches and the noise. The others are told which records a step uses and
+what was released, so all weights move by the same numbers. Sums are collected in an array with one slot for each
+micro-batch, each filled by one rank, so that the total has the same bits however many ranks there are. All ranks call
+the methods of their `Ranks` in the same order, or they wait for each other for ever.
 
-Rank 0's weights and buffers are those of the run: the others are given them at the start. All ranks must have the same
-plan. Modules may be sharded by `torch.distributed.fsdp.fully_shard` (`weights.shards`) before the run is made.
+Rank 0's weights and buffers are those of the run: the others are given them at the start. Modules may be sharded by
+`torch.distributed.fsdp.fully_shard` (`weights.shards`) before the run is made.
 """
 
-import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -35,26 +35,12 @@ class Ranks:
         self.count = dist.get_world_size() if together else 1
         on_cuda = together and dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-        self._thread = threading.get_ident()
-
-    def _require_thread(self) -> None:
-        """Raise RuntimeError if another thread than the one that made this object calls.
-
-        Ranks must call the methods of this object in the same order, or they wait for each other for ever. Two threads
-        of a rank would call them in an order of their own.
-        """
-        if threading.get_ident() != self._thread:
-            raise RuntimeError("a run of several ranks must be used in the thread that made it; this is another one")
 
     def lead(self, work: Callable[[], T]) -> T:
-        """Call `work` on rank 0 alone, and return on every rank what it returned there.
-
-        An exception there is raised on every rank.
-        """
+        """Call `work` on rank 0 alone, and return on every rank what it returned there, or raise what it raised."""
         if self.count == 1:
             return work()
-        self._require_thread()
-        box: list[object] = [None, None]
+        box: list[Any] = [None, None]
         if self.rank == 0:
             try:
                 box[0] = work()
@@ -63,21 +49,19 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, device=self._device)
         if isinstance(box[1], Exception):
             raise box[1]
-        return box[0]  # type: ignore[return-value]
+        found: T = box[0]
+        return found
 
     def every(self, work: Callable[[], None]) -> None:
         """Call `work` on each rank. If it raises on some, the exception of the first of these is raised on all."""
         if self.count == 1:
             return work()
-        self._require_thread()
         mine: Exception | None = None
         try:
             work()
         except Exception as error:
             mine = error
-        found: list[Exception | None] = [None] * self.count
-        dist.all_gather_object(found, mine)
-        for raised in found:
+        for raised in self._gathered(mine):
             if raised is not None:
                 raise raised
         return None
@@ -99,38 +83,17 @@ class Ranks:
         """Return the sum of the ranks' arrays, on every rank.
 
         Each entry must be zero on all ranks but one, so that the sum has the same bits in any order.
-
-        Args:
-            slots: this rank's array, of the same shape on all.
         """
         if self.count == 1:
             return slots
-        self._require_thread()
         shared = torch.from_numpy(slots).to(self._device)
         dist.all_reduce(shared)
         total: Sums = shared.cpu().numpy()
         return total
 
-    def gathered(self, value: T) -> list[T]:
-        """Return the values of all ranks in their order, on every rank.
-
-        Args:
-            value: this rank's value.
-        """
-        if self.count == 1:
-            return [value]
-        self._require_thread()
-        found: list[T | None] = [None] * self.count
-        dist.all_gather_object(found, value)
-        return found  # type: ignore[return-value]
-
     def require_equal(self, name: str, value: str) -> None:
-        """Raise RuntimeError on every rank unless all have the same `value`.
-
-        Args:
-            name: what it is, for the message.
-        """
-        values = self.gathered(value)
+        """Raise RuntimeError on every rank unless all have the same `value`. name: what it is, for the message."""
+        values = self._gathered(value)
         if len(set(values)) > 1:
             raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
 
@@ -140,13 +103,17 @@ class Ranks:
         Args:
             rule: the beginning of the message, which says what must be the same.
         """
-        values = self.gathered(value)
-        others = [rank for rank, other in enumerate(values) if other != values[0]]
+        values = self._gathered(value)
+        others = [str(rank) for rank, other in enumerate(values) if other != values[0]]
         if others:
-            raise ValueError(f"{rule} on every rank; other ones than on rank 0 on {named(others)}")
+            shown = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+            ranks = f"rank{'s' if len(others) > 1 else ''} {shown}"
+            raise ValueError(f"{rule} on every rank; other ones than on rank 0 on {ranks}")
 
-
-def named(ranks: list[int]) -> str:
-    """Return text that names these ranks in a message: the first eight, and how many more there are."""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+    def _gathered(self, value: T) -> list[T]:
+        """Return the values of all ranks in their order, on every rank."""
+        if self.count == 1:
+            return [value]
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, value)
+        return found

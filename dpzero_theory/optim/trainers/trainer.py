@@ -39,13 +39,11 @@ from transformers.trainer_utils import (
 )
 
 from dpzero_theory.check import names_of, settings
-from dpzero_theory.optim.files.deployment import deployment
-from dpzero_theory.optim.files.folder import KEY, OF_TRAINER
-from dpzero_theory.optim.files.new_folder import made_whole
+from dpzero_theory.optim.files.folder import KEY, made_whole
 from dpzero_theory.optim.files.statement import statement_of_folder
-from dpzero_theory.optim.files.transcript import Record
+from dpzero_theory.optim.files.transcript import OF_TRAINER, Record
 from dpzero_theory.optim.losses.evaluation import Losses
-from dpzero_theory.optim.losses.overlap import Inputs
+from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import require_data
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -224,7 +222,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         else:
             losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
         options = {
-            **{name: self._of_the_model(value) for name, value in self._private.items()},  # public_data is a data set
+            **self._private,
             "folder": self._folder,
             "collate": collate,
             "resume": resume if self._begun() else False,
@@ -271,7 +269,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._set_signature_columns_if_needed()
         padding = getattr(self.processing_class, "pad_token_id", None)
         try:
-            both = Inputs(self._signature_columns, self.label_names, padding).shared(known, data)
+            both = shared(known, data, self._signature_columns, self.label_names, padding)
         except ValueError as error:
             raise ValueError(f"{rule} {unless}; {error}") from None
         if both:
@@ -279,8 +277,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._looked_at[id(data)] = data
 
     def create_model_card(self, **named: Any) -> None:
-        """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it, and
-        privacy.json, which has the same statement by section (`optim.files.deployment`).
+        """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it.
 
         Args:
             named: what the card says beside this: model_name, finetuned_from, language, license, tags and dataset, as
@@ -310,7 +307,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             "beside the model where it was trained.\n"
         )
         Path(folder, "README.md").write_text(card, encoding="utf-8")
-        Path(folder, "privacy.json").write_text(json.dumps(deployment(statement), indent=2) + "\n", encoding="utf-8")
 
     @property
     def _folder(self) -> Path:

@@ -19,7 +19,7 @@ computed once, one pair at a time, and stored by `datasets` in its cache beside 
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from datasets import Dataset
@@ -33,8 +33,6 @@ from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.trainers.own_loss import preferences_of
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
-_PUBLIC = "public_data"
-"""The name, among the settings of a run, of the records from which starting values are computed."""
 _NUMBER = "dpzero_entry"
 """The column with the number of each entry in the data set as it was given, by which shuffled entries are found."""
 
@@ -43,7 +41,7 @@ class _Whole(Dataset):  # type: ignore[misc]
     """A data set of numbered entries from which TRL's preparation, which maps and filters it, leaves none out."""
 
     @classmethod
-    def of(cls, data: Dataset, name: str) -> Dataset:
+    def of(cls, data: Any, name: str) -> Any:
         """Return the entries of `data` with a column of their numbers. name: the argument's, for messages."""
         if not isinstance(data, Dataset) or not len(data) or _NUMBER in data.column_names:
             got = "an empty one" if isinstance(data, Dataset) and not len(data) else type(data).__name__
@@ -77,19 +75,6 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self
 
 
-def _units(data: Any, count: int, owners: Sequence[object] | None, name: str) -> Any:
-    """Return the units of privacy of a prepared data set, which TRL may have shuffled.
-
-    count: the number of entries that were given. owners: their owners; None if each entry is a unit. name: the
-    argument's, for messages. Raises ValueError unless each entry that was given is there once.
-    """
-    numbers = list(data[_NUMBER]) if _NUMBER in data.column_names else []
-    if sorted(numbers) != list(range(count)):
-        raise ValueError(f"{name} must keep each of its {count} entries while TRL prepares it; got {len(data)}")
-    data = data.remove_columns(_NUMBER)
-    return data if owners is None else by_user(data, [owners[number] for number in numbers])
-
-
 class TRLTrainer(DPZeroTrainer):
     """One of TRL's trainers whose `train` is a private run.
 
@@ -111,7 +96,6 @@ class TRLTrainer(DPZeroTrainer):
 
     config: ClassVar[type[Any]]
     train_dataset: Any
-    eval_dataset: Any
 
     def __init__(
         self,
@@ -127,34 +111,27 @@ class TRLTrainer(DPZeroTrainer):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
         if isinstance(args, DPOConfig) and options.get("losses") is None:
             options["losses"] = preferences_of(args)  # refused before the reference model is evaluated
-        known = ", ".join(getattr(train_dataset, "column_names", None) or ())
-        public = private.get(_PUBLIC) if isinstance(private, Mapping) else None
-        given = {"train_dataset": train_dataset, **({} if public is None else {_PUBLIC: public})}
-        whole = {name: _Whole.of(data, name) for name, data in given.items()}
-        for name, data in given.items():
-            if owner is not None and owner not in data.column_names:
-                raise ValueError(f"owner must be a column of {name} ({', '.join(data.column_names)}); got {owner!r}")
-        evaluated = options.get("eval_dataset")
-        if public is not None:  # TRL prepares the public data as it does evaluation sets
-            if evaluated is None and args.eval_strategy != "no":
-                raise ValueError(f"eval_dataset must be given with eval_strategy {str(args.eval_strategy)!r}; got none")
-            named = evaluated if isinstance(evaluated, dict) else {"": evaluated} if evaluated is not None else {}
-            options["eval_dataset"] = {**named, _PUBLIC: whole[_PUBLIC]}
+        whole = _Whole.of(train_dataset, "train_dataset")
+        known = ", ".join(train_dataset.column_names)
+        if owner is not None and owner not in train_dataset.column_names:
+            raise ValueError(f"owner must be a column of train_dataset ({known}); got {owner!r}")
         try:
-            super().__init__(model, args, private=private, train_dataset=whole["train_dataset"], **options)
+            super().__init__(model, args, private=private, train_dataset=whole, **options)
         except (KeyError, AttributeError) as error:
             raise ValueError(
                 f"train_dataset must have what TRL reads; got {type(error).__name__} {error} with its columns {known}"
             ) from error
 
-        def units(name: str, prepared: Any) -> Any:
-            owners = None if owner is None else list(given[name][owner])
-            return _units(prepared, len(given[name]), owners, name)
-
-        if public is not None:
-            self._private[_PUBLIC] = units(_PUBLIC, self.eval_dataset.pop(_PUBLIC))
-            self.eval_dataset = self.eval_dataset if isinstance(evaluated, dict) else self.eval_dataset.get("")
-        self.train_dataset = units("train_dataset", self.train_dataset)
+        numbers = list(self.train_dataset[_NUMBER]) if _NUMBER in self.train_dataset.column_names else []
+        if sorted(numbers) != list(range(len(whole))):
+            raise ValueError(
+                f"train_dataset must keep each of its {len(whole)} entries while TRL prepares it; got"
+                f" {len(self.train_dataset)}"
+            )
+        self.train_dataset = self.train_dataset.remove_columns(_NUMBER)
+        if owner is not None:  # TRL may have shuffled the entries
+            owners = list(train_dataset[owner])
+            self.train_dataset = by_user(self.train_dataset, [owners[number] for number in numbers])
 
     def _send_telemetry(self) -> None:
         """Send nothing, in place of TRL's method that tells the makers of TRL that a trainer is used."""

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from dpzero_theory.optim.files.deployment import deployment
+
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.verify import main
 from tests.optim.files.test_statement import folder

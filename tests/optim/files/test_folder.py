@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from dpzero_theory.optim.files.new_folder import made_whole
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.files.folder import KEY, epsilon_of_runs
-from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run, replay

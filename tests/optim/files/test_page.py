@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from dpzero_theory.optim.files.page import page
+
 from dpzero_theory.optim.files.statement import spending_curve, statement_of_folder
 from dpzero_theory.privacy.ledger import read
 from tests.optim.small import private

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
-
 from dpzero_theory.optim.losses.overlap import Inputs
+from torch.utils.data import TensorDataset
 
 FEATURES = torch.arange(60.0).reshape(20, 3)
 TENSORS = TensorDataset(FEATURES, torch.zeros(20))

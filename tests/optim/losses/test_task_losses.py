@@ -8,8 +8,9 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
-from dpzero_theory.optim.losses.task_losses import MEASURES, losses_for  # noqa: E402
 from dpzero_theory.optim.losses.trace import Trace  # noqa: E402
+
+from dpzero_theory.optim.losses.task_losses import MEASURES, losses_for  # noqa: E402
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 BERT = {"vocab_size": 20, "max_position_embeddings": 12, **SIZES}

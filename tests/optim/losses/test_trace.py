@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
 from dpzero_theory.optim.losses.trace import Trace
+from torch import Tensor
 
 ROWS = 4
 X = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))

@@ -9,10 +9,10 @@ import yaml
 
 pytest.importorskip("trl", reason="the trl extra is not installed")
 
+from dpzero_theory.optim.trainers.__main__ import main
 from transformers import AutoModelForCausalLM
 
 from dpzero_theory.optim.files.statement import statement_of_folder
-from dpzero_theory.optim.trainers.__main__ import main
 from tests.optim.trainers.test_trl import PAIRS, PRIVATE, TEXTS, model, quiet, tokenizer
 
 __all__ = ["quiet"]
