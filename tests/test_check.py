@@ -8,7 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from html.parser import HTMLParser
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from dpzero_theory import check
 from dpzero_theory.check import PreconditionError, choice, installed, integer, real, real_array
 from dpzero_theory.datasets import binary_digits, digits
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.document import document, picture
+from dpzero_theory.document import document
 from dpzero_theory.registry import Registry
 
 NOT_NUMBERS: list[Any] = [
@@ -219,14 +218,6 @@ def test_a_page_is_whole_and_needs_nothing_else(tmp_path) -> None:  # type: igno
         "base.html", title="", width=1, folder=tmp_path, command="a < b"
     )
     HTMLParser().feed(found)
-
-
-def test_a_picture_is_svg_with_words_that_can_be_read() -> None:
-    drawn = picture(lambda axes: axes.set(xlabel="across"), label='up & "down"')
-    root = ElementTree.fromstring(drawn)
-    assert root.attrib["aria-label"] == 'up & "down"'
-    assert "across" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert drawn == picture(lambda axes: axes.set(xlabel="across"), label='up & "down"')
 
 
 @pytest.mark.parametrize(("name", "points"), [("central", [2, 8, 32]), ("forward", [2, 5, 17]), ("exact", [2, 5, 17])])

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, plan
+from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, plan
 
 KINDS: dict[str, dict[str, Any]] = {
     "dpzero": {},
@@ -23,10 +23,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "forward": {"difference": "forward", "directions_per_step": 2},
     "exact": {"difference": "exact", "smoothing": 0.0, "directions_per_step": 2},
 }
-
-
-_FEATURES = torch.linspace(-1, 1, 12 * D).reshape(12, D).sin()
-PUBLIC = TensorDataset(_FEATURES, _FEATURES[:, 0].sign())
 
 
 def train(folder: Path, kind: str) -> torch.Tensor:
@@ -45,8 +41,6 @@ def train(folder: Path, kind: str) -> torch.Tensor:
         return module.weight.detach()
     if kind == "other weights":
         module.weight.data += dist.get_rank()
-    if kind == "public clip":
-        return public_clip(folder)
     if kind == "private":
         run = make_private_with_epsilon(
             module, losses, rows, **{**BUDGET, **STEP, **FULL}, folder=folder / "run", micro_batch=8
@@ -80,7 +74,6 @@ def other_records(folder: Path) -> None:
         (data_rule, losses, swapped, {}),
         (r"^data must hold (as many records on every rank; .* 1$|the plan's n = 40 records)", losses, fewer, {}),
         (r"^losses must be the same function on every rank; .* on rank 1$", other, rows, {}),
-        (r"must give a record the same loss on every rank; .* on rank 1$", scaled(1.0 + rank), rows, {}),
         (r"^micro_batch, points_at_once and isolation must be the same on every rank", losses, rows,
          {"micro_batch": 8 + rank}),
     ]  # fmt: skip
@@ -103,22 +96,6 @@ def started(function: Any, records: Any, place: Path, *, private: bool, **option
         settings = {**BUDGET, **STEP, **FULL, **options}
         return make_private_with_epsilon(module, function, records, folder=place, **settings)
     return make_from_seed_not_private(module, function, records, plan(), seed=3, **options)
-
-
-def public_clip(folder: Path) -> torch.Tensor:
-    """Trains with a clip measured on public data, with rank 0's weights, and returns the clips in a tensor.
-
-    The run is then resumed from a folder that only rank 0 can read.
-    """
-    arguments: dict[str, Any] = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "micro_batch": 8}
-    clips = []
-    for resume in (False, True):
-        module, place = Logistic(torch.float32), folder / f"of-{dist.get_rank()}"
-        module.weight.data += dist.get_rank()
-        run = make_private_with_epsilon(module, losses, data(torch.float32), folder=place, resume=resume, **arguments)
-        clips.append(run.plan.clip)
-        run.close()
-    return torch.tensor(clips, dtype=torch.float64)
 
 
 def main(arguments: list[str]) -> None:

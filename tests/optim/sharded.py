@@ -38,7 +38,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "sphere": {"direction": "sphere", "directions_per_step": 2},
     "poisson": {"sampling": Poisson(0.1), "steps": 6},
     "dpgd-0th": {"algorithm": "dpgd-0th", "coordinates": 2**32},
-    "momentum": {"update": "momentum:0.9", "groups": (("embed*", 0.5, 1.0), ("down*", 2.0, 0.5))},
+    "momentum": {"update": "momentum:0.9"},
     "adam": {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 2},
     "nearest": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},

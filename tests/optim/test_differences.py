@@ -74,11 +74,9 @@ def test_on_a_quadratic_the_rules_differ_by_the_known_second_order_term(at_once:
             module.weight.copy_(torch.linspace(-1, 1, FEATURES.shape[1])[None])
             module.bias.fill_(0.3)
         run = seeded(
-            module, bowl, data(), difference, directions_per_step=3, direction=law, points_at_once=at_once,
-            groups={"bias": (1.0, 2.0)},
+            module, bowl, data(), difference, directions_per_step=3, direction=law, points_at_once=at_once
         )  # fmt: skip
         us = torch.stack(directions(run, 3))
-        us[:, 0] *= 2  # The group "bias" has twice the smoothing, and the bias is the first of the module's parameters
         found[difference] = run.sums.differences(0, np.arange(N), at_once)
         residual = (module(features)[:, 0] - torch.tensor(LABELS)).detach()
         inner = torch.cat([torch.ones(N, 1), features], dim=1) @ us.T

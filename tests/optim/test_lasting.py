@@ -106,22 +106,20 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
 
 @pytest.mark.parametrize("settings", [ALLOCATED, HALF], ids=lambda settings: str(settings["sampling"]))
 def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """The accountant knows no such history. One of them alone is accepted, and so is the part that they have in
-    common."""
+    """The accountant knows no such history. One of them alone is accepted."""
     settings = {**settings, "stopping": "fixed"}
     run = private(tmp_path / "a", **settings)
     run.step()
     run.close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     both = [tmp_path / "a", tmp_path / "b"]
-    assert epsilon_of_runs(both, 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
     with pytest.raises(LedgerError, match="a copy"):
         private(tmp_path / "b", **settings, resume=True)
     for folder, moved in ((both[0], True), (both[1], "moved")):
         run = private(folder, **settings, resume=moved)
         run.step()
         run.close()
-    with pytest.raises(LedgerError, match=r"release 1 was made by 2 copies of one run, with one batch of sampling"):
+    with pytest.raises(LedgerError, match=r"a copy of a run that was named"):
         epsilon_of_runs(both, 1e-5, planned=True)
     assert epsilon_of_runs(both[:1], 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
 

@@ -1,7 +1,6 @@
 """A run that is stopped early claims what its plan costs, in every place that states an epsilon."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +80,15 @@ def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> 
 
 
 def test_runs_together_count_their_plans_and_must_be_planned(tmp_path: Path) -> None:
-    """Two runs that were stopped count as two whole plans. A folder and an earlier state of it are one run."""
+    """Two runs that were stopped count as two whole plans."""
     stopped(tmp_path / "a")
     stopped(tmp_path / "b")
     both = [tmp_path / "a", tmp_path / "b"]
     step = plan().step
     cost = epsilon_of_history(step * 2 * STEP["steps"], DELTA).upper
     assert epsilon_of_runs(both, DELTA, planned=True) == pytest.approx(cost, rel=1e-12)
-    assert epsilon_of_runs([*both, both[0]], DELTA, planned=True) == epsilon_of_runs(both, DELTA, planned=True)
     with pytest.raises(ValueError, match=r"planned must be True: .*privacy\.filter\.Filter"):
         epsilon_of_runs(both, DELTA)
-
-
-def test_forks_that_were_stopped_each_count_the_rest_of_the_plan(tmp_path: Path) -> None:
-    """Two copies of a run of 8 steps went on from its third: 3 common ones, and 5 each, made or not."""
-    stopped(tmp_path / "a")
-    for copy in "bc":
-        shutil.copytree(tmp_path / "a", tmp_path / copy)
-    for copy, steps in (("b", 1), ("c", 2)):
-        run = private(tmp_path / copy, resume="moved")
-        for _ in range(steps):
-            run.step()
-        run.close()
-    found = epsilon_of_runs([tmp_path / name for name in "abc"], DELTA, planned=True)
-    assert found == epsilon_of_history(plan().step * (3 + 5 + 5), DELTA).upper
 
 
 def test_words_are_checked_and_kept() -> None:

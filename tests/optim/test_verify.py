@@ -1,4 +1,5 @@
 import hashlib
+import html
 import json
 import re
 import sqlite3
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dpzero_theory.optim.files.checkpoint import Checkpoint
 
-from dpzero_theory.optim.files.transcript import RUN, layout, read
+from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.transcript import RUN, Checkpoint, layout, read
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.verify import main
+from dpzero_theory.optim.verify import CANNOT_TELL, main
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.noise import SystemNoise
 from tests.optim.small import BUDGET, POISSON, Logistic, data, losses, plan, private
@@ -74,6 +75,15 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     assert said.err.count("\n") == 1
     assert main([str(folder), "--format", "html"]) == 1
     assert '<span class="bad">DOES NOT HOLD</span>' in capsys.readouterr().out
+
+
+def test_the_page_has_the_claim_the_checks_and_the_statement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder), "--format", "html"]) == 0
+    words = html.unescape(capsys.readouterr().out)
+    claimed = statement_of_folder(folder)
+    assert all(text in words for text in (claimed.claim, *claimed.facts.values(), *claimed.assumed, *CANNOT_TELL))
+    assert words.count('<td class="mark">holds</td>') == 6
+    assert not re.search(r"(src|href)=.?(http|//)", words)  # the page loads nothing from the network
 
 
 def test_a_checkpoint_is_compared_with_the_run_up_to_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

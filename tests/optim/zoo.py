@@ -118,10 +118,6 @@ def sorted_by_length(records: list[Any]) -> list[Any]:
     return sorted(records, key=lambda record: len(record[0]))
 
 
-def padded_together(records: list[Any]) -> list[Any]:
-    return list(zip(*padded(records), strict=True))
-
-
 def padded(records: Any, to: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     words, labels = zip(*records, strict=True)
     ids = nn.utils.rnn.pad_sequence(words, batch_first=True)
@@ -383,14 +379,6 @@ COUPLED: dict[str, Case] = {
     "experts of limited capacity": table(lambda: Experts(capacity=4)),
     "padding in the mean": text(lambda: Pooled(masked=False)),
     "not a number where one is large": table(losses=after(lambda v: v * (math.nan if (v > 2.2).any() else 1))),
-    "centred by the batch as it is read": table(data=Together(TABLE, centred)),
-    "tensors centred as they are read": table(data=CenteredTable(X, Y)),
-    "padded as it is read, in the mean": (
-        lambda: Pooled(masked=False),
-        text_losses,
-        Together(Texts(), padded_together),
-        None,
-    ),
     "sorted by collate": text(lambda: Pooled(masked=True), lambda records: padded(sorted_by_length(records))),
     "centred by collate": (net, cross_entropy, TABLE, lambda records: default_collate(centred(records))),
     "records that are others every second time": table(data=Stateful(lambda x, times, last: x + times % 2)),
@@ -438,5 +426,6 @@ SOUND: dict[str, Case] = {
     "an encoder": text(lambda: Encoder(nested=False)),
     "an encoder over nested tensors": text(lambda: Encoder(nested=True)),
     "a data set that draws": table(data=Jittered(0.1)),
-    "padded as it is read": (lambda: Pooled(masked=True), text_losses, Together(Texts(), padded_together), None),
+    "a data set that would centre a batch as it is read": table(data=Together(TABLE, centred)),
+    "tensors that would be centred as they are read": table(data=CenteredTable(X, Y)),
 }

@@ -2,7 +2,7 @@
 
 A field is honoured, or a value other than its default raises ValueError, which says what to use instead. A field that
 this version does not know is refused too. A value that is given and is the default cannot be told from one that is left
-out. TRL's configurations have further fields, and defaults that a private run changes: `SET_BY_A_RUN`.
+out. TRL's configurations have further fields, and defaults that a private run changes: `_SET_BY_A_RUN`.
 """
 
 import copy
@@ -13,73 +13,61 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-_LOGGING = (
-    "logging_strategy logging_steps logging_first_step log_level log_level_replica log_on_each_node disable_tqdm "
-    "report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id"
+
+def _by_name(table: Mapping[str, str]) -> dict[str, str]:
+    return {name: about for about, names in table.items() for name in names.split()}
+
+
+HONOURED = _by_name(
+    {
+        "what is logged": """
+            logging_strategy logging_steps logging_first_step log_level log_level_replica log_on_each_node disable_tqdm
+            report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id""",
+        "evaluation": """
+            eval_strategy eval_steps eval_delay eval_on_start per_device_eval_batch_size prediction_loss_only
+            eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics
+            label_names dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+            dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order""",
+        "what is saved": """
+            output_dir save_strategy save_steps save_total_limit save_only_model save_on_each_node
+            load_best_model_at_end metric_for_best_model greater_is_better push_to_hub hub_token hub_private_repo
+            hub_model_id hub_strategy hub_always_push hub_revision resume_from_checkpoint
+            restore_callback_states_from_checkpoint""",
+        "the process": """
+            seed full_determinism use_cpu tf32 use_cache remove_unused_columns ddp_backend ddp_timeout local_rank
+            do_train do_eval do_predict""",
+    }
 )
-_EVALUATION = (
-    "eval_strategy eval_steps eval_delay eval_on_start per_device_eval_batch_size prediction_loss_only "
-    "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics "
-    "label_names dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
-    "dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order"
-)
-_SAVING = (
-    "output_dir save_strategy save_steps save_total_limit save_only_model save_on_each_node load_best_model_at_end "
-    "metric_for_best_model greater_is_better push_to_hub hub_token hub_private_repo hub_model_id hub_strategy "
-    "hub_always_push hub_revision resume_from_checkpoint restore_callback_states_from_checkpoint"
-)
-_PROCESS = (
-    "seed full_determinism use_cpu tf32 use_cache remove_unused_columns ddp_backend ddp_timeout local_rank "
-    "do_train do_eval do_predict"
-)
-HONOURED = {
-    name: about
-    for about, names in {
-        "what is logged": _LOGGING,
-        "evaluation": _EVALUATION,
-        "what is saved": _SAVING,
-        "the process": _PROCESS,
-    }.items()
-    for name in names.split()
-}
 """The fields that a private run honours, by name, each with a word for what it is about. Fields about loading data act
 on evaluation sets alone: training records are read as the batches are drawn."""
-
-_REFUSED = {
-    "the step is that of the run's plan: give step_size in private": "learning_rate",
-    "the step is that of the run's plan: give schedule in private": """
-        lr_scheduler_type lr_scheduler_kwargs warmup_steps""",
-    "the step is that of the run's plan: give update in private": """
-        optim optim_args optim_target_modules adam_beta1 adam_beta2 adam_epsilon""",
-    "the step is that of the run's plan: give weight_decay in private": "weight_decay",
-    "give steps in private": "num_train_epochs max_steps",
-    "give expected_batch and micro_batch in private": """
-        per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size
-        average_tokens_across_devices""",
-    "give sampling in private": """
-        train_sampling_strategy length_column_name data_seed ignore_data_skip dataloader_drop_last""",
-    "give clip in private: each record's difference is clipped, there is no gradient": "max_grad_norm",
-    "nothing is backpropagated, no activations are kept": """
-        activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs
-        torch_empty_cache_steps debug""",
-    "there is no gradient to reduce": """
-        ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph""",
-    "smooth in losses": "label_smoothing_factor",
-    "load the model in the type it is to have": "bf16 fp16 bf16_full_eval fp16_full_eval",
-    "compile the model before it is given": "torch_compile torch_compile_backend torch_compile_mode",
-    "patch the model before it is given": "use_liger_kernel liger_kernel_config",
-    "it draws anew in each forward, so that differences are not of one function": "neftune_noise_alpha",
-    "it depends on the secret sizes of the batches": "include_num_input_tokens_seen skip_memory_metrics",
-    "no training loss is logged": "logging_nan_inf_filter",
-    "every release is on disk when it is made": "enable_jit_checkpoint",
-    "shard with torch's fully_shard and use make_private_with_epsilon": """
-        fsdp fsdp_config deepspeed parallelism_config accelerator_config""",
-}
-INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in names.split()}
+INSTEAD = _by_name(
+    {
+        "the step is that of the run's plan: give step_size, schedule, update and weight_decay in private": """
+            learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules
+            adam_beta1 adam_beta2 adam_epsilon weight_decay""",
+        "give steps, sampling, expected_batch and micro_batch in private": """
+            num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size
+            average_tokens_across_devices train_sampling_strategy length_column_name data_seed ignore_data_skip
+            dataloader_drop_last""",
+        "give clip in private: each record's difference is clipped, there is no gradient": "max_grad_norm",
+        "there is no gradient, and no activations are kept": """
+            activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
+            gradient_checkpointing_kwargs torch_empty_cache_steps debug ddp_find_unused_parameters ddp_bucket_cap_mb
+            ddp_broadcast_buffers ddp_static_graph""",
+        "smooth in losses": "label_smoothing_factor",
+        "load the model in the type it is to have": "bf16 fp16 bf16_full_eval fp16_full_eval",
+        "compile or patch the model before it is given": """
+            torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config""",
+        "it draws anew in each forward, so that differences are not of one function": "neftune_noise_alpha",
+        "it depends on the secret sizes of the batches": "include_num_input_tokens_seen skip_memory_metrics",
+        "no training loss is logged": "logging_nan_inf_filter",
+        "every release is on disk when it is made": "enable_jit_checkpoint",
+        "shard with torch's fully_shard and use make_private_with_epsilon": """
+            fsdp fsdp_config deepspeed parallelism_config accelerator_config""",
+    }
+)
 """For each field that is refused, by its name, the end of the error message: what to use instead, or why it has no
 effect."""
-
-
 _OF_BOTH = (
     "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
 )
@@ -89,22 +77,23 @@ HONOURED_IN = {
     "DPOConfig": f"{_OF_BOTH} disable_dropout loss_type beta".split(),
 }
 """Fields of TRL's configurations that a private run honours beside `HONOURED`, by the name of the configuration."""
-_REFUSED_OF_TRL = {
-    "a record must have rows of its own: leave it off, rows are padded": """
-        packing packing_strategy eval_packing padding_free""",
-    "no activations are kept": "activation_offloading",
-    "the reference model is the model at the start": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
-    "give one loss_type": "loss_weights",
-    "give losses, one for each record": "loss_type",
-    "make the trainer with it": """
-        bf16 activation_checkpointing gradient_checkpointing precompute_ref_log_probs precompute_ref_batch_size""",
-    "it is part of TRL's gradient training alone": """
-        router_aux_loss_coef ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting
-        discopop_tau""",
-}
-_INSTEAD_IN_TRL = {name: instead for instead, names in _REFUSED_OF_TRL.items() for name in names.split()}
+_INSTEAD_IN_TRL = _by_name(
+    {
+        "a record must have rows of its own: leave it off, rows are padded": """
+            packing packing_strategy eval_packing padding_free""",
+        "no activations are kept": "activation_offloading",
+        "the reference model is the model at the start": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
+        "give one loss_type": "loss_weights",
+        "give losses, one for each record": "loss_type",
+        "make the trainer with it": """
+            bf16 activation_checkpointing gradient_checkpointing precompute_ref_log_probs precompute_ref_batch_size""",
+        "it is part of TRL's gradient training alone": """
+            router_aux_loss_coef ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting
+            discopop_tau""",
+    }
+)
 _PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
-SET_BY_A_RUN: dict[str, dict[str, Any]] = {
+_SET_BY_A_RUN: dict[str, dict[str, Any]] = {
     "_BaseConfig": _PLAIN,  # the base of all
     # A pair's reference numbers must not depend on the lengths of the pairs beside it, so they are computed one by one.
     "DPOConfig": {**_PLAIN, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 1},
@@ -113,9 +102,9 @@ SET_BY_A_RUN: dict[str, dict[str, Any]] = {
 
 
 def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
-    """Return a copy of the arguments with the values of `SET_BY_A_RUN`."""
+    """Return a copy of the arguments with the values that a private run gives to fields of TRL's configurations."""
     found = copy.copy(arguments)
-    for name, value in _of(SET_BY_A_RUN, arguments).items():
+    for name, value in _of(_SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
     if not found.bf16 and not found.fp16:
         # TrainingArguments computed it from bf16 and fp16 when it was made, before the run changed these.
@@ -128,7 +117,7 @@ def require_honoured(arguments: TrainingArguments) -> None:
 
     arguments: as `for_a_run` returns them. A field that it sets must have the value that it sets.
     """
-    own, wanted = type(arguments), _of(SET_BY_A_RUN, arguments)
+    own, wanted = type(arguments), _of(_SET_BY_A_RUN, arguments)
     honoured = {*HONOURED, *_of(HONOURED_IN, arguments)}
     instead = {**INSTEAD, **(_INSTEAD_IN_TRL if wanted else {})}
     with warnings.catch_warnings():
@@ -150,6 +139,5 @@ def require_honoured(arguments: TrainingArguments) -> None:
 
 
 def _of(table: Mapping[str, Any], arguments: TrainingArguments) -> Any:
-    """Return the entry of a table for the class of the arguments or the nearest base of it; an empty one if none is
-    there."""
+    """Return the entry of a table for the class of the arguments or the nearest base of it, or an empty one."""
     return next((table[kind.__name__] for kind in type(arguments).__mro__ if kind.__name__ in table), {})

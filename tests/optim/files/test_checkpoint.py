@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from dpzero_theory.optim.files.checkpoint import is_checkpoint
 
+from dpzero_theory.optim.files.transcript import is_checkpoint
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, private

@@ -22,8 +22,8 @@ ALL: list[dict[str, Any]] = [
     {"update": "momentum:0.9"},
     {"update": "adam:0.9,0.99"},
     {"update": "plain", "weight_decay": 0.3},
-    {"update": "plain", "groups": {"w*": 0.5}},
-    {"update": "momentum:0.9", "groups": {"w*": (0.5, 2.0)}},
+    {"schedule": "cosine:2"},
+    {"update": "momentum:0.9", "weight_decay": 0.1},
     {**POISSON, "noise": "laplace"},
     {"directions_per_step": 3, "direction": "sphere"},
     {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 3, "schedule": "linear:2"},
@@ -95,13 +95,13 @@ def test_a_checkpoint_without_what_the_update_keeps_is_refused(tmp_path: Path) -
 def test_verify_replays_the_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = Logistic()
     torch.save(module.state_dict(), tmp_path / "initial.pt")
-    run = private(tmp_path / "run", module, update="adam:0.9,0.999", weight_decay=0.1, groups={"*": (2.0, 0.5)})
+    run = private(tmp_path / "run", module, update="adam:0.9,0.999", weight_decay=0.1)
     run.run()
     run.close()
     torch.save(module.state_dict(), tmp_path / "final.pt")
     arguments = [str(tmp_path / "run"), "--initial", str(tmp_path / "initial.pt"), "--final"]
     assert verify([*arguments, str(tmp_path / "final.pt")]) == 0
-    assert "adam:0.9,0.999, weight decay 0.1, *: step size x 2, smoothing x 0.5" in capsys.readouterr().out
+    assert "adam:0.9,0.999, weight decay 0.1" in capsys.readouterr().out
     module.weight.data[0] += 1e-9
     torch.save(module.state_dict(), tmp_path / "final.pt")
     assert verify([*arguments, str(tmp_path / "final.pt")]) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from dpzero_theory.optim.files.statement import DELTAS, rounded_up, shown, spending_curve, statement_of_folder
+from dpzero_theory.optim.files.statement import DELTAS, rounded_up, shown, statement_of_folder
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import read
 from tests.optim.small import BUDGET, STEP, N, private
@@ -71,16 +71,6 @@ def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) ->
     from dpzero_theory.privacy.checker import confirm
 
     assert confirm(json.dumps(certificate))[0] == certificate["statement"]["epsilon"]
-
-
-def test_the_curve_is_that_of_the_releases(folder: Path) -> None:
-    found = statement_of_folder(folder)
-    curve = dict(spending_curve(read(folder / "run.sqlite")))
-    assert curve[0] == 0.0
-    assert curve[6] == found.costs[0].paid.upper
-    assert curve[STEP["steps"]] == found.costs[0].planned.upper
-    assert list(curve) == sorted(curve)
-    assert list(curve.values()) == sorted(curve.values())
 
 
 def test_what_is_shown_is_never_less() -> None:

@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.losses.identity import MOST_READ, layout, new_key, of_losses, of_records
+from dpzero_theory.optim.losses.identity import MOST_READ, layout, new_key, of_losses, of_records, shared
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from tests import forks
@@ -112,3 +114,38 @@ def test_the_digest_is_the_same_in_another_process() -> None:
     assert other.stdout == forks.run("-c", code).stdout
     # Two elements of equal hashes may be in either order in a set.
     assert of_records([{"x": {0, 8}}], KEY) == of_records([{"x": {8, 0}}], KEY)
+
+
+FEATURES = torch.arange(60.0).reshape(20, 3)
+TENSORS = TensorDataset(FEATURES, torch.zeros(20))
+IMAGES, OTHERS = (
+    [{"pixels": kind((2, 2), i), "file": f"{name}/{i}", "target": i} for i in range(4)]
+    for kind, name in ((np.full, "a"), (lambda *given: torch.full(*given).float(), "b"))
+)
+RAGGED = [{"words": [["a"], ["b", "c"]], "spans": [[1], [2, 3]]}]
+
+
+@pytest.mark.parametrize(
+    ("data", "others", "given", "found"),
+    [
+        (TENSORS, [(row.numpy().astype(np.float64), 1) for row in FEATURES], {}, 20),
+        (TENSORS, [(row.tolist(), "a label") for row in FEATURES], {}, 20),
+        (TENSORS, TensorDataset(FEATURES + 3, torch.zeros(20)), {}, 19),
+        (torch.tensor([[0, 1], [1, 1]]).bool(), torch.tensor([[0.0, 1.0], [1.0, 1.0]]).bfloat16(), {}, 2),
+        (IMAGES, OTHERS, {}, 0),
+        (IMAGES, OTHERS, {"names": ("pixels",)}, 4),
+        (["a", "b"], ["b", "c"], {}, 1),
+        (RAGGED, [dict(RAGGED[0])], {}, 1),
+        (RAGGED, [{**RAGGED[0], "words": [["a"], ["b", "d"]]}], {}, 0),
+        ([{"input_ids": [5, 6, 7]}], [{"input_ids": [0, 5, 6, 7, 0]}], {}, 0),
+        ([{"input_ids": [5, 6, 7]}], [{"input_ids": [0, 5, 6, 7, 0]}], {"padding": 0}, 1),
+    ],
+)
+def test_records_are_told_apart_by_what_a_model_is_given(data: Any, others: Any, given: Any, found: int) -> None:
+    assert shared(data, others, **given) == found
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    for bad in ([lambda: 1], type("Random", (Rows,), {"__getitem__": lambda self, index: os.urandom(8)})([0])):
+        with pytest.raises(ValueError, match=r"^records must .*compared"):
+            shared(bad, [1])

@@ -32,7 +32,6 @@ from tests.optim.zoo import (
     Pooled,
     Together,
     after,
-    centred,
     cross_entropy,
     in_training,
     net,
@@ -98,7 +97,7 @@ class Linear8bitLt(nn.Linear):
 def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) -> None:
     run, sizes = started(SOUND[name], tmp_path / "run")
     assert run.releases_left == STEP["steps"]
-    most = MOST + 2 * name.startswith("not a number")  # of which a start looks at more records
+    most = MOST + 64 * name.startswith("not a number")  # of which a start looks at more records
     assert len(sizes) < most
     assert sum(sizes) < most * N
     assert read(tmp_path / "run" / "run.sqlite")[0].isolation == "probed"
@@ -134,12 +133,6 @@ OTHERS: dict[str, tuple[Case, dict[str, Any], str]] = {
         with_module(lambda: nn.Sequential(net(), Linear8bitLt(6.0))),
         {},
         r"^module must keep records apart; got 1 in 8 bits .* = 6, by .*threshold=0.0",
-    ),
-    "a data set that reads records in the light of others": (
-        table(data=Together(TABLE, centred)), {"micro_batch": 16}, "a number of its own",
-    ),
-    "the same, exact": (
-        table(data=Together(TABLE, centred)), {"micro_batch": 16, "isolation": "exact"}, "a number of its own",
     ),
     "padding that counts": (
         text(lambda: Pooled(masked=False)),
@@ -259,7 +252,7 @@ REFUSED: dict[str, tuple[Case, int, str]] = {
     "a row whose sum depends on its place": (
         table(losses=by_place),
         16,
-        "keep records apart; aten.cat.default gives a record other bits in another place",
+        "keep records apart; a record's loss has other bits in another place",
     ),
 }
 

@@ -1,9 +1,6 @@
 """Tests of starting values for a run: against the derivatives that they estimate, and what they refuse."""
 
 import math
-import re
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +12,7 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.optim.losses.starting import Start, public_clip, starting_values
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_private_with_epsilon
-from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, private
+from tests.optim.small import D, Logistic, data, losses
 
 GENERATOR = torch.Generator().manual_seed(3)
 PUBLIC = TensorDataset(
@@ -89,38 +85,8 @@ def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
         start(least_loss=1.0)
 
 
-def test_a_public_clip_is_computed_at_the_start_and_kept_on_resumption(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"clip": "public", "public_data": PUBLIC, "directions_per_step": 4}
-    with closing(private(tmp_path / "run", **changes)) as run:
-        plan = run.plan
-    given = {"smoothing": STEP["smoothing"], "directions_per_step": 4}
-    assert plan.clip == public_clip(Logistic(), losses, PUBLIC, data(), **given)
-    moved = Logistic()
-    moved.weight.data += 1.0  # where another clip would be measured
-    with closing(private(tmp_path / "run", module=moved, resume=True, **changes)) as again:
-        assert again.plan == plan
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"clip": "public", "smoothing": "public"}, "smoothing must be"),
-        ({"clip": "Public", "public_data": None}, "clip must be"),
-        ({"clip": "public", "public_data": None}, "public_data must be given where clip is 'public', and only there"),
-        ({"clip": "public", "public_data": data()}, "public_data must hold no private records; got 40"),
-        ({"clip": 1.0}, "public_data must be given where clip is 'public', and only there; got 1.0"),
-    ],
-)
-def test_public_values_that_do_not_fit_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
-        private(tmp_path / "run", **{"public_data": PUBLIC, **changes})
-    assert not (tmp_path / "run").exists()
-
-
-def test_arguments_are_refused_before_public_records_are_looked_at(tmp_path: Path) -> None:
-    def never(module: Any, batch: Any) -> Any:
-        raise AssertionError
-
-    arguments = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "smoothing": 0.0}
-    with pytest.raises(ValueError, match="smoothing must be"):
-        make_private_with_epsilon(Logistic(), never, data(), folder=tmp_path / "run", **arguments)
+def test_a_public_clip_is_the_norm_of_a_gradient() -> None:
+    norm = float(np.median(np.linalg.norm(PUBLIC.tensors[0].numpy(), axis=1) / 2))
+    assert public_clip(Logistic(), losses, PUBLIC, data(), smoothing=1e-3) == pytest.approx(norm, rel=0.25)
+    with pytest.raises(ValueError, match="public_data must hold no private records; got 40"):
+        public_clip(Logistic(), losses, data(), data(), smoothing=1e-3)

@@ -161,8 +161,6 @@ def test_texts_without_one_owner_are_refused(key: Any, options: dict[str, Any], 
         by_user(texts(), key, **options)
 
 
-def test_users_of_users_and_public_texts_without_users_are_refused(tmp_path: Path) -> None:
+def test_users_of_users_are_refused() -> None:
     with pytest.raises(ValueError, match="texts must be the entries themselves"):
         by_user(by_user(texts(), "who"), 0)
-    with pytest.raises(ValueError, match="public_data must be made by by_user where data is"):
-        started(tmp_path / "run", by_user(texts(), "who"), clip="public", public_data=texts()[:3])

@@ -3,12 +3,11 @@ from pathlib import Path
 import torch
 
 from dpzero_theory.optim.files.transcript import read
-from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.run import replay
 from dpzero_theory.privacy.ledger import Ledger
 from tests import forks
-from tests.optim.ranks import KINDS, PUBLIC, train
-from tests.optim.small import STEP, Logistic, data, losses
+from tests.optim.ranks import KINDS, train
+from tests.optim.small import STEP, Logistic
 
 
 def on_ranks(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
@@ -24,17 +23,14 @@ def on_ranks(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tens
 def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
     """Fault (i), ranks that differ: here every rank has the weights of a single process, bit for bit.
 
-    A private run has one ledger and one transcript. A clip measured on public data is that of rank 0's weights, and on
-    resumption that of its folder.
+    A private run has one ledger and one transcript.
     """
-    ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip", "other records")
+    ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "other records")
     for kind in KINDS:
         alone = train(tmp_path, kind)
         assert alone.abs().min() > 0
         assert all(torch.equal(rank[kind], alone) for rank in ranks), kind
     assert all(torch.equal(rank["other weights"], ranks[0]["dpzero"]) for rank in ranks)
-    clip = public_clip(Logistic(torch.float32), losses, PUBLIC, data(torch.float32), smoothing=STEP["smoothing"])
-    assert all(rank["public clip"].tolist() == [clip, clip] for rank in ranks)
     again = Logistic(torch.float32)
     replay(tmp_path / "run" / "run.sqlite", again)
     assert all(torch.equal(rank["private"], again.weight) for rank in ranks)

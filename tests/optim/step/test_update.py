@@ -71,7 +71,6 @@ def direction(number: int) -> Tensor:
         ({"update": "momentum:0.9,0.9"}, "update must be momentum:B with numbers"),
         ({"weight_decay": -1.0}, "weight_decay must be"),
         ({"algorithm": "dpgd-0th", "update": "momentum:0.9"}, "update must be plain, without weight decay"),
-        ({"algorithm": "dpgd-0th", "groups": {"*": 2.0}}, "update must be plain, without weight decay and groups"),
         ({"algorithm": "dpgd-0th", "weight_decay": 0.1}, "update must be plain, without weight decay"),
     ],
 )

@@ -12,10 +12,9 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
-from dpzero_theory.optim.files.checkpoint import Checkpoint  # noqa: E402
 from huggingface_hub.utils import filter_repo_objects  # noqa: E402
 
-from dpzero_theory.optim.files.transcript import read  # noqa: E402
+from dpzero_theory.optim.files.transcript import Checkpoint, read  # noqa: E402
 from dpzero_theory.optim.trainers.arguments import HONOURED, INSTEAD, require_honoured  # noqa: E402
 from tests.optim.trainers.test_trainer import PRIVATE, ROWS, StopAt, made  # noqa: E402
 

@@ -1,6 +1,5 @@
 """TRL's trainers trained privately, on a tiny language model of 13 words."""
 
-import json
 import math
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,11 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast 
 from dpzero_theory.optim.files.statement import statement_of_folder  # noqa: E402
 from dpzero_theory.optim.losses.preferences import PREFERENCES, preference_losses  # noqa: E402
 from dpzero_theory.optim.losses.task_losses import losses_for  # noqa: E402
-from dpzero_theory.optim.trainers.trl import (  # noqa: E402
-    DPZeroDPOTrainer,
-    DPZeroSFTTrainer,
-    _units,
-)
+from dpzero_theory.optim.trainers.trl import DPZeroDPOTrainer, DPZeroSFTTrainer  # noqa: E402
 from tests.optim.trainers.test_trainer import StopAt  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing` is deprecated")  # TRL's own
@@ -114,7 +109,6 @@ def test_both_trainers_make_the_releases_of_their_plans(tmp_path: Path) -> None:
         trainer.create_model_card()
         folder = Path(trainer.args.output_dir)
         assert "(8, 0.001)" in (folder / "README.md").read_text()
-        assert json.loads((folder / "privacy.json").read_text())
         assert trainer.run.plan.n == len(trainer.train_dataset)
 
 
@@ -194,10 +188,6 @@ REFUSED: list[tuple[Any, str]] = [
         "args must be a SFTConfig; got DPOConfig",
     ),
     (
-        lambda _: _units(DATA.add_column("dpzero_entry", range(4)), 5, None, "train_dataset"),
-        r"^train_dataset must keep each of its 5 entries .*; got 4",
-    ),
-    (
         lambda folder: preferred(folder, {"max_length": 8}, rows=LONG),
         r"^the data must have entries that TRL keeps .*; got none$",
     ),
@@ -226,25 +216,6 @@ def test_owners_stay_with_their_entries_where_trl_shuffles_them(tmp_path: Path) 
     trainer = tuned(tmp_path / "run", TEXTS * 4, {"shuffle_dataset": True}, owner="prompt")
     words = [{text["input_ids"][1] for text in trainer.train_dataset[user]} for user in range(4)]
     assert sorted(map(list, words)) == [[WORDS.index(word)] for word in "abcd"]
-
-
-@pytest.mark.parametrize(("evaluated", "owner"), [("one", None), ("several", "prompt")])
-def test_public_records_are_prepared_as_the_private_ones(evaluated: str, owner: str | None, tmp_path: Path) -> None:
-    others = Dataset.from_list([{**pair, "chosen": " good name ."} for pair in PAIRS])
-    given = {"one": others, "several": {"a": others}}[evaluated]
-    public = Dataset.from_list([{**pair, "rejected": " bad place ."} for pair in PAIRS])
-    trainer = preferred(
-        tmp_path / "run", eval_dataset=given, owner=owner,
-        private={**PRIVATE, "expected_batch": 8 if owner is None else 4, "clip": "public",
-            "public_data": public},
-    )  # fmt: skip
-    assert trainer.train().global_step == PRIVATE["steps"]
-    assert 0 < trainer.run.plan.clip != PRIVATE["clip"]
-    found = trainer.eval_dataset
-    assert len(found["a"] if evaluated == "several" else found) == len(PAIRS)
-    if owner is not None:
-        with pytest.raises(ValueError, match=r"owner must be a column of public_data .chosen, rejected.; got 'prompt'"):
-            preferred(tmp_path / "no", owner=owner, private={**PRIVATE, "public_data": public.remove_columns("prompt")})
 
 
 TEMPLATE = (
