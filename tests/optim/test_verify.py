@@ -179,7 +179,7 @@ def forged(folder: Path, header: dict[str, Any], settings: dict[str, Any], sums:
         begun = json.loads(db.execute("SELECT value FROM header WHERE name = 'begun'").fetchone()[0])
         run = json.loads(begun["run"])
         run |= {**header, "plan": run["plan"] | header.get("plan", {})}
-        text = json.dumps({**begun, "run": json.dumps(run), "settings": begun["settings"] | settings})
+        text = json.dumps({**begun, "run": json.dumps(run), "step": begun["step"] | settings})
         last = hashlib.sha256(text.encode()).digest()
         db.executemany("UPDATE header SET value = ? WHERE name = ?", [(text, "begun"), (last.hex(), "check")])
         for number, row in enumerate(sums.tolist()):
