@@ -3,7 +3,7 @@
 import dp_accounting
 from dp_accounting.pld import PLDAccountant
 
-from dpzero_theory.privacy.interop.dp_accounting import CertifiedAccountant
+from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
 
 
 def run(noise: float) -> dp_accounting.DpEvent:

@@ -4,7 +4,7 @@ import torch
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
-import dpzero_theory.privacy.interop.opacus  # noqa: F401  registers the accountant "certified"
+import dpzero_theory.privacy.opacus  # noqa: F401  registers the accountant "certified"
 
 data = DataLoader(TensorDataset(torch.randn(200, 5), torch.randn(200, 1)), batch_size=20)
 model = torch.nn.Linear(5, 1)

@@ -83,7 +83,7 @@ def test_the_certified_accountant_is_told_what_opacus_tells_its_own(n: int, told
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    import dpzero_theory.privacy.interop.opacus  # noqa: F401
+    import dpzero_theory.privacy.opacus  # noqa: F401
 
     histories = []
     for accountant in ("certified", "prv"):

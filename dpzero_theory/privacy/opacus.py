@@ -1,11 +1,7 @@
 """The certified accountant inside Opacus. Import this module, then use `PrivacyEngine(accountant="certified")`.
 
-    import dpzero_theory.privacy.interop.opacus
+    import dpzero_theory.privacy.opacus
     engine = PrivacyEngine(accountant="certified")
-
-It answers every call that Opacus's `rdp` and `prv` accountants answer, and `compute_epsilon` as the composed
-distribution of `opacus.accountants.analysis.prv` and the package prv-accountant do. It also takes up the state of a run
-that was counted with `rdp`, `gdp` or `prv`, whose histories hold the same entries.
 
 `make_private_with_epsilon`, `get_noise_multiplier`, `state_dict` and checkpoints work as with Opacus's own accountants.
 The conventions are those of Opacus: a noise multiplier is the noise's standard deviation over the clip, batches are
@@ -14,6 +10,7 @@ its default. Importing this module needs Opacus.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,14 +20,11 @@ from opacus.accountants.accountant import IAccountant
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.interop.events import merged
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, step_of
 
 Entry = tuple[float, float, int]
 """One entry of an Opacus accountant's history, with noise multiplier, sample rate and number of steps."""
-_OTHERS = ("rdp", "gdp", "prv")
-"""The names of Opacus's own accountants, whose histories have the same entries as those of this one."""
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
@@ -58,50 +52,29 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         """Record one step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises
         ValueError."""
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
-        _release((noise or 1.0, sample_rate, 1), self.relation)
+        _release(noise or 1.0, sample_rate, 1, self.relation)
         last = self.history[-1] if self.history else None
         if last is not None and last[:2] == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, last[2] + 1)
         else:
             self.history.append((noise_multiplier, sample_rate, 1))
 
-    def get_epsilon(
-        self,
-        delta: float,
-        alphas: object = None,
-        *,
-        eps_error: float | None = None,
-        delta_error: float | None = None,
-        poisson: bool = True,
-    ) -> float:
+    def get_epsilon(self, delta: float, alphas: object = None, *, poisson: bool = True, **accuracy: object) -> float:
         """The certified epsilon at delta in (0, 1); infinite if a step had no noise.
 
-        alphas, eps_error, delta_error: ignored; they set the accuracy of Opacus's own accountants. poisson: must be
-        True, because only Poisson batches are accounted. Raises ValueError.
+        poisson: must be True, because only Poisson batches are accounted. alphas and all others are ignored; they set
+        the accuracy of Opacus's own accountants. Raises ValueError.
         """
         if poisson is not True:
             raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")
         return self.bracket(delta).value
 
-    def compute_epsilon(
-        self, delta: float, delta_error: float | None = None, eps_error: float | None = None
-    ) -> tuple[float, float, float]:
-        """A lower bound, an estimate and an upper bound of epsilon at delta in (0, 1), all certified; as
-        `DiscretePRV.compute_epsilon` of Opacus and `PRVAccountant.compute_epsilon` of prv-accountant return them.
-
-        delta_error, eps_error: ignored; they set the accuracy of the others. Raises ValueError.
-        """
-        found = self.bracket(delta)
-        return found.lower, found.value, found.upper
-
     def load_state_dict(self, state_dict: Any) -> None:
-        """Take up a history that `state_dict` of this accountant, or of Opacus's `rdp`, `gdp` or `prv`, has returned.
+        """Take up a history that `state_dict` of this accountant has returned.
 
         Raises ValueError for anything else, also for an entry that is not accounted.
         """
         known = self.history
-        if state_dict and state_dict.get("mechanism") in _OTHERS:
-            state_dict = {**state_dict, "mechanism": self.mechanism()}
         super().load_state_dict(state_dict)
         try:
             self.history = [(noise, rate, steps) for noise, rate, steps in self.history]
@@ -120,17 +93,18 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
 
 
 def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:
-    """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as releases, which
-    `accountant.epsilon_of_history` takes.
+    """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as steps, those of equal kind together.
 
     history: entries (noise multiplier > 0, sample rate in (0, 1], steps >= 1). relation: the name of a `Relation`.
     Raises ValueError for an entry outside these ranges.
     """
-    return merged([_release(entry, relation) for entry in history])
+    counts: Counter[tuple[float, float]] = Counter()
+    for noise, rate, steps in history:
+        counts[noise, rate] += check.integer("steps", steps)
+    return tuple(_release(noise, rate, steps, relation) for (noise, rate), steps in counts.items())
 
 
-def _release(entry: Entry, relation: str) -> Step:
-    noise_multiplier, sample_rate, steps = entry
+def _release(noise_multiplier: float, sample_rate: float, steps: int, relation: str) -> Step:
     return step_of(noise_multiplier, steps, sampling="poisson", relation=relation, sample_rate=sample_rate)
 
 

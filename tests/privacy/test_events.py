@@ -1,4 +1,4 @@
-"""Tests of histories made from dp-accounting's events and back, and of what they cost there and here."""
+"""Tests of histories made from dp-accounting's events, and of what they cost there and here."""
 
 import math
 
@@ -9,13 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.interop.events import (
-    RELATIONS,
-    UnsupportedEvent,
-    event_from_history,
-    history_from_event,
-    merged,
-)
+from dpzero_theory.privacy.dp_accounting import RELATIONS, UnsupportedEvent, history_from_event
 from dpzero_theory.privacy.relation import Relation
 from tests.privacy.oracle import made
 
@@ -62,31 +56,6 @@ def test_the_rdp_accountant_counts_a_replaced_record_as_one_clip():
     theirs = {name: accountant.get_epsilon(1e-5) for name, accountant in rdp.items()}
     assert theirs["REPLACE_ONE"] == theirs["ADD_OR_REMOVE_ONE"]
     assert epsilon_of_history(history_from_event(event, "replace-one"), 1e-5).lower > 2 * theirs["REPLACE_ONE"]
-
-
-def test_histories_become_events_that_become_them():
-    history = [
-        made(1.1, 30, 0.01, "replace-one"),
-        made(7.0, 2, relation="replace-one"),
-        made(2.0, 5, 64 / 10_007, "replace-one", sampling="fixed-size"),
-        made(5.0, 5, math.pi / 1e4, "replace-one", sampling="fixed-size"),
-        made(3.0, 4, relation="replace-one", mechanism="laplace"),
-        made(0.5, 4, relation="replace-one", mechanism="discrete-laplace:8"),
-    ]
-    event = event_from_history(history)
-    assert history_from_event(event, "replace-one") == history
-    assert event.events[2].event.source_dataset_size == 10_007
-    discrete = made(7.0, 2, relation="replace-one", mechanism="discrete-gaussian")
-    assert event_from_history([discrete]).events[0].event == G(7.0)
-    with pytest.raises(ValueError, match=r"^history must have full, poisson or fixed-size batches; got fixed-order$"):
-        event_from_history([made(3.0, 4, 0.1, "replace-one", sampling="fixed-order")])
-    with pytest.raises(ValueError, match=r"^history must be steps, such as"):
-        event_from_history([event])
-
-
-def test_equal_kinds_are_counted_together():
-    one, other = made(1.1, 30, 0.01, "replace-one"), made(7.0, 2, relation="replace-one")
-    assert merged([one, other, one, one]) == (made(1.1, 90, 0.01, "replace-one"), other)
 
 
 OTHER = {

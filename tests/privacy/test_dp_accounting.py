@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import UnsupportedEventError
 
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.interop.dp_accounting import CertifiedAccountant
+from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
 
 RELATIONS = tuple(dp.NeighboringRelation)
 POISSON = dp.PoissonSampledDpEvent(0.02, dp.GaussianDpEvent(1.3))

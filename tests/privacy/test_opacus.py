@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     from opacus.accountants.utils import get_noise_multiplier
 
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.interop.opacus import CertifiedAccountant, history_from_opacus
+from dpzero_theory.privacy.opacus import CertifiedAccountant, history_from_opacus
 from tests.privacy.oracle import made
 
 
@@ -103,20 +103,13 @@ def test_a_privacy_engine_trains_with_it():
     assert history_from_opacus(engine.accountant.history) == (made(optimizer.noise_multiplier, 8, 0.25),)
 
 
-def test_a_run_that_prv_or_rdp_counted_goes_on():
-    for theirs in (PRVAccountant(), RDPAccountant()):
-        ours = CertifiedAccountant()
-        ours.load_state_dict(stepped(theirs, 110).state_dict())
-        for _ in range(10):
-            ours.step(noise_multiplier=2.0, sample_rate=0.04)
-        assert ours.history == [(1.2, 0.04, 100), (2.0, 0.04, 20)]
-        assert ours.get_epsilon(1e-5) == stepped(CertifiedAccountant()).get_epsilon(1e-5)
-        assert theirs.history[-1] == (2.0, 0.04, 10)
+def test_a_state_that_is_none_changes_nothing():
+    ours = stepped(CertifiedAccountant())
     for wrong in (
-        {"history": [(1.0, 2.0, 3)], "mechanism": "prv"},
+        {"history": [(1.0, 2.0, 3)], "mechanism": "certified"},
         {"history": [(1.0, 0.1)], "mechanism": "certified"},
-        {"history": [("a", 0.1, 3)], "mechanism": "rdp"},
-        {"history": [], "mechanism": "other"},
+        {"history": [("a", 0.1, 3)], "mechanism": "certified"},
+        {"history": [], "mechanism": "rdp"},
         {"history": []},
         None,
     ):
@@ -124,23 +117,6 @@ def test_a_run_that_prv_or_rdp_counted_goes_on():
             ours.load_state_dict(wrong)
         assert "\n" not in str(caught.value)
         assert len(ours) == 120
-
-
-def test_epsilon_is_computed_as_the_composed_distribution_of_prv_does():
-    """The bounds of Opacus's and prv-accountant's composed distributions hold our bracket, within their errors."""
-    from prv_accountant.dpsgd import DPSGDAccountant
-
-    ours, prv = CertifiedAccountant(), PRVAccountant()
-    for accountant in (ours, prv):
-        for _ in range(100):
-            accountant.step(noise_multiplier=1.2, sample_rate=0.04)
-    composed = prv._get_dprv(eps_error=0.01, delta_error=1e-9)
-    other = DPSGDAccountant(1.2, 0.04, 100, eps_error=0.05, delta_error=1e-9)
-    found = ours.compute_epsilon(1e-5, 1e-9, 0.01)
-    for low, about, high in (composed.compute_epsilon(1e-5, 1e-9, 0.01), other.compute_epsilon(1e-5, 100)):
-        assert low <= found[0] <= found[1] <= found[2] <= high
-        assert about == pytest.approx(found[1], rel=2e-3)
-    assert ours.compute_epsilon(1e-5) == found
 
 
 def test_what_opacus_accountants_take_beside_delta_is_taken_or_refused():

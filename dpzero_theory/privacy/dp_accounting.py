@@ -1,0 +1,209 @@
+"""The certified accountant as a `dp_accounting.PrivacyAccountant`, and its events as histories.
+
+    from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
+    CertifiedAccountant().compose(event).get_epsilon(1e-5)
+
+It takes the place of `PLDAccountant` in code written for dp-accounting, also in calls of `calibrate_dp_mechanism`.
+Importing this module needs dp-accounting (extra `compare`).
+
+Conventions. `noise_multiplier` of an event is the noise's standard deviation over the per-record clip, for every
+relation, in this package and in dp-accounting's PLD accountant. With replace-one the sum changes by up to two clips;
+both take account of that themselves, so that the same multiplier is used on both sides. dp-accounting's RDP accountant
+takes the change under replace-one as one clip. A multiplier that it calibrated for replace-one (GaussianDpEvent,
+SampledWithoutReplacementDpEvent) therefore stands for noise half as large as the stated epsilon needs;
+`tests/privacy/test_events.py` shows it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from dp_accounting import NeighboringRelation
+from dp_accounting.privacy_accountant import PrivacyAccountant
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.mechanism import Laplace
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
+from dpzero_theory.privacy.stated import concentrated, gaussian_mixture, randomised_response
+from dpzero_theory.privacy.step import Step, step_of
+
+RELATIONS = {
+    "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
+    "REPLACE_ONE": Relation.REPLACE_ONE,
+    "REPLACE_SPECIAL": Relation.ZERO_OUT,
+}
+"""The relations of this package, by the names of `dp_accounting.NeighboringRelation`."""
+_Refusal = PrivacyAccountant.CompositionErrorDetails
+
+
+class UnsupportedEvent(ValueError):
+    """An event, or a part of one, that is not accounted.
+
+    event: the part that is not accounted. kind: words for it, for the message.
+    """
+
+    def __init__(self, event: object, kind: str) -> None:
+        super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
+        self.event = event
+
+
+def history_from_event(event: object, relation: str) -> list[Step]:
+    """The history that a `dp_accounting.DpEvent` describes.
+
+    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, RandomizedResponseDpEvent,
+    MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, PoissonSampledDpEvent of a Gaussian or Laplace event,
+    SampledWithoutReplacementDpEvent of a Gaussian event, TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent,
+    ComposedDpEvent and NoOpDpEvent around them. A Laplace event stands for the release of one number. A noise
+    multiplier is taken as the noise over the per-record clip, for every relation.
+
+    Args:
+        event: the event; it is recognised by the names of its class and fields.
+        relation: `replace-one`, `add-remove` or `zero-out` (dp-accounting's REPLACE_SPECIAL).
+
+    Raises:
+        UnsupportedEvent: an event of another kind.
+        ValueError: a field outside its range; an event that protects nothing (NonPrivateDpEvent, no noise).
+    """
+    history = list(_parts(event, Relation(relation), 1))
+    if None in history:
+        raise ValueError(f"event must protect its records; got {event!r}, whose noise is none")
+    return [release for release in history if release is not None]
+
+
+def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
+    """The releases that `count` repetitions of an event stand for, with None for a part that protects nothing.
+
+    Raises UnsupportedEvent for an event that is not accounted.
+    """
+    kind = type(event).__name__
+    match kind:
+        case "NoOpDpEvent":
+            return
+        case "NonPrivateDpEvent":
+            yield None
+        case "ComposedDpEvent":
+            for part in event.events:
+                yield from _parts(part, relation, count)
+        case "SelfComposedDpEvent":
+            yield from _parts(event.event, relation, count * event.count)
+        case "PoissonSampledDpEvent":
+            if event.sampling_probability != 0 or type(event.event).__name__ not in _NOISE:
+                yield _release(event, event.event, relation, count, lambda: Poisson(event.sampling_probability))
+        case "SampledWithoutReplacementDpEvent":
+            if type(event.event).__name__ != "GaussianDpEvent":
+                raise UnsupportedEvent(event, f"{kind} of {type(event.event).__name__}")
+            rate = event.sample_size / event.source_dataset_size
+            yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
+        case "TruncatedSubsampledGaussianDpEvent":
+            n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
+            if 0 not in (n, largest, rate):  # else no record is ever used
+                drawn: Sampling = FullBatch() if largest >= n else FixedSize(largest / n)
+                if rate < 1:
+                    drawn = TruncatedPoisson(rate, largest, n)
+                noise = event.noise_multiplier
+                yield step_of(noise, count, sampling=drawn, relation=relation) if noise else None
+        case "ZCDpEvent":
+            yield concentrated(event.rho, event.xi, steps=count, relation=relation)
+        case "MixtureOfGaussiansDpEvent":
+            if relation.replaces:
+                raise UnsupportedEvent(event, f"{kind} with replace-one")
+            if any(event.sensitivities):  # else nothing is shown
+                moved = event.standard_deviation, event.sensitivities, event.sampling_probs
+                yield gaussian_mixture(*moved, steps=count, relation=relation) if event.standard_deviation else None
+        case "RandomizedResponseDpEvent":
+            if not relation.replaces:
+                raise UnsupportedEvent(event, f"{kind} with {relation}, not replace-one")
+            # With the event's probability p the answer is any of the k categories, the true one among them.
+            k, p = event.num_buckets, event.noise_parameter
+            yield randomised_response(k, 1 - p + p / k, steps=count) if p else None
+        case _:
+            yield _release(event, event, relation, count, FullBatch)
+
+
+_NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
+    "GaussianDpEvent": (lambda _: "gaussian", lambda event: event.noise_multiplier),
+    "LaplaceDpEvent": (lambda _: "laplace", lambda event: event.noise_multiplier),
+    "DiscreteLaplaceDpEvent": (
+        lambda event: f"{Laplace.family}:{event.sensitivity}",
+        lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
+    ),
+}
+"""For each noise event of dp-accounting, two functions of the event. The first gives this package's name of the noise
+law, and the second its noise multiplier, which is 0 if there is no noise."""
+
+
+def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Callable[[], Sampling]) -> Step | None:
+    kind = type(noisy).__name__
+    if kind not in _NOISE:
+        raise UnsupportedEvent(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
+    mechanism, multiplier = _NOISE[kind]
+    noise = multiplier(noisy)
+    if noise == 0:
+        return None
+    return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=mechanism(noisy))
+
+
+class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
+    """A dp-accounting accountant whose answers are the certified upper ends of this package's brackets.
+
+    neighboring_relation: dp-accounting's relation, by default ADD_OR_REMOVE_ONE; REPLACE_SPECIAL is called zero-out in
+    this package. value_discretization_interval, orders: accepted and ignored, since they set the accuracy of
+    dp-accounting's own accountants. `history_from_event` says which events are accounted and what a noise multiplier
+    means. Raises ValueError for another relation.
+    """
+
+    def __init__(
+        self,
+        neighboring_relation: Any = NeighboringRelation.ADD_OR_REMOVE_ONE,
+        value_discretization_interval: float | None = None,
+        *,
+        orders: object = None,
+    ) -> None:
+        name = getattr(neighboring_relation, "name", neighboring_relation)
+        self._relation = RELATIONS[check.choice("neighboring_relation", name, RELATIONS)]
+        super().__init__(neighboring_relation)
+        self._steps: Counter[Step] = Counter()
+        self._unprotected = False
+
+    @property
+    def history(self) -> tuple[Step, ...]:
+        """Everything that was composed, equal steps together; parts that protect nothing are not among them."""
+        return tuple(replace(step, steps=count) for step, count in self._steps.items())
+
+    def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+        """Compose `count` times the event if `do_compose`, otherwise only find out whether that is possible.
+
+        As dp-accounting expects, it returns None, or an object that says why the event is not accounted.
+        """
+        try:
+            found = list(_parts(event, self._relation, count if do_compose else max(count, 1)))
+        except UnsupportedEvent as error:
+            return _Refusal(error.event, str(error))
+        if do_compose:
+            self._unprotected |= None in found
+            for step in filter(None, found):
+                self._steps[replace(step, steps=1)] += step.steps
+        return None
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """The certified epsilon at target_delta in [0, 1]; infinite if something that was composed protects nothing."""
+        delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
+        if self._unprotected:
+            return math.inf
+        if not self._steps or delta == 1:
+            return 0.0
+        if delta == 0 and any("laplace" not in step.mechanism for step in self._steps):
+            return math.inf
+        return epsilon_of_history(self.history, delta).upper
+
+    def get_delta(self, target_epsilon: float) -> float:
+        """The certified delta at target_epsilon >= 0; 1 if something that was composed protects nothing."""
+        if self._unprotected:
+            return 1.0
+        if not self._steps or target_epsilon == math.inf:
+            return 0.0
+        return delta_of_history(self.history, target_epsilon).upper
