@@ -22,7 +22,7 @@ from dpzero_theory.theory.calculate import CALIBRATIONS, Calculated, Unmet, calc
 from dpzero_theory.theory.limits import MOST_DIRECTIONS
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
-from dpzero_theory.theory.sharp.constants import known_directions
+from dpzero_theory.theory.sharp.constants import known_direction, known_directions
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
 from dpzero_theory.theory.sharp.poisson import prescribe_for_points
 
@@ -30,7 +30,7 @@ SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
 RUN = ("directions-per-step", "max-steps", "max-evaluations", "max-points")
 """The flags, without their hyphens in front, that fix or cap how much a run computes: its directions a step, steps,
 differences of losses and evaluations of losses."""
-PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
+PROBLEM = ("n", "epsilon", "delta", *(name.replace("_", "-") for name in CONSTANTS), "pl")
 """The flags that describe the problem and its privacy target."""
 SWEEPABLE = (*PROBLEM, *RUN)  # The flags that --sweep can vary
 TAILS = ("gradient_moment", "mean_excess")  # The bounds on gradients that a problem may have in place of `lipschitz`
@@ -52,6 +52,13 @@ DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, 
 
 def _directions(text: str) -> int | str:
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
+
+
+def _direction(text: str) -> str:
+    try:
+        return known_direction(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("direction ")) from None
 
 
 def _pair(form: str) -> Callable[[str], tuple[float, float]]:
@@ -82,6 +89,7 @@ def _parser() -> Parser:
         (need, "--loss-bound", positive, "B with |F(x_t)| <= B (default 1)"),
         (need, "--pl", positive, "mu of the PL inequality; adds the corollaries"),
         (need, "--sample-rank", rank, "r_s, root mean square of tr(H_i)/ell over samples; frees lambda from d (sharp)"),
+        (need, "--layer-rank", number(at_least=2), "largest r_A + r_B of a layer, if factored as by K-FAC (low-rank)"),
         (what, "--max-steps", count, "cap on the steps T of everything that is minimised"),
         (what, "--max-evaluations", count, "cap on n K T, the finite differences of single samples"),
         (what, "--max-points", count, "cap on losses evaluated: n T 2 K (central), n T (K + 1) (forward, exact)"),
@@ -108,7 +116,13 @@ def _parser() -> Parser:
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
     ids = "ids: " + ", ".join(RESULTS)
     what.add_argument("--result", nargs="+", action=Several, choices=list(RESULTS), metavar="ID", help=ids)
-    what.add_argument("--direction", choices=known_directions(), default="sphere", help="law of u (default: sphere)")
+    what.add_argument(
+        "--direction",
+        type=_direction,
+        default="sphere",
+        metavar="LAW",
+        help=f"law of u: {', '.join(known_directions())}[:RANK] (default: sphere)",
+    )
     what.add_argument(
         "--directions-per-step",
         type=_directions,

@@ -20,7 +20,7 @@ from typing import Any
 
 from dpzero_theory import check
 
-CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
+CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank", "layer_rank")
 """The names of the constants that a problem file may have."""
 DATA = ("public", "synthetic", "private")
 """The allowed values of a problem file's entry "data", the kind of data on which its constants were measured."""

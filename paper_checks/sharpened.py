@@ -9,9 +9,9 @@ from functools import partial
 
 from paper_checks.outcome import Checked
 from paper_checks.registry import Claim, Finding, check
-from paper_checks.sharp import correlated, moments, one_run, promises, runs, schedules, signs, steps
+from paper_checks.sharp import correlated, low_rank, moments, one_run, promises, runs, schedules, signs, steps
 
-LAWS = (("gaussian", "gaussian"), ("frame", "frame"), ("sign", "rademacher"))
+LAWS = (("gaussian", "gaussian"), ("frame", "frame"), ("sign", "rademacher"), ("low-rank", "low-rank"))
 CHECKS: dict[str, Callable[[], Checked]] = {
     "tail-moments-sampled": moments.tail_moments_sampled,
     "convex-order": moments.convex_order,
@@ -31,6 +31,7 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "constant-schedule": promises.constant_schedule,
     "last-steps": promises.last_steps,
     "price-of-signs": promises.price_of_signs,
+    "price-of-low-rank": promises.price_of_low_rank,
     **{
         f"{name}-{what}": partial(moments.moment, part, kind)
         for name, kind in LAWS
@@ -46,6 +47,13 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "sign-removed": signs.sign_removed,
     "sign-mixed-moment": signs.sign_mixed_moment,
     "sign-bounds": signs.sign_bounds,
+    "low-rank-moments": partial(signs.sign_moments, "low-rank"),
+    "low-rank-removed": partial(signs.sign_removed, "low-rank"),
+    "low-rank-mixed-moment": partial(signs.sign_mixed_moment, "low-rank"),
+    "low-rank-bounds": low_rank.bounds,
+    "low-rank-fourth": low_rank.fourth_moments,
+    "low-rank-factored": low_rank.factored_curvature,
+    "low-rank-law": low_rank.law_of_projections,
     "other-directions": steps.other_directions,
     "vector-noise": steps.vector_noise,
     "last-iterate": runs.last_iterate,

@@ -10,7 +10,7 @@ from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, p
 from dpzero_theory.theory.limits import step_cap
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, Result
-from dpzero_theory.theory.sharp.constants import known_directions
+from dpzero_theory.theory.sharp.constants import known_direction
 
 CALIBRATIONS = ("paper", "exact")
 """The two ways to turn (epsilon, delta) into the mu of Gaussian DP. "paper" goes by the paper's composition lemma,
@@ -103,7 +103,8 @@ def calculate(
         max_evaluations: a cap on n K T for such parameters, where K is the number of directions a step.
         max_points: a cap on the number of evaluations of single samples' losses in the whole run, for such parameters;
             see `limits.step_cap`.
-        direction: the law of the directions, one of `known_directions`. The paper's results hold for its sphere only.
+        direction: the law of the directions, one of `constants.known_directions`. The paper's results hold for its
+            sphere only.
         directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
         difference: the difference rule, one of `DIFFERENCES`. The paper's results have central differences.
         minimise: whether to search for the best parameters of the paper's inequalities too.
@@ -117,7 +118,7 @@ def calculate(
     """
     answers: list[Calculated] = []
     unmet: list[Unmet] = []
-    check.choice("direction", direction, known_directions())
+    known_direction(direction)
     check.choice("difference", difference, DIFFERENCES)
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
     privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}

@@ -44,6 +44,8 @@ class Problem:
         sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
             mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
             their smoothing lambda need not shrink as d grows. None is r_s = d, which ell-smoothness gives.
+        layer_rank: for directions of low rank only. Where every weight matrix's block of H is a Kronecker product of A
+            and B, the largest r_A + r_B over the matrices, with r_A = tr(A)/||A||. At least 2; None assumes nothing.
         gradient_moment: (m, value) in place of L, for the sharpened results only. At every point that a run reaches,
             the mean over samples of ||grad f(x; xi_i)||^m is at most `value`. m >= 2, value > 0 in the unit of L^m.
         mean_excess: (t, value) in place of L, for the sharpened results only. At every point that a run reaches, the
@@ -64,6 +66,7 @@ class Problem:
     loss_bound: float = 1.0
     pl: float | None = None
     sample_rank: float | None = None
+    layer_rank: float | None = None
     gradient_moment: tuple[float, float] | None = None
     mean_excess: tuple[float, float] | None = None
 
@@ -80,6 +83,8 @@ class Problem:
             clean["pl"] = check.real("pl", self.pl, above=0)
         if self.sample_rank is not None:
             clean["sample_rank"] = check.real("sample_rank", self.sample_rank, at_least=1)
+        if self.layer_rank is not None:
+            clean["layer_rank"] = check.real("layer_rank", self.layer_rank, at_least=2)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
         check.precondition(self.r <= self.d, f"r must be at most d (effective rank); got r = {self.r:g}, d = {self.d}")

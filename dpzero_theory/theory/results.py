@@ -13,7 +13,7 @@ from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate
-from dpzero_theory.theory.sharp.constants import known_directions
+from dpzero_theory.theory.sharp.constants import known_direction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Result:
         rule = check.choice("difference", difference, DIFFERENCES)
         if self.closed_form is not None:
             problem.require_lipschitz(self.id)
-            law = check.choice("direction", direction, known_directions())
+            law = known_direction(direction)
             check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
             one = directions_per_step in (1, "best")
             check.precondition(one, f"{self.id} is proved for one direction a step; got {directions_per_step}")

@@ -13,7 +13,7 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate as pl_run
 from dpzero_theory.theory.sharp import poisson
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
+from paper_checks.outcome import EVERY_KIND, KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 from paper_checks.sharp.steps import sum_quadratic
 
 CHAINS = 24
@@ -29,7 +29,7 @@ def runs() -> Checked:
     found: dict[str, Prescription] = {
         f"{kind} {k}": sharp.prescribe(problem, gdp, max_steps=steps, direction=kind, directions_per_step=k)
         for k, steps in ((1, 750), (6, 250))
-        for kind in KINDS
+        for kind in EVERY_KIND
         if kind != "frame" or k > 1
     }
     found["vector"] = sharp.prescribe(problem, gdp, max_steps=750, algorithm="dpgd-0th")
@@ -63,7 +63,7 @@ def unbounded_runs() -> Checked:
         "excess": {"mean_excess": (level, float(np.mean(np.maximum(widths - level, 0))))},
     }
     found = {}
-    for (name, bound), kind in itertools.product(given.items(), KINDS):
+    for (name, bound), kind in itertools.product(given.items(), EVERY_KIND):
         problem = Problem(n=400, d=12, r=float(h.sum()), gap=loss.gap, **bound)
         p = sharp.prescribe(problem, 8.0, max_steps=250, direction=kind, directions_per_step=6)
         found[f"{name} {kind}"] = p, _mean_squares(loss, p, rng)

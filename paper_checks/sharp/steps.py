@@ -13,7 +13,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants
-from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
+from paper_checks.outcome import BLOCK, EVERY_KIND, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | N
     """
     rng = np.random.default_rng(SEED + 14)
     found: list[tuple[float, int, float, str, float | None, int, float, float]] = []
-    for kind, k in itertools.product(KINDS, (1, 5)):
+    for kind, k in itertools.product(EVERY_KIND, (1, 5)):
         for case in one_step_problems():
             p = case.problem
             if p.d > 500 or "aligned" in case.name or "noise" in case.name or "saddle" in case.name:
@@ -287,7 +287,7 @@ def one_step() -> Checked:
 def other_directions() -> Checked:
     """Step 5 of the sharpened theorem's proof for every law of directions, for 1, 4 and 64 of them per step, in
     dimensions up to 40."""
-    laws = [law for law in itertools.product(KINDS, (1, 4, 64)) if law != ("sphere", 1)]
+    laws = [law for law in itertools.product(EVERY_KIND, (1, 4, 64)) if law != ("sphere", 1)]
     problems = [case for case in one_step_problems() if case.problem.d <= 40]
     return _steps_within(problems, laws, 6, "one step of every law, K = 1 to 64 directions", count=4_000)
 

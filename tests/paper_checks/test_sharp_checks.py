@@ -18,7 +18,7 @@ from dpzero_theory.theory.sharp import signs as sign_bounds
 from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks import sharpened
 from paper_checks.outcome import Checked
-from paper_checks.sharp import correlated, moments, one_run, promises, runs, schedules, signs, steps
+from paper_checks.sharp import correlated, low_rank, moments, one_run, promises, runs, schedules, signs, steps
 
 
 @pytest.mark.parametrize("name", sharpened.CHECKS)
@@ -59,8 +59,10 @@ def half_of_a(k: constants.Constants) -> constants.Constants:
         ),
         (times(excess=0.7), [signs.sign_mixed_moment]),
         (times(spread=0.7), [signs.sign_mixed_moment]),
+        (times(spread=0.9), [low_rank.fourth_moments, low_rank.factored_curvature]),
+        (times(excess=0.6, spread=0.6), [partial(signs.sign_mixed_moment, "low-rank")]),
     ],
-    ids=["omega", "A", "chi", "bias", "theta", "sampled", "smoothing", "omega of signs", "A of signs"],
+    ids=["omega", "A", "chi", "bias", "theta", "sampled", "smoothing", "omega of signs", "A of signs", "A", "low rank"],
 )
 def test_wrong_constants_fail(
     monkeypatch: pytest.MonkeyPatch,
@@ -100,6 +102,24 @@ def test_the_constants_of_other_directions_fail(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(constants, "constants", mutated)
     assert not moments.moment("second", "gaussian").ok
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        partial(signs.sign_moments, "low-rank"),
+        partial(signs.sign_removed, "low-rank"),
+        low_rank.law_of_projections,
+        low_rank.bounds,
+    ],
+    ids=["moments", "removed", "law", "bounds"],
+)
+def test_the_gaussian_law_for_products_of_signs_fails(
+    monkeypatch: pytest.MonkeyPatch, check: Callable[[], Checked]
+) -> None:
+    for home in (signs, low_rank):
+        monkeypatch.setattr(home, "Products", lambda k, rank: Projection(k, math.inf))
+    assert not check().ok
 
 
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.limits import (
     LARGEST_GDP,
     SMALLEST,
@@ -228,9 +227,7 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     """
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
-    fixed = (
-        law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm
-    )  # the directions of a frame have length sqrt(d) too
+    fixed = law_of(direction).fixed_norm
     check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
     check.precondition(directions == 1, f"dpgd-0th has one direction a step; got directions_per_step = {directions}")
     return math.sqrt(p.d)

@@ -9,12 +9,14 @@ matrix with 0 <= H <= I and tr(H) <= r. The constants satisfy
     E[(U'g - b)'U'HU(U'g - b)]^(1/2)/K          <= spread G + excess
     E[(U'g_i - b_i)'U'HU(U'g_i - b_i)]/K^2      <= sampled^2
 
-Proofs: dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, frame) and its section on random signs.
+Proofs: dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, frame), section 6 (random signs) and
+section 15 (low rank).
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,11 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
+MOST_RANK = 1024  # The largest rank of directions that is taken
 _BEYOND = 12.0  # A projection exceeds a clip by this much with a probability below rounding
 """The tail moments of a projection at a clip larger by this are below the rounding error of beta(c) = E[(v - c)_+ v],
 the part that clipping at c removes; so a search for a tangent goes no farther."""
@@ -61,22 +65,35 @@ class SharpLaw:
 
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
-        constants: (c, d, r, K) -> the constants; their `smooth_first` and `smooth_second` are for samples of any rank.
-        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H with 0 <= H <= I,
-            each divided by its value for the Gaussian law.
+        constants: (c, d, r, K, layer_rank) -> the constants; their `smooth_first` and `smooth_second` are for samples
+            of any rank. Only directions of low rank use `layer_rank`, see `constants`.
+        curvature: (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H with 0 <= H <=
+            I and trace s >= 1.
         largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of norm G; a
             larger clip c has no effect.
         most: d -> the largest number K of directions a step.
         removed: (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes, see
-            `_Invariant.removed`; None for random signs, whose largest shares have closed forms.
+            `_Invariant.removed`; None for random signs and their products, whose largest shares have closed forms.
+        rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws.
+        fixed_norm: whether a direction has length sqrt(d) always.
     """
 
     name: str
-    constants: Callable[[Array, int, float, int], Constants]
-    curvature: Callable[[int], tuple[float, float]]
+    constants: Callable[[Array, int, float, int, float | None], Constants]
+    curvature: Callable[[int, float], tuple[float, float]]
     largest: Callable[[int, int], float]
     most: Callable[[int], float] = lambda d: math.inf
     removed: Callable[[Array, int, float, int], tuple[Array, Array]] | None = None
+    rank: float = math.inf
+    fixed_norm: bool = True
+
+    def moment(self, power: float) -> float:
+        """E[X^power] for X = chi^2_rho/rho: how much larger a moment of u'a is than the Gaussian one. 1 where rho is
+        infinite."""
+        if math.isinf(self.rank):
+            return 1.0
+        half = self.rank / 2
+        return math.exp(math.lgamma(half + power) - math.lgamma(half) - power * math.log(half))
 
 
 LAWS: Registry[SharpLaw] = Registry("direction")
@@ -86,8 +103,16 @@ directions orthogonal to each other."""
 
 def known_directions() -> tuple[str, ...]:
     """The names of all direction laws: those of a single direction, `sphere.DIRECTIONS`, and those of several
-    directions drawn together, such as `frame`. The sharpened theorem covers only those in `LAWS`."""
-    return tuple(dict.fromkeys([*DIRECTIONS, *LAWS]))
+    directions drawn together, such as `frame`. The sharpened theorem covers only those in `LAWS`. The name of a family
+    stands for its members too: low-rank, and low-rank:4."""
+    return tuple(dict.fromkeys([*DIRECTIONS, *DIRECTIONS.families, *LAWS, *LAWS.families]))
+
+
+def known_direction(direction: str) -> str:
+    """Return `direction` if it is the name of a direction law; else raise ValueError."""
+    family = direction.partition(":")[0] if isinstance(direction, str) else direction
+    check.choice("direction", family if family in LAWS.families else direction, known_directions())
+    return LAWS[direction].name if family in LAWS.families else direction
 
 
 def law_of(direction: str) -> SharpLaw:
@@ -95,10 +120,10 @@ def law_of(direction: str) -> SharpLaw:
 
     Raises ValueError for an unknown name, PreconditionError for a law that the theorem does not cover.
     """
-    if direction in LAWS:
-        return LAWS[direction]
-    name = DIRECTIONS[direction].name
-    covered = ", ".join(LAWS)
+    name = known_direction(direction)
+    if name in LAWS or name.partition(":")[0] in LAWS.families:
+        return LAWS[name]
+    covered = ", ".join((*LAWS, *LAWS.families))
     raise check.PreconditionError(f"the sharpened theorem covers the directions {covered}; it has none for {name}")
 
 
@@ -109,6 +134,7 @@ def constants(
     direction: str = "sphere",
     sample_rank: float | None = None,
     directions_per_step: int = 1,
+    layer_rank: float | None = None,
 ) -> Constants:
     """The constants at clip c = C/(L sqrt(K)) for a direction law.
 
@@ -120,6 +146,7 @@ def constants(
         sample_rank: r_s in [1, d], see `problem.Problem`; None is r_s = d. A smaller one makes only `smooth_first` and
             `smooth_second` smaller.
         directions_per_step: K >= 1, at most d for a frame.
+        layer_rank: see `problem.Problem`. None assumes nothing; it matters only for directions of low rank.
 
     Raises:
         ValueError: an argument outside its range.
@@ -134,7 +161,7 @@ def constants(
         k <= law.most(d), f"directions_per_step must be at most d for a {law.name}; got {k} with d = {d}"
     )
     rank = check.real("sample_rank", d if sample_rank is None else sample_rank, at_least=1, at_most=d)
-    return _cheaper_smoothing(law.constants(c, d, r, k), r, rank, *law.curvature(d))
+    return _cheaper_smoothing(law.constants(c, d, r, k, layer_rank), law, d, r, rank)
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
@@ -269,46 +296,71 @@ def _gaussian(d: int, r: float, k: int) -> _Invariant:
     )
 
 
-def _rademacher(c: Array, d: int, r: float, k: int) -> Constants:
-    lost = removed(c, k)
-    spread2 = (r + k + 1) / k
+def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: float) -> Constants:
+    """The constants for random signs (`rank` infinite) and for directions of rank rho = `rank`."""
+    second = 1 + 2 / rank  # E[X^2], X = chi^2_rho/rho
+    lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
+    crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
+    # E[(u'g)^2 u'Hu] <= (quartic + 2) |g|^2, of which 2 |g|^2 bounds 2 g'Hg
+    quartic = r + 2 / rank * crossed
+    spread2 = (quartic + k + 1) / k
     spread = math.sqrt(spread2)
-    fourth = np.sqrt(lost.fourth * (r * (r + 2) / k + (1 - 1 / k) * r))
+    fourth = np.sqrt(lost.fourth * (second * r * (r + 2) / k + (1 - 1 / k) * r))
     excess = np.sqrt(np.minimum(lost.along + r * lost.across, fourth))
     return Constants(
         kept=np.ones_like(c),
         bias=lost.inner,
         quadratic=np.full_like(c, spread2),
-        cross=np.minimum(spread * excess, lost.inner + math.sqrt((r + 1) / k) * excess),
+        cross=np.minimum(spread * excess, lost.inner + math.sqrt((quartic + 1) / k) * excess),
         excess=excess,
         sampled=np.minimum(spread, math.sqrt(r) * c),
         spread=spread,
-        smooth_first=float(d),
-        smooth_second=math.sqrt(r) * d,
+        # ||u||^2 = d for rank 1 and for signs; else E||u||^4 <= d (d + 2) and ||u||^2 <= rho d
+        smooth_first=float(d) if rank in (1, math.inf) else math.sqrt(d) * math.sqrt(d + 2),
+        smooth_second=math.sqrt(r) * d * (1 if math.isinf(rank) else rank),
     )
 
 
-def _cheaper_smoothing(k: Constants, r: float, rank: float, second: float, third: float) -> Constants:
+def _cheaper_smoothing(k: Constants, law: SharpLaw, d: int, r: float, rank: float) -> Constants:
     """The constants k with `smooth_first` and `smooth_second` replaced by their bounds for samples of the rank `rank`,
-    where these are smaller; r is the effective rank.
-
-    For Gaussian u, E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4), where s = tr(H) >= 1; `second` and `third` are
-    upper bounds on the law's moments divided by these.
-    """
-    cubes = math.cbrt(rank * (rank + 2) * (rank + 4)) ** 2 * math.cbrt(r * (r + 2) * (r + 4))
+    where these are smaller; r is the effective rank."""
+    second, third = law.curvature(d, rank)
+    cubes = math.cbrt(third) ** 2 * math.cbrt(law.curvature(d, r)[1])
     return replace(
         k,
-        smooth_first=min(k.smooth_first, math.sqrt(second * rank * (rank + 2))),
-        smooth_second=min(k.smooth_second, math.sqrt(third * cubes)),
+        smooth_first=min(k.smooth_first, math.sqrt(second)),
+        smooth_second=min(k.smooth_second, math.sqrt(cubes)),
     )
 
 
-def _sphere_curvature(d: int) -> tuple[float, float]:
-    return d / (d + 2), d / (d + 2) * d / (d + 4)
+def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
+    return s * (s + 2), s * (s + 2) * (s + 4)
 
 
-def _gaussian_curvature(d: int) -> tuple[float, float]:
-    return 1.0, 1.0
+def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
+    second, third = _gaussian_curvature(d, s)
+    return second * (d / (d + 2)), third * (d / (d + 2) * d / (d + 4))
+
+
+@lru_cache
+def _low_rank(text: str) -> SharpLaw:
+    """The law of directions of rank rho, the integer that is the text; 1 where the text is empty."""
+    if text and not (text.isascii() and text.isdigit()):
+        raise ValueError(f"direction must be low-rank or low-rank:RANK with an integer RANK; got {text!r} for RANK")
+    rho = check.integer("RANK of direction low-rank:RANK", int(text or 1), at_most=MOST_RANK)
+    second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)
+
+    def curvature(d: int, s: float) -> tuple[float, float]:
+        return second * s * (s + 2), 15 * third * s**3
+
+    return SharpLaw(
+        name="low-rank" if rho == 1 else f"low-rank:{rho}",
+        constants=partial(_signs, rank=rho),
+        curvature=curvature,
+        largest=lambda d, k: math.inf,
+        rank=rho,
+        fixed_norm=rho == 1,
+    )
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
@@ -316,7 +368,7 @@ def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _In
     LAWS.register(
         SharpLaw(
             name=name,
-            constants=lambda c, d, r, k: law(d, r, k).constants(c),
+            constants=lambda c, d, r, k, _: law(d, r, k).constants(c),
             removed=lambda c, d, r, k: law(d, r, k).removed(c),
             **further,
         )
@@ -324,10 +376,18 @@ def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _In
 
 
 _register_rotation_invariant("sphere", _sphere, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d))
-_register_rotation_invariant("gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
+_register_rotation_invariant(
+    "gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf, fixed_norm=False
+)
 LAWS.register(  # the moments of random signs are at most those of the Gaussian law
-    SharpLaw(name="rademacher", constants=_rademacher, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
+    SharpLaw(
+        name="rademacher",
+        constants=partial(_signs, rank=math.inf),
+        curvature=_gaussian_curvature,
+        largest=lambda d, k: math.inf,
+    )
 )
 _register_rotation_invariant(
     "frame", _frame, curvature=_sphere_curvature, largest=lambda d, k: math.sqrt(d / k), most=float
 )
+LAWS.register_family("low-rank", _low_rank)

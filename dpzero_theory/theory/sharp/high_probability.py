@@ -27,7 +27,7 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import certificate
-from dpzero_theory.theory.sharp.constants import Constants, constants
+from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, smoothing_error, step_terms
 
 _SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
@@ -166,6 +166,9 @@ def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMomen
     p = problem
     p.require_lipschitz("the bound for a single run")
     directions = check.integer("directions_per_step", at.directions_per_step)
+    check.precondition(
+        math.isinf(law_of(at.direction).rank), f"the bound for a single run is not proved for {at.direction} directions"
+    )
     alpha = scaled("step_size", at.step_size, "smoothness", p.smoothness, at_least=1e-100)
     c = clip_share(at.clip, p, directions)
     overlong = _SHARE * failure / check.integer("steps", at.steps)

@@ -53,7 +53,7 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
         PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
     """
     p = problem
-    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step)
+    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
     c = check.real_array("clip", clip, above=0)
     if p.gradient_moment is not None:
         return _by_moment(k, c, p, direction, directions_per_step)
@@ -109,13 +109,14 @@ def suprema(d: int, r: float, direction: str, directions: int, power: float) -> 
     kappa = (m-1)^(m-1)/m^m.
     """
     law = law_of(direction)
-    if law.name == "rademacher":
+    if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
-        spread = (r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
-        moments = [_gaussian_moment(directions, j * power) for j in (2, 4)]
+        spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
+        # the mean over K directions of low rank is below a single one in convex order
+        alone = 1 if math.isfinite(law.rank) else directions
+        moments = [_gaussian_moment(alone, j * power) * law.moment(j * power / 2) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread
 
-    assert law.removed is not None
     removed = law.removed
     edges = np.concatenate([[_SMALLEST], np.geomspace(0.02, min(law.largest(d, directions), _LARGEST), _CELLS)])
     return (

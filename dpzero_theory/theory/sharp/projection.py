@@ -53,6 +53,12 @@ class Projection:
         """E[v]: v is the length of U'a for a unit vector a and the K directions U, divided by sqrt(K)."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
+    def steepness(self, c: Array) -> Array:
+        """About the slope of -log of the density at each c > 0, for D = infinity."""
+        k = self.directions
+        slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
+        return slope
+
     def tails(self, c: Array) -> tuple[Array, Array]:
         """E[v 1{v > c}] and E[v^2 1{v > c}] for each c >= 0."""
         k, d = self.directions, self.dimension

@@ -6,6 +6,8 @@ a, but for m = 3 and 4 and every c >= 0
 
     E(v - c)_+^m <= E(v_inf - c)_+^m,   v_inf = chi_K/sqrt(K).
 
+For directions that are products of random signs the same holds with the law of the module `products` for v_inf.
+
 The bounds of this module follow from that and from two inequalities between numbers. The first is (x - c)_+^2 <= (4/(27
 h)) (x - c + h)_+^3 for 0 < h <= c. The second is, for every theta > 0,
 
@@ -14,12 +16,12 @@ h)) (x - c + h)_+^3 for 0 < h <= c. The second is, for every theta > 0,
 where y + theta w = U'(a + theta e) is again the projection of one vector. Proof: proof.md, section 6.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpzero_theory.check import Array
+from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 
 _APART = np.geomspace(0.36, 1.0, 6)  # The h that are tried for E(v - c)_+^2, in units of 1/steepness (`removed`)
@@ -52,10 +54,9 @@ class Removed:
     across: Array
 
 
-def removed(c: Array, directions: int) -> Removed:
-    """The bounds of `Removed` at clips c > 0 for K = `directions` vectors of random signs."""
-    law = Projection(directions, math.inf)
-    steepness = np.maximum(directions * c - (directions - 1) / c, math.sqrt(directions))  # about -(log density)' at c
+def removed(c: Array, law: Projection | Products) -> Removed:
+    """The bounds of `Removed` at clips c > 0 for K vectors of random signs, or products of them; `law` is v_inf's."""
+    steepness = law.steepness(c)
     # the numbers h and theta, which the bounds leave free, are tried in multiples of these two
     apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
@@ -76,13 +77,13 @@ def removed(c: Array, directions: int) -> Removed:
     )
 
 
-def square(law: Projection, length: Array | float, c: Array, apart: Array) -> Array:
+def square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
     """An upper bound on E(length v - c)_+^2, where v = ||U^T a||/sqrt(K) for a unit vector a and K random signs U.
 
-    It is 4/(27 h) E(length v_inf - c + h)_+^3, where v_inf is chi_K/sqrt(K), and h in (0, c] is free.
+    It is 4/(27 h) E(length v_inf - c + h)_+^3, where h in (0, c] is free.
 
-    law: the law of v_inf. length: the factor of v, which is 1 for the unit vector a. c: the clips, > 0. apart: h; where
-    it is larger than c, c takes its place.
+    law: the law of v_inf, chi_K/sqrt(K) for plain signs. length: the factor of v, which is 1 for the unit vector a. c:
+        the clips, > 0. apart: h; where it is larger than c, c takes its place.
     """
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]

@@ -126,7 +126,9 @@ def test_a_law_without_constants_is_refused_in_one_line(monkeypatch: pytest.Monk
     monkeypatch.setitem(DIRECTIONS, "dice", law)
     with pytest.raises(PreconditionError, match=r"covers the directions sphere, .*; it has none for dice$"):
         constants(1.0, 10, 2.0, "dice")
-    with pytest.raises(ValueError, match=r"^direction must be one of sphere, gaussian, rademacher, dice; got 'ball'"):
+    with pytest.raises(
+        ValueError, match=r"^direction must be one of sphere, gaussian, rademacher, dice, frame, low-rank; got 'ball'"
+    ):
         constants(1.0, 10, 2.0, "ball")
 
 
@@ -219,7 +221,7 @@ def test_finite_falling_and_above_the_gaussian_moments(k: int) -> None:
     """A Gaussian direction is the limit of signs along spread-out vectors, so no bound can be below its moments."""
     c = np.unique(np.concatenate([np.geomspace(1e-3, 30, 400), 1 + np.linspace(-3, 14, 400) / math.sqrt(k)]))
     c = c[c > 0]
-    lost, law = removed(c, k), Projection(k, math.inf)
+    lost, law = removed(c, Projection(k, math.inf)), Projection(k, math.inf)
     inner, second, along = law.excess(c, (1, 1), (2, 0), (2, 2))
     for bound, exact, most in (
         (lost.inner, inner, 1.7),

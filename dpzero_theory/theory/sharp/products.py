@@ -1,0 +1,97 @@
+"""The law that bounds the projection of a unit vector on K directions of low rank; proof.md, section 15.
+
+A direction of rank rho is rho^(-1/2) sum_j a_j b_j^T, where a_j and b_j are random signs. Let v be the length of a unit
+vector's projection on K such directions over sqrt(K). For every block structure, m >= 3 and c >= 0
+
+    E(v - c)_+^m <= E(v_rho - c)_+^m,   v_rho^2 = (1/K) sum_k X_k Z_k^2,
+
+with independent Z_k ~ N(0, 1) and X_k ~ chi^2_rho/rho. A single X Z^2 is the square of a product of normals for rho =
+1, so tails are exponential; rho = infinity is chi_K/sqrt(K), the law for random signs.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import erfc
+
+from dpzero_theory.check import Array
+
+_STEP, _COARSE = 1 / 32, 1 / 4
+"""The distance of the points on which X Z^2 is replaced by a law on a grid, for K up to 256 and beyond.
+
+The replacement keeps the mean and can only be larger in convex order. It adds at most the square of the distance over 4
+to the variance, which is 2 to 8.
+"""
+_END = 2048.0  # X Z^2 exceeds this with a probability below e^-45
+
+
+@lru_cache(maxsize=16)
+def _on_grid(rank: int, step: float) -> Array:
+    """Probabilities of the multiples of `step` whose law has the mean of X Z^2 and is above it in convex order.
+
+    Each value of X Z^2 is moved to its two neighbours on the grid, with probabilities that keep its mean.
+    """
+    # the trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic
+    log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
+    log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
+    log_mass -= log_mass.max()
+    log_chi, mass = log_chi[log_mass > -90], np.exp(log_mass[log_mass > -90])
+    mass /= mass.sum()
+    scales = np.exp(log_chi) / math.sqrt(rank)  # the root of X
+    ends = step * np.arange(round(_END / step) + 1)
+    above, part = np.zeros_like(ends), np.zeros_like(ends)
+    for weight, scale in zip(mass, scales, strict=True):
+        some = slice(min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1))  # further out everything is 0
+        z = np.sqrt(ends[some]) / scale
+        chance = erfc(z / math.sqrt(2))
+        above[some] += weight * chance
+        part[some] += weight * scale**2 * (chance + math.sqrt(2 / math.pi) * z * np.exp(-z * z / 2))
+    within, inside = -np.diff(above), -np.diff(part)  # the probability and the part of the mean in each cell
+    upper = np.maximum(inside - within * ends[:-1], 0) / step
+    grid = np.zeros_like(ends)
+    grid[:-1] += np.maximum(within - upper, 0)
+    grid[1:] += upper
+    return grid
+
+
+@lru_cache(maxsize=16)
+def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
+    """The values of v on the grid, and for m = 0, ..., 4 the sums of v^m times probability from each value on."""
+    step = _STEP if k <= 256 else _COARSE
+    one = _on_grid(rank, step)
+    if k == 1:
+        mass = one
+    else:
+        # the sum over K directions: K + 12 standard deviations, and one term that is as large as any
+        size = 2 ** math.ceil(math.log2((k + 12 * math.sqrt(8 * k) + _END) / step))
+        mass = np.maximum(np.fft.irfft(np.fft.rfft(one, size) ** k, size), 0.0)
+    v = np.sqrt(step * np.arange(len(mass)) / k)
+    sums = [np.append(np.cumsum((mass * v**m)[::-1])[::-1], 0.0) for m in range(5)]
+    return v, sums
+
+
+@dataclass(frozen=True)
+class Products:
+    """The law of v_rho for K = `directions` directions of rank rho = `rank`."""
+
+    directions: int
+    rank: int
+
+    def steepness(self, c: Array) -> Array:
+        """About the slope of -log of the density at c: that of a normal law near 1, of an exponential law far away."""
+        k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2  # how much larger the variance of v^2 is
+        slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
+        return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
+
+    def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
+        """Upper bounds on E[(v - c)_+^i] for each (i, 0) in `powers`, 1 <= i <= 4, and c >= 0."""
+        v, sums = _sums(self.directions, self.rank)
+        first = np.searchsorted(v, c, side="right")
+        found = []
+        for i, j in powers:
+            assert j == 0
+            terms = (math.comb(i, m) * (-c) ** (i - m) * sums[m][first] for m in range(i + 1))
+            found.append(np.maximum(sum(terms), 0.0))
+        return tuple(found)
