@@ -22,10 +22,12 @@ from paper_checks.outcome import SEED, Checked, clip_jointly, within
 
 SHAPES = ((1, 1), (1, 2), (1, 3), (1, 6), (1, 11), (2, 2), (2, 5), (3, 3), (4, 3), (12, 1))
 """The K and d of which all sign patterns are summed over."""
-FACTORED = (
-    *((1, 1, (m, n)) for m, n in ((2, 2), (2, 5), (3, 3), (5, 5), (4, 7))),
-    *((1, 2, (2, 2)), (1, 2, (2, 3)), (1, 3, (2, 2)), (2, 1, (2, 2)), (2, 1, (3, 3)), (3, 1, (2, 2)), (2, 2, (2, 1))),
-    *((1, 1, (3, 2), (2, 2)), (1, 1, (3, 3), 3), (2, 1, (2, 2), 2), (1, 2, (2, 2), 2)),
+Block = tuple[int, int] | int
+FACTORED: tuple[tuple[int, int, tuple[Block, ...]], ...] = (
+    *((1, 1, (shape,)) for shape in ((2, 2), (2, 5), (3, 3), (5, 5), (4, 7))),
+    *((1, 2, ((2, 2),)), (1, 2, ((2, 3),)), (1, 3, ((2, 2),)), (2, 1, ((2, 2),)), (2, 1, ((3, 3),))),
+    *((3, 1, ((2, 2),)), (2, 2, ((2, 1),))),
+    *((1, 1, ((3, 2), (2, 2))), (1, 1, ((3, 3), 3)), (2, 1, ((2, 2), 2)), (1, 2, ((2, 2), 2))),
 )
 """For directions of low rank, of which all sign patterns are summed over: K, the rank, and the model's parameters,
 where (m, n) is a weight matrix and a number the length of a vector."""
@@ -40,7 +42,7 @@ def _patterns(k: int, d: int) -> Array:
 
 
 @cache
-def factored(k: int, rank: int, *blocks: tuple[int, int] | int) -> Array:
+def factored(k: int, rank: int, *blocks: Block) -> Array:
     """Return all patterns of K directions of low rank, shape (patterns, K, d). See `FACTORED` for the arguments."""
     parts = []
     for block in blocks:
@@ -59,7 +61,7 @@ def factored(k: int, rank: int, *blocks: tuple[int, int] | int) -> Array:
 def _cases(law: str) -> list[Case]:
     if law == "rademacher":
         return [(law, k, _patterns(k, d)) for k, d in SHAPES]
-    return [(f"{law}:{rank}", k, factored(k, rank, *blocks)) for k, rank, *blocks in FACTORED]
+    return [(f"{law}:{rank}", k, factored(k, rank, *blocks)) for k, rank, blocks in FACTORED]
 
 
 def removed_along(law: str, c: float, k: int) -> signs.Removed:

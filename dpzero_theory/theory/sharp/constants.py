@@ -31,7 +31,6 @@ from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
-MOST_RANK = 1024  # The largest rank of directions that is taken
 _BEYOND = 12.0  # A projection exceeds a clip by this much with a probability below rounding
 """The tail moments of a projection at a clip larger by this are below the rounding error of beta(c) = E[(v - c)_+ v],
 the part that clipping at c removes; so a search for a tangent goes no farther."""
@@ -344,22 +343,21 @@ def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
 
 @lru_cache
 def _low_rank(text: str) -> SharpLaw:
-    """The law of directions of rank rho, the integer that is the text; 1 where the text is empty."""
-    if text and not (text.isascii() and text.isdigit()):
-        raise ValueError(f"direction must be low-rank or low-rank:RANK with an integer RANK; got {text!r} for RANK")
-    rho = check.integer("RANK of direction low-rank:RANK", int(text or 1), at_most=MOST_RANK)
+    """The law low-rank:RANK, where `text` is RANK; 1 where it is empty."""
+    law = DIRECTIONS[f"low-rank:{text or 1}"]
+    rho = law.rank
     second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)
 
     def curvature(d: int, s: float) -> tuple[float, float]:
         return second * s * (s + 2), 15 * third * s**3
 
     return SharpLaw(
-        name="low-rank" if rho == 1 else f"low-rank:{rho}",
+        name=law.name,
         constants=partial(_signs, rank=rho),
         curvature=curvature,
         largest=lambda d, k: math.inf,
         rank=rho,
-        fixed_norm=rho == 1,
+        fixed_norm=law.fixed_norm,
     )
 
 

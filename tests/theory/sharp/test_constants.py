@@ -127,7 +127,7 @@ def test_a_law_without_constants_is_refused_in_one_line(monkeypatch: pytest.Monk
     with pytest.raises(PreconditionError, match=r"covers the directions sphere, .*; it has none for dice$"):
         constants(1.0, 10, 2.0, "dice")
     with pytest.raises(
-        ValueError, match=r"^direction must be one of sphere, gaussian, rademacher, dice, frame, low-rank; got 'ball'"
+        ValueError, match=r"^direction must be one of sphere, gaussian, rademacher, dice, low-rank, frame; got 'ball'"
     ):
         constants(1.0, 10, 2.0, "ball")
 

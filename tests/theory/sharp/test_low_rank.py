@@ -89,7 +89,7 @@ def test_rank_one_gradients_with_a_little_else_exceed_twice_the_trace() -> None:
     assert 2.1 < above < 2.25
 
 
-@pytest.mark.parametrize("law", ["low-rank", "low-rank:4", "low-rank:1000"])
+@pytest.mark.parametrize("law", ["low-rank", "low-rank:4", "low-rank:64"])
 @pytest.mark.parametrize("k", [1, 16])
 def test_between_random_signs_and_their_products(law: str, k: int) -> None:
     """The certificate rises from that of random signs, as the rank falls; a bound on the layers' ranks lowers it."""
@@ -98,8 +98,8 @@ def test_between_random_signs_and_their_products(law: str, k: int) -> None:
         for name in ("rademacher", law, "low-rank")
     ]
     assert bounds == sorted(bounds)
-    if law == "low-rank:1000":
-        assert bounds[1] == pytest.approx(bounds[0], rel=0.02)
+    if law == "low-rank:64":
+        assert bounds[1] == pytest.approx(bounds[0], rel=0.05)
     layered = Problem(n=10_000, d=2000, r=8.178, layer_rank=4.0)
     assert prescribe(layered, GDP, direction=law, directions_per_step=k, max_steps=1000).bound < bounds[1]
     assert prescribe(layered, GDP, directions_per_step=k, max_steps=1000) == prescribe(
@@ -137,7 +137,7 @@ def test_the_other_certificates() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["low-rank:0", "low-rank:-1", "low-rank:1.5", "low-rank:x", "low-rank:2000", "rank:2"])
+@pytest.mark.parametrize("name", ["low-rank:0", "low-rank:-1", "low-rank:1.5", "low-rank:x", "low-rank:65", "rank:2"])
 def test_bad_names_are_refused_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=r"direction"):
         known_direction(name)
