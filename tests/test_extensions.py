@@ -22,10 +22,9 @@ from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.laws.law import Cost
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism, laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Poisson, Sampling, sampling_of

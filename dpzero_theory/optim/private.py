@@ -27,8 +27,8 @@
 folder but `data.key`, all iterates and the code, and knows all other records.
 
 - All releases together are (target_epsilon, target_delta)-differentially private, exactly: what is released are
-  integers, and their discrete noise comes from the operating system (`privacy.discrete`; with noise="laplace" the
-  releases are target_epsilon-DP, `privacy.laplace`). A step releases K numbers, or d of them with dpgd-0th.
+  integers, and their discrete noise comes from the operating system (`privacy.mechanism`; with noise="laplace" the
+  releases are target_epsilon-DP). A step releases K numbers, or d of them with dpgd-0th.
 - n = len(data) and q n, the denominator of every average, are public. For `add-remove` both neighbours have the same.
 
 What bounds a record's share of a release is that its loss depends on that record alone. Modules are evaluated in eval

@@ -13,7 +13,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds
 from dpzero_theory.privacy.group import Group
 from dpzero_theory.privacy.laws.finite import Ends
-from dpzero_theory.privacy.laws.laplace import LEAST_LAPLACE
+from dpzero_theory.privacy.laws.shifts import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Step, Words, step_of
 

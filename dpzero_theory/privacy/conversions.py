@@ -17,10 +17,9 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.grid import Parts
-from dpzero_theory.privacy.laws.arithmetic import log_sum
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
-from dpzero_theory.privacy.laws.law import ByChance, Cost, Law
+from dpzero_theory.privacy.laws.law import ByChance, Cost, Law, log_sum
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
 from dpzero_theory.privacy.sampling import RandomAllocation
 from dpzero_theory.privacy.step import Step, Steps, steps_of

@@ -30,7 +30,7 @@ from dpzero_theory.bisection import largest_integer
 from dpzero_theory.privacy.accountant import cost_epsilon, cost_of
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.laws.arithmetic import log_c
+from dpzero_theory.privacy.laws.law import log_c
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.privacy.step import MOST_STEPS, Step, Steps, steps_of
 

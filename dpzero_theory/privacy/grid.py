@@ -17,9 +17,8 @@ from scipy.special import ndtri_exp
 
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import UNIT, log_c, log_law, log_moments, log_sum
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
-from dpzero_theory.privacy.laws.law import Law, Span
+from dpzero_theory.privacy.laws.law import UNIT, Law, Span, log_c, log_law, log_moments, log_sum
 
 Parts = tuple[tuple[Law, int], ...]
 """A composition: the law of one release of each kind, with the number of such releases."""

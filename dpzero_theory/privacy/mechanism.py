@@ -3,13 +3,12 @@
 A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is stated as a `Cost`,
 which composes with the costs of releases with other laws. What a release asks may depend on earlier ones; its noise
 may not. A new law is a subclass of `Mechanism` and one call of `MECHANISMS.register`; a law that is not registered is
-not accounted.
+not accounted. Noise on integers is compared with noise on the line by the kernels of laws/derivation.md, section 8.
 """
 
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -18,22 +17,44 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.privacy.discrete import FINE_GAUSSIAN, between, discrete_scale, least_multiplier
-from dpzero_theory.privacy.laplace import FINE_LAPLACE, laplace_multiplier, lattice_gap, release_epsilon
-from dpzero_theory.privacy.laws.finite import FinitePair
-from dpzero_theory.privacy.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
-from dpzero_theory.privacy.laws.laplace import (
+from dpzero_theory.bisection import crossing
+from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
+from dpzero_theory.privacy.laws.shifts import (
+    LEAST_DISCRETE,
     LEAST_LAPLACE,
     MOST_IN_LAPLACE_GROUP,
-    laplace_group_pairs,
-    laplace_pairs,
+    WIDEST,
+    IntegerNoise,
+    LaplaceNoise,
+    any_drawn,
+    binomial_shifts,
+    shifted_pairs,
 )
-from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
-from dpzero_theory.privacy.laws.shifts import any_drawn
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson, Sampling
 from dpzero_theory.registry import Registry
+
+FINE_GAUSSIAN, FINE_LAPLACE = 2**28, 2**30
+"""The names `discrete-gaussian` and `laplace` stand for noise on lattices on which the clip is so many units or
+more."""
+MOST_COMPOSED = 2**24
+"""The largest number of equal steps whose cost is computed from a finite pair of laws."""
+KERNEL = 2
+"""The parameter tau, in units of the lattice, of the random rounding that turns continuous into discrete noise. It is
+the one with which the noise of training runs is accounted."""
+_RATIO = 1e-12
+"""Where (KERNEL/sigma)^2 exceeds `_SAME`, tau is the smallest one whose G is about this. G is a bound on the absolute
+log of the ratio of probabilities with discrete and with continuous noise."""
+_SAME = 2.0**-46
+"""If (tau/sigma)^2 is at most this, continuous noise with the multiplier of the discrete noise counts as the same: the
+multipliers with which it costs more or less differ by less than 1e-14 of it."""
+_PURE_ROUNDING = 1e-11
+"""A bound on the relative rounding error of a pure epsilon."""
+_FORMULA_ROUNDING = 1e-12
+"""A bound on the relative rounding error of the formulas of Laplace noise."""
+_LARGEST = 700.0
+"""The largest a = levels/b, the inverse of the noise multiplier, with sampled batches: e^a must be a float."""
 
 
 class Made(Protocol):
@@ -129,19 +150,13 @@ class Gaussian(Mechanism):
         return source.gaussian(scale, shape)
 
 
-_PURE_ROUNDING = 1e-11
-"""A bound on the relative rounding error of a pure epsilon."""
-MOST_COMPOSED = 2**24
-"""The largest number of equal steps whose cost is computed from a finite pair of laws."""
-
-
 class DiscreteGaussian(Mechanism):
     """Discrete Gaussian noise on a lattice on which the clip is M units; its name is discrete-gaussian:M.
 
     The noise has the parameter s M, where s is the noise multiplier. The cost of releases of one number with full or
     Poisson batches is computed by sums over the integers. If s M is more than a few lattice units
-    (`discrete.least_multiplier`), the cost of any releases is bounded by that of continuous Gaussian noise with a
-    slightly smaller, or larger, standard deviation (module `discrete`). Everything else is refused. The name without M,
+    (`least_multiplier`), the cost of any releases is bounded by that of continuous Gaussian noise with a
+    slightly smaller, or larger, standard deviation. Everything else is refused. The name without M,
     `discrete-gaussian`, stands for what runs draw: a clip of 2^28 units or more.
 
     levels: M, or 0 for the name without M.
@@ -186,24 +201,33 @@ class DiscreteGaussian(Mechanism):
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         few = self._summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self.levels <= WIDEST
         if size == 1 and few:
-            pairs = discrete_pairs(step.noise, step.sampling.sample_rate, self.levels, replaced=step.relation.replaces)
+            noise, rate = IntegerNoise(step.noise, self.levels), step.sampling.sample_rate
+            pairs = shifted_pairs(noise, binomial_shifts(rate, 1), replaced=step.relation.replaces)
             return Cost.of(*pairs, count=step.steps)
         return self.compared(step, size, n)
 
     def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         """The cost by comparison with continuous Gaussian noise."""
-        compared = between(step.noise, self.levels, step.steps * step.coordinates)
-        if compared is None or (size > 1 and not self._runs):
+        s, numbers = step.noise, step.steps * step.coordinates
+        if s < least_multiplier(self.levels, numbers) or (size > 1 and not self._runs):
             return UNKNOWN
-        above, below = (
-            step.sampling.cost(noise, step.steps, step.relation, size, n) for noise in (compared.above, compared.below)
-        )
-        return replace(above if compared.above == compared.below else above.bounding(below), ratio=compared.ratio)
+        tau = _kernel(s * self.levels, numbers)
+        share = (tau / (s * self.levels)) ** 2
+        cost = partial(step.sampling.cost, steps=step.steps, relation=step.relation, size=size, n=n)
+        if share <= _SAME:
+            found = cost(s)
+        else:
+            less = math.sqrt(1 - share)
+            more = math.sqrt(1 + share / less**2)
+            found = cost(s * less * (1 - 1e-15)).bounding(cost(s * more * (1 + 1e-15)))
+        return replace(found, ratio=discrete_gap(numbers, tau))
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
-        if self._runs:
-            return discrete_scale(noise_multiplier, levels)
-        return math.ceil(Fraction(noise_multiplier) * levels)
+        if not self._runs:
+            return math.ceil(Fraction(noise_multiplier) * levels)
+        # The smallest integer sigma such that continuous noise with variance sigma^2 - tau^2 is not less.
+        variance = (Fraction(noise_multiplier) * levels) ** 2 + KERNEL**2
+        return math.isqrt(math.ceil(variance) - 1) + 1
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
         return source.discrete_gaussian(scale, shape)
@@ -232,30 +256,27 @@ class Laplace(Mechanism):
         return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{self.family}:{levels}"]
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        s, q, replaced = step.noise, step.sampling.sample_rate, step.relation.replaces
+        s, q, steps, replaced = step.noise, step.sampling.sample_rate, step.steps, step.relation.replaces
         if size > 1 and self.levels:
             return UNKNOWN
-        if size > 1 and q < 1 and size <= MOST_IN_LAPLACE_GROUP:
-            pure = size * release_epsilon(s, q, replaced=replaced)
-            return self._cost(pure, step.steps, s / size, partial(laplace_group_pairs, s, q, size, replaced=replaced))
+        together = size > 1 and q < 1 and size <= MOST_IN_LAPLACE_GROUP
         # One record that moves the sum by `size` clips whenever any record of the group is drawn costs as much or more.
         rate = any_drawn(q, size)
-        pure = release_epsilon(s / size, rate, replaced=replaced)
-        pairs = partial(laplace_pairs, s / size, rate, self.levels, replaced=replaced)
-        found = self._cost(pure, step.steps, s / size, pairs)
-        return found if size == 1 or q == 1 else found.bounding()
-
-    def _cost(self, pure: float, steps: int, noise: float, pairs: Callable[[], tuple[FinitePair, FinitePair]]) -> Cost:
-        """The cost of steps with this pure epsilon each, noise over the change of the sum, and pairs of laws."""
-        total = (steps * pure, steps * pure * (1 - _PURE_ROUNDING))
-        if noise < LEAST_LAPLACE or steps > MOST_COMPOSED:
-            return Cost(pure=total, apart=total[0])
-        ratio = 0.0 if self.levels else lattice_gap(noise, steps)
-        return replace(Cost.of(*pairs(), count=steps), pure=total, ratio=ratio)
+        one = release_epsilon(s, q, replaced=replaced) * size
+        if not together:
+            one = release_epsilon(s / size, rate, replaced=replaced)
+        pure = (steps * one, steps * one * (1 - _PURE_ROUNDING))
+        if s / size < LEAST_LAPLACE or steps > MOST_COMPOSED:
+            return Cost(pure=pure, apart=pure[0])
+        noise, shifts = (s, binomial_shifts(q, size)) if together else (s / size, binomial_shifts(rate, 1))
+        found = Cost.of(*shifted_pairs(LaplaceNoise(noise, self.levels), shifts, replaced=replaced), count=steps)
+        found = replace(found, pure=pure, ratio=0.0 if self.levels else lattice_gap(s / size, steps))
+        return found if size == 1 or q == 1 or together else found.bounding()
 
     def multiplier(self, step: Made, target_epsilon: float) -> float:
-        rate = step.sampling.sample_rate
-        return laplace_multiplier(target_epsilon, step.steps, rate, replaced=step.relation.replaces)
+        return laplace_multiplier(
+            target_epsilon, step.steps, step.sampling.sample_rate, replaced=step.relation.replaces
+        )
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(Fraction(noise_multiplier) * levels)
@@ -287,3 +308,89 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
     """
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
+
+
+def _kernel(sigma: float, numbers: int) -> float:
+    """The width tau of the kernel, in units of the lattice: `KERNEL` as in runs, or a smaller one if that is not small
+    against the parameter `sigma` of the noise. numbers: how many integers a run releases."""
+    if (KERNEL / sigma) ** 2 <= _SAME:
+        return KERNEL
+    return min(KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
+
+
+def least_multiplier(levels: int, numbers: int) -> float:
+    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: that of 2 widths
+    of the kernel.
+
+    levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T releases of K integers each
+    have.
+    """
+    return 2 * _kernel(1.0, numbers) / levels
+
+
+def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
+    """The G = numbers * 2 artanh(kappa) by which discrete noise and a post-processing of continuous noise differ,
+    rounded up: the probabilities of the two are within a factor e^G.
+
+    kappa bounds the relative error of the rounding kernel's normaliser. numbers: T K, how many integers T releases of K
+    integers each have. tau: the width of the kernel in units of the lattice, at least 1/2, which determines kappa.
+    """
+    r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
+    kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
+    return numbers * 2 * math.atanh(kappa) * (1 + 1e-12)
+
+
+def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
+    """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it to cover rounding errors.
+
+    With noise of parameter b one record in the batch changes the probability of a value by a factor of at most e^a,
+    a = levels/b. So with Poisson batches a record that is there or not has log(1 + q (e^a - 1)), and one that is
+    replaced log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Both are attained.
+
+    noise_multiplier: b/levels > 0, the parameter b of the noise over the clip of `levels` units. sample_rate: q in (0,
+    1]. replaced: True if neighbours replace a record, False if a record is there or not. Raises ValueError for numbers
+    outside these ranges, and with q < 1 for a noise_multiplier below 1/700.
+    """
+    a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
+    q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
+    if q < 1 and a > _LARGEST:
+        raise ValueError(f"noise_multiplier must be at least 1/{_LARGEST:g} with sampling; got {noise_multiplier!r}")
+    more = a if q == 1 else math.log1p(q * math.expm1(a))
+    less = a if q == 1 else -math.log1p(q * math.expm1(-a))
+    return (more + less if replaced else more) * (1 + _FORMULA_ROUNDING)
+
+
+def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *, replaced: bool) -> float:
+    """The smallest noise multiplier b/levels, up to 1e-10 of it, with which `steps` releases with Laplace noise are
+    target_epsilon-DP at delta = 0; it certainly meets the target.
+
+    The other arguments are those of `release_epsilon`. Raises ValueError for a target outside what can be computed.
+    """
+    goal = check.real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps)
+
+    def excess(multiplier: float) -> float:
+        spent = release_epsilon(multiplier, sample_rate, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING)
+        return math.log(spent / goal)
+
+    least = 1e-300 if sample_rate == 1 else (1 + 1e-9) / _LARGEST
+    guess = max(steps * sample_rate * (1 + replaced) / goal, least)
+    missed, met = crossing(excess, guess, least=least, share=1e-11)
+    if missed is None or met is None:
+        most = goal * math.exp(excess(least))
+        raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
+    return met
+
+
+def lattice_gap(noise_multiplier: float, steps: int) -> float:
+    """The G >= 0 for which noise on a fine lattice and continuous Laplace noise are within a ratio e^G of each other.
+
+    On a lattice with 2^30 integers to a clip or more, the law of T = `steps` releases is within a factor e^G of that of
+    a post-processing of T releases with continuous noise, and the other way round. With b the noise parameter in
+    integers and y = 1/(2 b): continuous noise rounded to an integer has at 0 the probability 1 - e^-y, at distance k
+    the probability sinh(y) e^(-2 y k), and discrete noise has tanh(y) e^(-2 y k), which is between 1 - y^2/2 and 1 +
+    y/2 times that. Discrete noise with a uniform number in [-1/2, 1/2] added has a density between e^-y tanh(y)/y and
+    e^y tanh(y)/y times the continuous one, and tanh(y)/y >= e^(-y^2/2). So G = y + y^2 for one release is enough.
+    noise_multiplier: b over the clip, > 0.
+    """
+    y = 2.0**-31 / noise_multiplier
+    return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

@@ -20,23 +20,24 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_integer
-from dpzero_theory.privacy.laws.arithmetic import UNIT
 from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.laws.epoch import LEAST_EPOCH_NOISE, Epoch
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import UNKNOWN, ByChance, Cost, Law
+from dpzero_theory.privacy.laws.law import UNIT, UNKNOWN, ByChance, Cost, Law
 from dpzero_theory.privacy.laws.shifts import (
     LEAST_NOISE,
+    LEAST_ZEROED,
     MOST_IN_GROUP,
     MOST_NOISE,
+    MOST_ZEROED,
+    NormalNoise,
     any_drawn,
-    attained_pair,
     binomial_shifts,
     drawn_shifts,
-    mixture_pairs,
+    shifted_pairs,
+    zeroed_pairs,
 )
 from dpzero_theory.privacy.laws.subset import Subset
-from dpzero_theory.privacy.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
@@ -264,7 +265,8 @@ class Poisson(Sampling):
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
         if LEAST_NOISE <= noise <= MOST_NOISE and size <= MOST_IN_GROUP:
-            pairs = mixture_pairs(noise, binomial_shifts(self.sample_rate, size), replaced=relation.replaces)
+            shifts = binomial_shifts(self.sample_rate, size)
+            pairs = shifted_pairs(NormalNoise(noise), shifts, replaced=relation.replaces)
             return Cost.of(*pairs, count=steps)
         if noise < _LEAST_GROUP_NOISE * size:
             return UNKNOWN
@@ -475,17 +477,11 @@ class FixedSize(Sampling):
             return None
         number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
         most = number[-1][0]
-        if (
-            relation is Relation.ZERO_OUT
-            and LEAST_NOISE * size <= noise <= min(size * self.sample_rate, 1.0) * MOST_NOISE * size
-        ):
-            twice = tuple((2 * j, log_weight) for j, log_weight in number)
-            return Cost.of(attained_pair(noise, twice, number), attained_pair(noise, number, twice), count=steps)
         scale = most * (1 if relation is Relation.ZERO_OUT else 2)
         if not LEAST_NOISE <= noise / scale <= MOST_NOISE:
             return self.amplified(noise, steps, relation)
         shifts = tuple((j / most, log_weight) for j, log_weight in number)
-        return Cost.of(*mixture_pairs(noise / scale, shifts, replaced=False), count=steps)
+        return Cost.of(*shifted_pairs(NormalNoise(noise / scale), shifts, replaced=False), count=steps)
 
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:

@@ -21,7 +21,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
-from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, mixture_pairs
+from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, NormalNoise, shifted_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
@@ -216,7 +216,8 @@ def gaussian_mixture(
 
     def known(step: Made) -> Cost:
         law = tuple((each / largest, math.log(share)) for each, share in shifts)
-        return Cost.of(*mixture_pairs(s / largest, law, replaced=step.relation.replaces), count=step.steps)
+        pairs = shifted_pairs(NormalNoise(s / largest), law, replaced=step.relation.replaces)
+        return Cost.of(*pairs, count=step.steps)
 
     return Stated("gaussian-mixture", (s, *shifts), known).steps(steps, relation)
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.discrete import KERNEL, discrete_gap, discrete_scale
+from dpzero_theory.privacy.mechanism import KERNEL, MECHANISMS, discrete_gap
 from tests.privacy import oracle
 from tests.privacy.oracle import made
 
@@ -79,7 +79,7 @@ def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau:
 def test_a_full_batch_agrees_with_the_convolved_laws() -> None:
     """With that of the sum of 40 releases by FFT: no use is made of the form of the privacy loss."""
     levels, steps, multiplier, epsilon = 50, 40, 12.0, 1.0
-    scale = discrete_scale(multiplier, levels)
+    scale = MECHANISMS["discrete-gaussian"].scale(multiplier, levels)
     width = 8 * scale * math.ceil(math.sqrt(steps))
     one = np.exp(-(np.arange(-width, width + 1.0) ** 2) / (2 * scale**2))
     law = np.fft.irfft(np.fft.rfft(np.fft.ifftshift(one / one.sum())) ** steps, one.size)
@@ -100,7 +100,7 @@ def test_the_gap_is_negligible_and_the_kernel_is_the_stated_one() -> None:
 
 @pytest.mark.parametrize(("multiplier", "levels"), [(0.1, 1), (3.7, 2**30), (1e-3, 2**20), (159.6, 7)])
 def test_the_scale_is_the_smallest_integer_that_leaves_the_continuous_noise(multiplier: float, levels: int) -> None:
-    scale = discrete_scale(multiplier, levels)
+    scale = MECHANISMS["discrete-gaussian"].scale(multiplier, levels)
     needed = (Fraction(multiplier) * levels) ** 2
     assert scale**2 - KERNEL**2 >= needed > (scale - 1) ** 2 - KERNEL**2
 
@@ -108,5 +108,3 @@ def test_the_scale_is_the_smallest_integer_that_leaves_the_continuous_noise(mult
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="tau"):
         discrete_gap(1, 0.4)
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        discrete_scale(0.0, 4)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.grid import delta_bounds, epsilon_bounds
-from dpzero_theory.privacy.laws import concentrated, epoch, integers, laplace, shifts, subset, zeroed
+from dpzero_theory.privacy.laws import concentrated, epoch, shifts, subset
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import Span
@@ -194,6 +194,11 @@ def pair(make):
     return lambda s, epsilon: pair_delta(make(s), epsilon)
 
 
+def shifted(noise, rate, size=1):
+    made = shifts.shifted_pairs.__wrapped__
+    return pair(lambda s: made(noise(s), shifts.binomial_shifts(rate, size), replaced=False)[0])
+
+
 def composed(s, epsilon):
     found = delta(epsilon, (Gaussian("remove", 0.3, 2.0 * s), 1))
     return found.lower, found.upper
@@ -203,19 +208,19 @@ PLANTED = {
     "gaussian": (ratio, composed, 0.5, lambda e: closed_form("remove", 0.3, 2.0, e)),
     "shifts": (
         scaled(shifts, "normal_mass"),
-        pair(lambda s: shifts.mixture_pairs.__wrapped__(2.0 * s, shifts.binomial_shifts(0.1, 2), replaced=False)[0]),
+        shifted(lambda s: shifts.NormalNoise(2.0 * s), 0.1, 2),
         0.2,
         lambda e: line({0: 0.81, 1: 0.18, 2: 0.01}, {0: 1.0}, 2.0, e),
     ),
     "laplace": (
-        scaled(laplace, "_masses"),
-        pair(lambda s: laplace.laplace_pairs.__wrapped__(s, 0.3, 4, replaced=False)[0]),
+        scaled(shifts.LaplaceNoise, "masses"),
+        shifted(lambda s: shifts.LaplaceNoise(s, 4), 0.3),
         0.2,
         lambda e: oracle.exact_delta(e, [[oracle.laplace(4, 1.0, 0.3, "add-remove")[0]]]),
     ),
     "zeroed": (
-        scaled(zeroed, "_beyond"),
-        pair(lambda s: zeroed.zeroed_pairs.__wrapped__(1.5 * s, 0.2)[0]),
+        scaled(shifts, "normal_mass"),
+        pair(lambda s: shifts.zeroed_pairs.__wrapped__(1.5 * s, 0.2)[0]),
         0.1,
         lambda e: line({0: 0.8, 2: 0.2}, {0: 0.8, 1: 0.2}, 1.5, e),
     ),
@@ -227,7 +232,7 @@ PLANTED = {
     ),
     "integers": (
         noise,
-        pair(lambda s: integers.discrete_pairs(s, 0.3, 4, replaced=False)[0]),
+        shifted(lambda s: shifts.IntegerNoise(s, 4), 0.3),
         0.2,
         lambda e: oracle.exact_delta(e, [[oracle.discrete_gaussian(4, 4.0, 0.3, "add-remove")[0]]]),
     ),

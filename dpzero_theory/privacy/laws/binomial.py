@@ -10,7 +10,7 @@ from decimal import Context, Decimal, localcontext
 
 import numpy as np
 
-from dpzero_theory.privacy.laws.arithmetic import UNIT
+from dpzero_theory.privacy.laws.law import UNIT
 
 _DIGITS = 60
 _HALF_LOG_2PI = Decimal("0.91893853320467274178032973640561763986139747363778")

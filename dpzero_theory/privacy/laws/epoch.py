@@ -18,11 +18,10 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import CDF_ERROR, UNIT, log_law, log_moments, log_sum, normal_mass
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, Profile, region
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Law, Stand
+from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, log_moments, log_sum, normal_mass
 
 LEAST_EPOCH_NOISE = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
@@ -475,7 +474,7 @@ def epoch_pairs(
 
 
 @dataclass(frozen=True)
-class Epoch(Stand):
+class Epoch(Law):
     """The first `released` of the `epoch` steps of an epoch of random allocation, in one of which the record is.
 
     Args:
@@ -494,6 +493,7 @@ class Epoch(Stand):
     way: int
     end: Ends
     epochs: int
+    infinite = 0.0
 
     def refined(self, points: int, z: float) -> Law:
         if self.released == 1:

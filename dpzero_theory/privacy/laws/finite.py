@@ -16,8 +16,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import UNIT, log_law
-from dpzero_theory.privacy.laws.law import Cells, Law, Span
+from dpzero_theory.privacy.laws.law import UNIT, Cells, Law, Span, log_law
 
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
@@ -134,6 +133,7 @@ def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q
     loss = np.concatenate([least[low], most[ends]])
     mass = np.concatenate([(more_p - up)[low], up[ends]])
     order = np.argsort(loss, kind="stable")
+    order = order[mass[order] > 0]
     less_p, more_q = p - p_error, q + q_error
     seen = (less_p > 0) & (more_q > 0)
     infinite = float(np.sum(more_p[~ends]))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import UNIT
+from dpzero_theory.privacy.laws.law import UNIT
 
 _LOG_NEGLIGIBLE = -80.0
 

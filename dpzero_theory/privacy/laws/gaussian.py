@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import LOG_SQRT_2PI, UNIT
-from dpzero_theory.privacy.laws.law import Cells, Law, Span
+from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, Span
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 """The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""

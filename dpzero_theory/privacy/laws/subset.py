@@ -13,11 +13,10 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.arithmetic import log_law, log_sum, normal_mass
 from dpzero_theory.privacy.laws.finite import FinitePair, joined
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Stand
+from dpzero_theory.privacy.laws.law import Law, log_law, log_sum, normal_mass
 
 _GRID_POINTS, _EVENTS = 2**15, 2**10
 """The number of grid points for the sum of an epoch's losses, and the number of events {sum above a level} that are
@@ -220,7 +219,7 @@ def subset_pairs(
 
 
 @dataclass(frozen=True)
-class Subset(Stand):
+class Subset(Law):
     """The first `released` of the `epoch` steps of an epoch in which the record has `taken` steps, from below.
 
     way: 0 for (P, Q), 1 for (Q, P). The other arguments are those of `subset_pairs`.
@@ -232,6 +231,7 @@ class Subset(Stand):
     released: int
     replaced: bool
     way: int
+    infinite = 0.0
 
     def refined(self, points: int, z: float) -> FinitePair:
         count = _GRID_POINTS if points > 2**12 else 2**12

@@ -13,7 +13,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.zeroed import LEAST_ZEROED, zeroed_pairs
+from dpzero_theory.privacy.laws.shifts import LEAST_ZEROED, zeroed_pairs
 from tests.privacy.oracle import made, pair_delta
 
 REMOVE, ADD, BETWEEN = (1, -1, -1), (1, -1, 1), (1, -1, 0)

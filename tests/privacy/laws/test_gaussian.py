@@ -9,9 +9,8 @@ import pytest
 from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.laws.arithmetic import normal_mass
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Span
+from dpzero_theory.privacy.laws.law import Span, normal_mass
 from tests.privacy.oracle import made
 
 X = np.linspace(-14, 14, 14_001)

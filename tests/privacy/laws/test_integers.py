@@ -15,7 +15,7 @@ import pytest
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.conversions import rdp_of_history
-from dpzero_theory.privacy.laws.integers import LEAST_DISCRETE, discrete_pairs
+from dpzero_theory.privacy.laws.shifts import LEAST_DISCRETE, IntegerNoise, binomial_shifts, shifted_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import step_of
@@ -221,7 +221,7 @@ def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too(epsilon):
 def test_masses_are_below_and_above():
     """Under P the total is at most 1 from below and at least 1 from above, and the losses rise."""
     for s, q, relation, levels in itertools.product((LEAST_DISCRETE, 0.9), (1.0, 0.01), Relation, (1, 7)):
-        for pair in discrete_pairs(s, q, levels, replaced=relation == "replace-one"):
+        for pair in shifted_pairs(IntegerNoise(s, levels), binomial_shifts(q, 1), replaced=relation == "replace-one"):
             assert pair.p.sum() <= 1
             assert pair.mass.sum() + pair.infinite == pytest.approx(1.0, abs=1e-12)
             assert np.all(np.diff(pair.loss) >= 0)

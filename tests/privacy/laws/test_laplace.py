@@ -12,8 +12,8 @@ from scipy import integrate
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, release_epsilon
-from dpzero_theory.privacy.laws.laplace import laplace_pairs
+from dpzero_theory.privacy.laws.shifts import LaplaceNoise, binomial_shifts, shifted_pairs
+from dpzero_theory.privacy.mechanism import laplace_multiplier, lattice_gap, release_epsilon
 from dpzero_theory.privacy.relation import Relation
 from tests.privacy.oracle import around, made, pair_delta
 
@@ -91,7 +91,7 @@ def test_one_sampled_release_against_quadrature(s, q, replaced):
     first = lambda x: (1 - q) * density(x, 0) + q * density(x, 1)  # noqa: E731
     second = lambda x: (1 - q) * density(x, 0) + q * density(x, -1) if replaced else density(x, 0)  # noqa: E731
     largest, cuts = math.log1p(q * math.expm1(1 / s)), [-60 * s, *np.linspace(-1, 1, 81), 60 * s]
-    pairs = laplace_pairs(s, q, replaced=replaced)
+    pairs = shifted_pairs(LaplaceNoise(s), binomial_shifts(q, 1), replaced=replaced)
     for (p, r), pair in zip(((first, second), (second, first)), pairs, strict=True):
         for epsilon in (0.0, 0.2 * largest, 0.7 * largest):
             gain = lambda x, p=p, r=r, e=epsilon: np.maximum(p(x) - math.exp(e) * r(x), 0.0)  # noqa: E731
