@@ -7,7 +7,7 @@ rate.
 - poisson, Gaussian noise: if j of the group's records are drawn the sum moves by at most j clips. So a mixture of
   normal laws with binomial weights dominates. Records that all pull one way attain it, so that the answer is exact
   (`laws.shifts`).
-- poisson, Laplace noise: the same with Laplace laws for up to 300 records, also exact (`laws.laplace`).
+- poisson, Laplace noise: the same with Laplace laws for up to 300 records, also exact (`laws.shifts`).
   For more, w = 1 - (1-q)^k, and the pair of one record at rate w and noise multiplier s/k dominates: no set of outputs
   of a given probability without the records has more of any shift by at most k clips than a half-line has of the shift
   by k clips (Neyman and Pearson). That pair also stands in for the exact Gaussian ones where these are not computed:

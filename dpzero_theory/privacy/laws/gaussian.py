@@ -28,7 +28,7 @@ given the rest, the batch holds the record (probability q) or another one in its
     of `remove` where it is positive, that of `add` where it is negative, and an atom at 0 (kind `fixed-size`).
     Its T-fold composition is an upper bound; the compositions of `remove` and of `add` at s/2 are lower bounds
     (they are attained by data), and the truth is in between.
-  - zero-out: the pairs of the module `zeroed`.
+  - zero-out: `shifts.zeroed_pairs`.
 """
 
 import math
