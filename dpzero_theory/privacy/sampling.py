@@ -32,6 +32,7 @@ from dpzero_theory.privacy.laws.shifts import (
     MOST_ZEROED,
     NormalNoise,
     any_drawn,
+    attained_pair,
     binomial_shifts,
     drawn_shifts,
     shifted_pairs,
@@ -477,6 +478,12 @@ class FixedSize(Sampling):
             return None
         number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
         most = number[-1][0]
+        if (
+            relation is Relation.ZERO_OUT
+            and LEAST_NOISE * size <= noise <= min(size * self.sample_rate, 1.0) * MOST_NOISE * size
+        ):
+            twice = tuple((2 * j, log_weight) for j, log_weight in number)
+            return Cost.of(attained_pair(noise, twice, number), attained_pair(noise, number, twice), count=steps)
         scale = most * (1 if relation is Relation.ZERO_OUT else 2)
         if not LEAST_NOISE <= noise / scale <= MOST_NOISE:
             return self.amplified(noise, steps, relation)

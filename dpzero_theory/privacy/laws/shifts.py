@@ -278,6 +278,20 @@ def shifted_pairs(noise: Noise, shifts: Mixture, *, replaced: bool) -> tuple[Fin
     return forward, partitioned(q, p, -most, -least, q_error, p_error)
 
 
+@lru_cache(maxsize=16)
+def attained_pair(noise: float, first: Mixture, second: Mixture) -> FinitePair:
+    """What tells of the interval of an output which some data attain, with Gaussian noise and these laws of the shift
+    under P and under Q: a pair from below. The pair that dominates is a copy, and bounds nothing."""
+    normal = NormalNoise(noise)
+    ends = normal.cuts(max(first, second), 0.0)
+    (p, p_error), (q, q_error) = (normal.mixed(*ends, law, 1) for law in (first, second))
+    p, q = p - p_error, q + q_error
+    p, q = p[p > 0], q[p > 0]
+    loss = np.log(p) - np.log(q)
+    order = np.argsort(loss, kind="stable")
+    return FinitePair(loss[order], p[order], 0.0, p, q)
+
+
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """The pairs of one release with Gaussian noise and batches of fixed size under zero-out: what `shifted_pairs`
