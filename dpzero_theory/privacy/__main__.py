@@ -17,7 +17,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dpzero_theory import check
@@ -31,20 +30,20 @@ from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling
 from dpzero_theory.privacy.solve import MOST_RECORDS, SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.step import Drawing, Step, Steps
 
-LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-6, 1e12
-SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
+_LEAST_MULTIPLIER, _MOST_MULTIPLIER = 1e-6, 1e12
+_SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """With these two samplings a noise multiplier on the command line must be at least the number, 0.03, because less noise
 needs a grid with too many points."""
-RELATION = "replace-one"
+_RELATION = "replace-one"
 """The neighbouring relation if the command line names none; the answer then says so."""
-RATES = (0.01, 0.001)
+_RATES = (0.01, 0.001)
 """The false positive rates at which `--risk` states the true positive rate of the best attack."""
-FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
-WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
+_FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
+_WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
 """The largest value of each flag for a whole number on the command line: releases, records of a batch, and records."""
-REAL = {
+_REAL = {
     "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
-    "noise_multiplier": {"at_least": LEAST_MULTIPLIER, "at_most": MOST_MULTIPLIER},
+    "noise_multiplier": {"at_least": _LEAST_MULTIPLIER, "at_most": _MOST_MULTIPLIER},
     "delta": {"above": 0.0, "below": 1.0},
 }
 """The range of each real number that the command line takes, as keyword arguments of `check.real`."""
@@ -57,27 +56,27 @@ def _parser() -> Parser:
         aliases={"target_epsilon": "--epsilon", "target_delta": "--delta", "size": "--group"},
     )
     question = parser.add_argument_group("the question: the one that is left out is found")
-    question.add_argument("--epsilon", type=number(**REAL["epsilon"]), help="the target, > 0")
+    question.add_argument("--epsilon", type=number(**_REAL["epsilon"]), help="the target, > 0")
     question.add_argument(
-        "--noise-multiplier", type=number(**REAL["noise_multiplier"]), help="of the noise on the sum, > 0"
+        "--noise-multiplier", type=number(**_REAL["noise_multiplier"]), help="of the noise on the sum, > 0"
     )
-    question.add_argument("--delta", type=number(**REAL["delta"]), help="in (0, 1)")
+    question.add_argument("--delta", type=number(**_REAL["delta"]), help="in (0, 1)")
     question.add_argument(
-        "--steps", type=integer(at_most=WHOLE["steps"]), help="number of releases, >= 1: epochs times n / batch"
+        "--steps", type=integer(at_most=_WHOLE["steps"]), help="number of releases, >= 1: epochs times n / batch"
     )
-    question.add_argument("--n", type=integer(at_most=WHOLE["n"]), help="number of records")
+    question.add_argument("--n", type=integer(at_most=_WHOLE["n"]), help="number of records")
     question.add_argument(
-        "--batch", type=integer(at_most=WHOLE["n"]), help="(expected) records in a batch, 1 <= batch <= n"
+        "--batch", type=integer(at_most=_WHOLE["n"]), help="(expected) records in a batch, 1 <= batch <= n"
     )
     question.add_argument(
         "--solve-for",
-        choices=[flag[2:] for flag in FLAGS.values()],
+        choices=[flag[2:] for flag in _FLAGS.values()],
         help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier); where it"
         " is given too, whether that is met",
     )
     question.add_argument(
         "--sweep",
-        type=sweep([flag[2:] for flag in FLAGS.values()], list(WHOLE)),
+        type=sweep([flag[2:] for flag in _FLAGS.values()], list(_WHOLE)),
         metavar=SWEEP,
         help="an answer for each value",
     )
@@ -89,7 +88,9 @@ def _parser() -> Parser:
         " an epoch that a record is in",
     )
     question.add_argument(
-        "--relation", choices=tuple(Relation), help=f"which data sets are neighbours (default: {RELATION}, the paper's)"
+        "--relation",
+        choices=tuple(Relation),
+        help=f"which data sets are neighbours (default: {_RELATION})",
     )
     question.add_argument(
         "--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most"
@@ -108,10 +109,9 @@ def _parser() -> Parser:
 def _sought(options: argparse.Namespace) -> str:
     """The name of the number to find, from the parsed command line `options`. Raises ValueError if the flags do not
     determine it."""
-    swept = None if options.sweep is None else options.sweep[0]
     if options.solve_for is not None:
         return str(options.solve_for).replace("-", "_")
-    given = [name for name in ("epsilon", "noise_multiplier") if getattr(options, name) is not None or name == swept]
+    given = [name for name in ("epsilon", "noise_multiplier") if getattr(options, name) is not None]
     if len(given) == 2:
         raise ValueError("--noise-multiplier with --epsilon must come with --solve-for delta, steps, batch or n")
     if not given:
@@ -128,27 +128,10 @@ def _sampling(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error).removeprefix("sampling ")) from None
 
 
-def _questions(options: argparse.Namespace) -> list[Question]:
-    """The questions that the parsed command line `options` asks: one, or one for each value of a sweep.
-
-    Raises ValueError, which names the flag at fault.
-    """
-    sought = _sought(options)
-    name: str | None = None
-    values: list[float] = []
-    if options.sweep is not None:
-        name, values = options.sweep
-    given = {known: getattr(options, known) for known in SOUGHT}
-    if name is not None:
-        if name == sought or given[name] is not None:
-            why = "it is the one to find" if name == sought else f"{FLAGS[name]} {given[name]} is given"
-            raise ValueError(f"--sweep must be of what is not given nor sought; got {name} ({why})")
-        _check_swept(name, values)
-        given[name] = values[0]
-    if given[sought] is not None and name is not None:
-        raise ValueError(f"{FLAGS[sought]} must not be given with --sweep: it is the one to find")
-    given[sought] = None
-    sampling = options.sampling
+def _question(options: argparse.Namespace) -> Question:
+    """The question that the parsed command line `options` asks. Raises ValueError, which names the flag at fault."""
+    sought, sampling = _sought(options), options.sampling
+    given = {known: getattr(options, known) for known in SOUGHT} | {sought: None}
     if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
             raise ValueError(f"--batch must be given with --sampling {sampling}")
@@ -159,43 +142,40 @@ def _questions(options: argparse.Namespace) -> list[Question]:
         raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
     for known in (*SOUGHT[:4], "n", "batch"):
         if given[known] is None and known != sought:
-            raise ValueError(f"{FLAGS[known]} must be given")
-    drawing: Drawing = {"sampling": sampling, "relation": options.relation or RELATION}
-    question = Question(**given, drawing=drawing, group=options.group)
-    if name is None:
-        questions = [question]
-    else:
-        follows = ("n", "batch") if name == "n" and sampling == "full" else (name,)
-        changes: list[dict[str, Any]] = [dict.fromkeys(follows, value) for value in values]
-        questions = [replace(question, **change) for change in changes]
-    for each in questions:
-        _check_batch(each)
-    return questions
-
-
-def _check_swept(name: str, values: Sequence[float]) -> None:
-    for value in (values[0], values[-1]):
-        if name in WHOLE:
-            check.integer(f"--sweep {name}", value, at_most=WHOLE[name])
-        else:
-            check.real(f"--sweep {name.replace('_', '-')}", value, **REAL[name])
-
-
-def _check_batch(question: Question) -> None:
-    batch, n, sampling = question.batch, question.n, question.sampling
+            raise ValueError(f"{_FLAGS[known]} must be given")
+    n, batch, noise = given["n"], given["batch"], given["noise_multiplier"]
     if n is not None:
-        check.integer("--group", question.group, at_most=n)
+        check.integer("--group", options.group, at_most=n)
     if batch is not None and n is not None:
         check.integer("--batch", batch, at_most=n)
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
     drawn = sampling_of(sampling, None if sampling == "full" else 1e-15)
     if drawn.records is not None:
-        drawn.batch_size(n)  # type: ignore[arg-type]  # batch_size refuses None
-    if sampling in SUBSAMPLED and question.noise_multiplier is not None:
-        check.real(
-            f"--noise-multiplier with --sampling {sampling}", question.noise_multiplier, at_least=LEAST_SUBSAMPLED
-        )
+        drawn.batch_size(n)
+    if sampling in _SUBSAMPLED and noise is not None:
+        check.real(f"--noise-multiplier with --sampling {sampling}", noise, at_least=_LEAST_SUBSAMPLED)
+    drawing: Drawing = {"sampling": sampling, "relation": options.relation or _RELATION}
+    return Question(**given, drawing=drawing, group=options.group)
+
+
+def _swept(options: argparse.Namespace) -> list[Question]:
+    """The questions of a sweep, one for each of its values. Raises ValueError, which names the flag at fault."""
+    name, values = options.sweep
+    if getattr(options, name) is not None:
+        raise ValueError(f"--sweep must be of what is not given; got {name}, and {_FLAGS[name]} is given")
+    for value in (values[0], values[-1]):
+        if name in _WHOLE:
+            check.integer(f"--sweep {name}", value, at_most=_WHOLE[name])
+        else:
+            check.real(f"--sweep {name.replace('_', '-')}", value, **_REAL[name])
+    questions = [_question(argparse.Namespace(**{**vars(options), name: value})) for value in values]
+    sought = questions[0].sought
+    if sought == name:
+        raise ValueError(f"--sweep must be of what is not sought; got {name}, which is the one to find")
+    if getattr(options, sought) is not None:
+        raise ValueError(f"{_FLAGS[sought]} must not be given with --sweep: it is the one to find")
+    return questions
 
 
 def _answer(question: Question) -> tuple[dict[str, Any], Step]:
@@ -234,20 +214,18 @@ def _answer(question: Question) -> tuple[dict[str, Any], Step]:
 def _gdp(unit: Step) -> float | None:
     """The mu for which the steps are mu-GDP if it is that of plain Gaussian releases; an upper one for random
     allocations, as if their steps were known."""
-    if unit.cost().closed:
-        return math.sqrt(unit.cost().squares[0]) or None
-    kind = unit.sampling
-    known = isinstance(kind, RandomAllocation) and unit.mechanism == "gaussian"
-    return math.sqrt(kind.uses(unit.steps)) * unit.relation.sensitivity / unit.noise if known else None
+    cost = unit.cost()
+    known = cost.closed or isinstance(unit.sampling, RandomAllocation)
+    return math.sqrt(cost.unamplified) or None if known else None
 
 
 def _risk(history: Steps) -> dict[str, Any]:
     """What the best attack on one record gains from a run with this history, as brackets in a dictionary.
 
-    It has the attack's advantage, and its true positive rate at each false positive rate in `RATES`.
+    It has the attack's advantage, and its true positive rate at each false positive rate in `_RATES`.
     """
     brackets = {"advantage": advantage(history)}
-    brackets |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in RATES}
+    brackets |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in _RATES}
     return {name: {"lower": one.lower, "value": one.value, "upper": one.upper} for name, one in brackets.items()}
 
 
@@ -258,7 +236,7 @@ def _met(sought: str, stated: float, value: float) -> str:
     sought: the number's name. value: the answer for it.
     """
     met = stated <= value if sought in ("steps", "batch") else value <= stated
-    return f"{FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
+    return f"{_FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
 
 
 def _sweep_text(questions: Sequence[Question], variable: str, how: str) -> str:
@@ -344,21 +322,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():
-        questions = _questions(options)
         if options.sweep is not None:
             for flag in ("risk", "certificate"):
                 if getattr(options, flag):
                     raise ValueError(f"--{flag} must come without --sweep")
-            print(_sweep_text(questions, options.sweep[0], options.format))
+            print(_sweep_text(_swept(options), options.sweep[0], options.format))
             return 0
         if options.format == "csv":
             raise ValueError("--format csv must come with --sweep")
         for flag in ("risk", "certificate"):
             if getattr(options, flag) and options.group > 1:
                 raise ValueError(f"--{flag} must come without --group: it is about one record")
-        answer, history = _answer(questions[0])
+        question = _question(options)
+        answer, history = _answer(question)
         if options.relation is None:
-            answer["notes"].append(f"the relation is {RELATION}, the default, as --relation was not given")
+            answer["notes"].append(f"the relation is {_RELATION}, the default, as --relation was not given")
         if options.risk:
             answer["risk"] = _risk(history)
         if options.certificate is not None:
@@ -366,9 +344,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.certificate.write_text(json.dumps(certificate, indent=2) + "\n")
             stated = certificate["statement"]
             answer["notes"].append(f"{options.certificate} states ({stated['epsilon']:g}, {stated['delta']:g})")
-        stated = getattr(options, questions[0].sought)
+        stated = getattr(options, question.sought)
         if stated is not None:
-            answer["notes"].append(_met(questions[0].sought, stated, answer["bracket"]["value"]))
+            answer["notes"].append(_met(question.sought, stated, answer["bracket"]["value"]))
     print(json.dumps(answer, indent=2) if options.format == "json" else _table(answer))
     return 0
 
