@@ -22,13 +22,12 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved, outward, roots
+from dpzero_theory.bisection import roots
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 GDP_ACCURACY = 1e-11
-"""The largest relative error of the delta of `log_delta_from_gdp`, in the range that the function's docstring
-states."""
+"""The largest relative error of `delta_from_gdp`, in the range that the function's docstring states."""
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -56,23 +55,14 @@ def _mills_slope(x: Array) -> Array:
     return slope
 
 
-def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """Natural logarithm of delta(epsilon; mu), the least delta with which every mu-GDP mechanism is (epsilon,
-    delta)-DP, where `gdp` is mu.
+def _log_delta(eps: Array, gdp: Array) -> Array:
+    """Natural logarithm of delta(epsilon; mu), where `eps` is epsilon and `gdp` is mu.
 
     With a = epsilon/mu - mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The
     difference is the integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and
     as a plain difference otherwise. Where a < 0 and mu > 1, 1 - delta = phi(a) (R(-a) + R(b)) is used instead. The
-    result is at most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300. epsilon:
-    >= 0; gdp: > 0; arrays are broadcast. Raises ValueError for an argument outside its range.
+    result is at most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
     """
-    eps = check.real_array("epsilon", epsilon, at_least=0)
-    gdp = check.real_array("gdp", gdp, above=0)
-    return _log_delta(eps, gdp)
-
-
-def _log_delta(eps: Array, gdp: Array) -> Array:
-    """log delta(epsilon; mu) for arguments that have been checked: `eps` is epsilon and `gdp` is mu."""
     eps, gdp = np.broadcast_arrays(eps, gdp)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         a = eps / gdp - gdp / 2
@@ -117,10 +107,11 @@ def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
     """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu > 0: Phi(-epsilon/mu
     + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
 
-    epsilon: >= 0; gdp: > 0; arrays are broadcast. The result has the relative error of `log_delta_from_gdp`; it is not
-    rounded to a safe side. Raises ValueError for an argument outside its range.
+    epsilon: >= 0; gdp: > 0; arrays are broadcast. The relative error is below 1e-11 for epsilon up to 1e4 and results
+    from 1e-300 on; the result is not rounded to a safe side. Raises ValueError for an argument outside its range.
     """
-    return np.exp(log_delta_from_gdp(epsilon, gdp))
+    eps = check.real_array("epsilon", epsilon, at_least=0)
+    return np.exp(_log_delta(eps, check.real_array("gdp", gdp, above=0)))
 
 
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
@@ -171,32 +162,14 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)).
 
     The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most
-    `gdp_from_epsilon(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above. epsilon: > 0; delta:
-    in (0, 1); arrays are broadcast. Raises ValueError for an argument outside its range.
+    `gdp_from_epsilon(epsilon, delta)`, and false above. The ratio of the two rises with epsilon without limit, since
+    this mu grows as epsilon / sqrt(8 log epsilon) and the other one as sqrt(2 epsilon), and passes 1 at about epsilon =
+    91 for delta = 0.1 and 189 for delta = 1e-6. epsilon: > 0; delta: in (0, 1); arrays are broadcast. Raises ValueError
+    for an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     dlt = check.real_array("delta", delta, above=0, below=1)
     return cast(Array, eps / np.sqrt(8 * np.logaddexp(1.0, np.log(eps) - np.log(dlt))))
-
-
-def paper_lemma_limit(delta: float) -> float:
-    """The epsilon up to which the paper's composition lemma holds at this delta, and above which it fails.
-
-    It is the root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta): about 91 at delta = 0.1 and 189 at
-    delta = 1e-6. The ratio of the left side to the right side rises with epsilon without limit, since the left side
-    grows as epsilon / sqrt(8 log epsilon) and the right side as sqrt(2 epsilon). delta: in (0, 1), else ValueError. The
-    result is found to a relative 1e-12, from below.
-    """
-    dlt = check.real("delta", delta, above=0, below=1)
-
-    def excess(epsilon: float) -> float:
-        return float(paper_gdp(epsilon, dlt) / gdp_from_epsilon(epsilon, dlt)) - 1
-
-    def middle(under: float, over: float) -> float:
-        return over if over - under <= 1e-12 * over else (under + over) / 2
-
-    under, over = outward(lambda epsilon: excess(epsilon) >= 0, 1.0, 1.0)  # The lemma holds at epsilon = 1
-    return halved(lambda epsilon: excess(epsilon) < 0, under, over, middle=middle)[0]
 
 
 def sensitivity(clip: float, n: int, relation: str) -> float:
