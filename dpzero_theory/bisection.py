@@ -16,6 +16,8 @@ from dpzero_theory.check import Array
 
 Number = TypeVar("Number", int, float)
 X = TypeVar("X", int, float, Array)
+_SECANTS = 6
+"""The number of steps outward that secants choose; later ones double at least."""
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
 
@@ -203,6 +205,7 @@ def crossing(
     rising: bool = False,
     share: float = 0.0,
     whole: bool = False,
+    slope: float = 5,
     tries: int = 100,
 ) -> tuple[float | None, float | None]:
     """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
@@ -216,6 +219,7 @@ def crossing(
         least, most: the range of x.
         rising: whether the function rises, so that small x meet; else large x do.
         share: the search ends once the ends of the bracket differ by at most this share of x.
+        slope: about how much the function changes while x changes by a factor e; the first step is as long.
         whole: whether only integers are tried; then the search ends at two neighbouring ones.
         tries: how often the function is called at most.
 
@@ -230,15 +234,18 @@ def crossing(
     points: dict[bool, float] = {}
     x = min(max(round(guess) if whole else guess, least), most)
     step, last, widths = share, None, [math.inf] * 3
-    for _ in range(tries):
+    for tried in range(tries):
         value = excess(x)
         side, here = value <= 0, way * math.log(x)
         if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]) and value != ends[side][1]:
             # The secant through the last two points, a little beyond the root.
-            step = min(max(1.2 * value * abs((here - ends[side][0]) / (value - ends[side][1])), 2 * step), 16 * step)
+            secant = 1.2 * abs(value * (here - ends[side][0]) / (value - ends[side][1]))
+            outer = min(max(secant, share if tried < _SECANTS else 2 * step), 16 * step)
+        else:
+            outer = max(2 * step, min(1.1 * abs(value) / slope, 1.5))
         ends[side], points[side] = (here, value), x
         if len(ends) < 2:
-            step = max(step * 2, share, min(abs(value) / 5, 1.5), 1e-15)
+            step = max(outer, share, 1e-15)
             bound = most if (way > 0) != side else least
             if x == bound:
                 break

@@ -24,13 +24,13 @@ _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
-_ROUGH, _FINE = 0.3, 1e-3
-"""The relative widths of delta's bracket in the search for the noise and at its end."""
-_NEAR, _SHARE, _LOOSE, _CLOSED, _SETTLED = 0.01, 1e-5, 1e-4, 1e-11, 1e-4
-"""The shares of the noise up to which it is searched for: at first, with laws that data attain, with other laws, in
-closed form, and where it is raised so that the accountant's answers meet the target."""
-_SLOPE, _MOST_FALL, _MOST_MOVE = 2.0, 100.0, 0.05
-"""The least slope of log delta, the largest fall by which it is measured, and the longest step that it guides."""
+_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.02
+"""The relative widths of delta's bracket away from the target, and the least and the most near it."""
+_NARROW = 2e-4
+"""The share of the noise by which bounds on delta near the target may blur it."""
+_SHARE, _CLOSED, _SETTLED = 2e-5, 1e-11, 1e-4
+"""The shares of the noise up to which it is searched for: with laws, in closed form, and where it is raised so that the
+accountant's answers meet the target."""
 
 Deltas = Callable[[float, float, Ends], Bounds]
 """A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
@@ -114,8 +114,8 @@ def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
-    share = _CLOSED if known.closed else _SHARE if known.above == known.below else _LOOSE
-    found, method = least_noise(deltas, delta, size * _guess(made, epsilon, delta), share), known.method
+    share = _CLOSED if known.closed else _SHARE
+    found, method = least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share), known.method
     if pure is not None and pure < found.upper:
         found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
     bracket = Bracket(found.lower, found.upper, found.upper, method, notes([made]))
@@ -124,10 +124,18 @@ def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n
     return settled(bracket, beyond)
 
 
+def _log_mu(epsilon: float, delta: float) -> float:
+    """About the log of the mu of Gaussian DP that has this delta at this epsilon. It falls about as log noise rises."""
+    if delta <= 0:
+        return -math.inf
+    # mu-GDP is (mu^2/2)-zCDP.
+    fall = max(-2 * math.log(delta), 0.0)
+    return math.log(2 * epsilon / (math.sqrt(fall + 2 * epsilon) + math.sqrt(fall)))
+
+
 def _guess(made: Step, epsilon: float, delta: float) -> float:
     """A guess of the noise multiplier at a target, by the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1))."""
-    # mu-GDP is (mu^2/2)-zCDP.
-    gdp = math.sqrt(2) * (math.sqrt(epsilon - math.log(delta)) - math.sqrt(-math.log(delta)))
+    gdp = math.exp(_log_mu(epsilon, delta))
     rate, uses = made.sampling.sample_rate, made.sampling.uses(made.steps)
     change = made.sampling.largest_change(made.relation)
     if rate == 1:
@@ -136,36 +144,31 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
     return one * (1.4 if made.mechanism == "laplace" else 1.0)
 
 
-def least_noise(deltas: Deltas, target: float, start: float, share: float = _SHARE) -> Bounds:
-    """Bounds on the noise multiplier at which delta is `target`.
+def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
+    """Bounds on the noise multiplier at which delta(epsilon) is `target`.
 
     At `upper` the upper bound on delta is at most the target, at `lower` the lower bound is above it, or `lower` is 0.
-    A coarse look finds the root and a fine one its bracket. start: a guess. share: how far the ends may be from where
-    the bounds on delta cross the target, as a share of the noise.
+    start: a guess. share: how far `upper` may be from where the upper bound on delta crosses the target, as a share of
+    the noise.
     """
+    log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
+    # d log delta/d log mu is about this root.
+    fine = min(max(_NARROW * math.sqrt(fall * (fall + 2 * epsilon)), _FINEST), _FINE)
 
-    def log_excess(noise: float, wanted: float, ends: Ends) -> float:
-        found = deltas(noise, wanted, ends)
-        delta = found.lower if ends == "lower" else found.upper
-        if wanted == _ROUGH and found.lower > 0.3 * found.upper:
-            delta = found.lower + (found.upper - found.lower) / 3
-        return math.log(delta / target) if delta > 0 else -math.inf
+    def beyond(noise: float, ends: Ends) -> float:
+        found = deltas(noise, _ROUGH, ends)
+        if found.lower <= target <= 1.5 * found.upper:
+            found = deltas(noise, fine, ends)
+        return _log_mu(epsilon, found.lower if ends == "lower" else found.upper) - log_target
 
-    def fine(ends: Ends, near: float) -> tuple[float | None, float | None]:
-        """The noise multipliers on both sides of where an end crosses the target, from a rough guess."""
-        move = log_excess(near, _FINE, ends) / slope
-        guess = near * math.exp(min(max(move, -_MOST_MOVE), _MOST_MOVE))
-        return crossing(lambda noise: log_excess(noise, _FINE, ends), guess, share=share, most=_BEYOND)
-
-    missed, met = crossing(lambda noise: log_excess(noise, _ROUGH, "upper"), start, share=_NEAR, most=_BEYOND)
-    slope = _SLOPE
-    if missed and met and missed < met:
-        fallen = log_excess(missed, _ROUGH, "upper") - log_excess(met, _ROUGH, "upper")
-        slope = max(min(fallen, _MOST_FALL) / math.log(met / missed), _SLOPE)
-    upper = fine("upper", met or missed or start)[1]
-    if upper is None:
+    missed, met = crossing(partial(beyond, ends="upper"), start, share=share, most=_BEYOND, slope=1)
+    if met is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
-    return Bounds(fine("lower", upper)[0] or 0.0, upper)
+    gap = beyond(near := missed or met, "lower")
+    if gap <= 0:
+        wide = max(share, min(-gap, 0.01) / 4)
+        near = crossing(partial(beyond, ends="lower"), near, share=wide, most=_BEYOND, slope=1)[0] or 0.0
+    return Bounds(near, met)
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:

@@ -17,6 +17,7 @@ from scipy.special import ndtri_exp
 
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
+from dpzero_theory.privacy import contour
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.law import UNIT, Law, Span, log_c, log_law, log_moments, log_sum
 
@@ -36,7 +37,7 @@ _TAILS_APART, _TWICE = 2.0, 1e-5
 """Large losses are composed apart where that shortens the grid by the first factor. Runs with two of them have at most
 the second number as a share of delta."""
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
-_ROUGH_LAW = 4e-3
+_ROUGH_LAW = 0.1
 """The width of bounds counts as this share at least where their laws are rough ones."""
 _FARTHEST, _HALVINGS = 1e7, 36
 _FAR = 40.0
@@ -488,10 +489,13 @@ def delta_bounds(
     lower_at = epsilon if least_at is None else least_at
 
     def make(parts: Parts) -> _Make:
-        guess = near or _guess(parts, epsilon)
+        guess = near
 
         def bounds(points: int) -> tuple[Bounds, bool]:
             nonlocal guess
+            if (short := contour.answers(parts, epsilon)) is not None:
+                return Bounds(short.lower(lower_at), short.upper(epsilon)), False
+            guess = guess or _guess(parts, epsilon)
             plan = _Plan(parts, guess).refined(points)
             found = _at(plan, epsilon, lower_at)
             if near is None:
@@ -517,22 +521,28 @@ def _guess(parts: Parts, epsilon: float) -> float:
 
 
 def epsilon_bounds(
-    compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
+    compositions: Sequence[Parts],
+    delta: float,
+    *,
+    least_delta: float | None = None,
+    near: float | None = None,
+    wanted: float = 1e-4,
 ) -> Bounds:
     """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`.
 
-    least_delta: the delta of the lower end, if it differs. The other arguments are those of `delta_bounds`.
+    least_delta: the delta of the lower end, if it differs. near: a guess of epsilon. The other arguments are those of
+    `delta_bounds`.
     """
-    makes = [_Root(parts, delta, least_delta or delta).bounds for parts in compositions]
+    makes = [_Root(parts, delta, least_delta or delta, near).bounds for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
 class _Root:
     """The epsilon of one composition at a delta, by finer and finer grids."""
 
-    def __init__(self, parts: Parts, delta: float, least_delta: float) -> None:
+    def __init__(self, parts: Parts, delta: float, least_delta: float, near: float | None) -> None:
         self.plan, self.delta, self.least_delta = _Plan(parts, delta), delta, least_delta
-        self.at: float | None = None
+        self.at = near
 
     def _start(self) -> float:
         """A guess of epsilon, by Chernoff's bound on delta."""
@@ -543,7 +553,7 @@ class _Root:
     def bounds(self, points: int) -> tuple[Bounds, bool]:
         at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)
         for _ in range(8):
-            found = plan.composed(at)
+            found = contour.answers(plan.parts, at) or plan.composed(at)
             upper = _root(found.upper, self.delta, at, below=False)
             # A root at the end of what is known is not one.
             known = upper > found.known * (1 + 1e-9)
@@ -562,8 +572,6 @@ def _root(delta: Callable[[float], float], target: float, near: float, *, below:
     def over(epsilon: float) -> bool:
         return delta(epsilon) > target
 
-    if not over(0.0):
-        return 0.0
     step = 1e-3 * max(near, 1e-3)
     if over(near):
         low, high = outward(lambda x: not over(x), near + step, step, growth=4, most=_FARTHEST)
@@ -573,4 +581,6 @@ def _root(delta: Callable[[float], float], target: float, near: float, *, below:
     else:
         high, low = outward(over, max(near - step, 0.0), -step, growth=4, most=0.0)
         high = min(high if high > low else near, near)
+        if low == 0 and not over(0.0):
+            return 0.0
     return halved(over, low, high, _HALVINGS)[0 if below else 1]
