@@ -9,10 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from dpzero_theory.document import document
-from paper_checks import mathml
 from paper_checks.registry import NOT_TESTABLE, REMARK, STATUSES, Result
 
 _WIDTH = 118
@@ -89,17 +86,12 @@ def _entry(result: Result) -> dict[str, Any]:
 def as_html(results: Sequence[Result], full: bool, seconds: float) -> str:
     """Return the results as one self-contained HTML page, which loads no scripts, fonts or images, with a section for
     each of the paper's sections. The arguments are those of `table`."""
-    filters: dict[str, Callable[[Any], str]] = {
-        "mathml": lambda latex: Markup(mathml.mathml(latex)),
-        "readable": lambda text: Markup(mathml.readable(text)),
-        "number": _number,
-    }
     return document(
         "claims.html",
         title="DPZero: the paper's claims, checked",
         width=54,
         folder=Path(__file__).parent / "templates",
-        filters=filters,
+        filters={"number": _number},
         results=results,
         sections=[(title, list(group)) for title, group in groupby(results, key=lambda result: result.claim.section)],
         present=[status for status in (*STATUSES, REMARK, "failed") if any(r.standing == status for r in results)],

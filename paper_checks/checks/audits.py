@@ -1,13 +1,10 @@
 """Check the paper's Algorithms 1 and 2 as algorithms: their sensitivity, the library's runs against the printed
 lines, and attacks whose success is compared with the privacy that they have."""
 
-import math
-
 import numpy as np
 
 from dpzero_theory.privacy.noise import SeededNoise
-from paper_checks.checks.divergence import hockey_stick, lemma_gdp
-from paper_checks.checks.instances import Array, Instance, largest_change, on_sphere, random_instance
+from paper_checks.checks.instances import Array, Instance, largest_change, random_instance
 from paper_checks.registry import Disagreement, Finding, agree, check
 from tests.optim import reference
 
@@ -79,59 +76,3 @@ def _(full: bool) -> Finding:
     largest = largest_change((5 * rng.standard_normal((n, 1)) for _ in range(500)), clip)
     ratio = largest / (2 * clip / n)
     return Finding(abs(ratio - 1) < 1e-9, numbers={"largest change/(2C/n)": ratio})
-
-
-def _audit(algorithm: int, d: int, full: bool) -> Finding:
-    """Attack Algorithm 1 or 2 in d dimensions: its privacy must be exactly that of mu-GDP, with the mu that its noise
-    gives.
-
-    The losses are linear, and the two data sets differ in the sign of the first one, which is clipped, so each run
-    releases T Gaussians whose means are one sensitivity apart. The adversary knows the directions, sees all iterates
-    and makes the optimal test. The true-positive rate minus e^epsilon times the false-positive rate must match the
-    exact delta(epsilon) within 4.5 standard errors, at epsilon = 0.5 and 2 (seed 36, 40,000 runs on each data set, 4
-    steps; 160,000 runs if `full`).
-    """
-    rng, runs, steps, n, clip = np.random.default_rng(36), 160_000 if full else 40_000, 4, 3, 1.0
-    gdp = lemma_gdp(8.0, 1e-3)
-    sensitivity = 2 * clip / n
-    sigma = math.sqrt(steps) * sensitivity / gdp
-    statistic = []
-    for sign in (1, -1):
-        z = rng.standard_normal((runs, steps, d if algorithm == 1 else 1)) * sigma
-        u = on_sphere(rng.standard_normal((runs, steps, d)))
-        slopes = 1e6 * np.array([sign, 0.4, -1.0])[:, None] * np.eye(n, d)[0]
-        difference = np.einsum("kd,rtd->rtk", slopes, u)
-        if algorithm == 1:
-            lengths = np.abs(difference) * math.sqrt(d)
-            factor = np.minimum(1, clip / np.where(lengths > 0, lengths, 1))
-            released = (difference * factor).mean(axis=2)[..., None] * u + z
-            known = (difference * factor)[..., 1:].sum(axis=2)[..., None] / n * u
-            direction = np.sign(u[..., :1]) * u / math.sqrt(d)
-            seen = np.sum((released - known) * direction, axis=2)
-        else:
-            clipped = np.clip(difference, -clip, clip)
-            released = clipped.mean(axis=2) + z[..., 0]
-            seen = (released - clipped[..., 1:].sum(axis=2) / n) * np.sign(u[..., 0])
-        statistic.append(np.sum(seen, axis=1))
-    worst = 0.0
-    numbers: dict[str, float | str] = {}
-    for epsilon in (0.5, 2.0):
-        cut = sigma**2 * epsilon / sensitivity
-        tpr, fpr = (float(np.mean(s > cut)) for s in statistic)
-        error = math.sqrt((tpr * (1 - tpr) + math.exp(2 * epsilon) * fpr * (1 - fpr)) / runs)
-        gap = tpr - math.exp(epsilon) * fpr - hockey_stick(epsilon, gdp)
-        worst = max(worst, abs(gap) / error)
-        numbers[f"TPR - e^eps FPR at eps = {epsilon:g}"] = tpr - math.exp(epsilon) * fpr
-        numbers[f"exact delta at eps = {epsilon:g}"] = hockey_stick(epsilon, gdp)
-    numbers["largest z-score"] = worst
-    return Finding(worst < 4.5, numbers=numbers)
-
-
-@check("algo1-audit")
-def _(full: bool) -> Finding:
-    return _audit(1, 6, full)
-
-
-@check("algo2-audit")
-def _(full: bool) -> Finding:
-    return _audit(2, 6, full)

@@ -7,7 +7,6 @@ import numpy as np
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import step_of
-from paper_checks import formulas as f
 from paper_checks.checks.divergence import largest_gdp, least_epsilon, lemma_gdp
 from paper_checks.checks.instances import DIMENSIONS, Array, spectrum
 from paper_checks.registry import Finding, check
@@ -55,20 +54,6 @@ def _(full: bool) -> Finding:
 
     errors = [float(np.max(np.abs(difference(kind) - exact))) for kind in (np.float64, np.float32)]
     return Finding(errors[0] < 1e-5, numbers={"float64 error": errors[0], "float32 error": errors[1]})
-
-
-@check("toy-theory-grid")
-def _(full: bool) -> Finding:
-    inside = {}
-    for mode in "abc":
-        for d in DIMENSIONS:
-            point = {**f.SYNTHETIC, "d": d, "r": float(np.sum(spectrum(mode, d)))}
-            steps, alpha = (f.value(x, point) for x in (f.STATEMENTS["thm3"].T, f.STATEMENTS["thm3"].alpha))
-            inside[mode, d] = 10 <= steps <= 5120 and 1e-5 <= alpha <= 1
-    largest = f.value(f.STATEMENTS["thm3"].T, {**f.SYNTHETIC, "r": 2000.0})
-    numbers = {"cells inside the grid, of 21": float(sum(inside.values())), "largest T": largest}
-    low_rank = all(inside["c", d] for d in DIMENSIONS)
-    return Finding(low_rank and not any(inside["a", d] for d in DIMENSIONS[2:]), numbers=numbers)
 
 
 @check("search-privacy")

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from dpzero_theory import sphere
-from paper_checks.checks.instances import Instance, circle, on_sphere, random_instance
+from paper_checks.checks.instances import Instance, circle, random_instance
 from paper_checks.registry import Finding, agree, check
 
 
@@ -87,21 +87,3 @@ def _(full: bool) -> Finding:
     return Finding(
         difference > 1e-12, numbers={"largest difference": difference, "numbers clipped": f"{n} instead of {n * d}"}
     )
-
-
-@check("clip-without-smoothness")
-def _(full: bool) -> Finding:
-    rng, size, worst, ratio = np.random.default_rng(94), 200_000 if full else 50_000, -math.inf, 0.0
-    for d in (2, 10, 50):
-        u = on_sphere(rng.standard_normal((size, d)))
-        a, b = rng.standard_normal((3, d)), rng.standard_normal(3)
-        a /= np.sum(np.linalg.norm(a, axis=1))
-        for lam in (0.01, 1.0, 10.0):
-            plus, minus = (np.abs(sign * lam * u @ a.T - b).sum(axis=1) for sign in (1, -1))
-            difference = np.abs(plus - minus) / (2 * lam)
-            for c in (1.0, 2.0, 3.0, 4.0, 5.0):
-                bound = min(1.0, 2 * math.sqrt(2 * math.pi) * math.exp(-c * c / 8))
-                chance = float(np.mean(difference >= c))
-                worst = max(worst, (chance - bound) / math.sqrt(max(bound * (1 - bound), 1e-6) / size))
-                ratio = max(ratio, chance / bound)
-    return Finding(worst < 5, numbers={"largest tail/bound": ratio})

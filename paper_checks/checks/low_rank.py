@@ -9,7 +9,7 @@ import sympy as sp
 
 from dpzero_theory import sphere
 from paper_checks import formulas as f
-from paper_checks.checks.instances import Instance, circle, on_sphere, random_instance
+from paper_checks.checks.instances import Instance, on_sphere, random_instance
 from paper_checks.registry import Finding, agree, check
 
 
@@ -23,25 +23,6 @@ def _(full: bool) -> Finding:
     return Finding(
         smooth_samples, repaired=bool(average <= 1 + 1e-12), numbers={"second difference of f_1 at 0": second}
     )
-
-
-@check("asp-trace")
-def _(full: bool) -> Finding:
-    rng, worst, gain = np.random.default_rng(81), -math.inf, []
-    u = circle(128)
-    for _ in range(12):
-        problem, x = random_instance(rng, 4, 2, wave=True), rng.standard_normal(2)
-        h, g = problem.curvature, problem.gradient(x)
-        ell = 3 * float(np.linalg.norm(h, 2))
-        r, g2, alpha = float(np.trace(h)) / ell, float(g @ g), 1 / (4 * ell)
-        gain.append(float(np.trace(h)) / float(np.linalg.norm(h, 2)) / r)
-        for lam in (0.01, 0.4):
-            move = problem.differences(x, u, lam).mean(axis=-1)[:, None] * u
-            left = float(problem.loss(x - alpha * move).mean())
-            right = float(problem.loss(x)) - alpha / 2 * (1 - 2 * (r + 2) * ell * alpha) * g2
-            right += ell**2 * alpha * lam**2 * 4 * (2 + 2 * r * ell * alpha) / 8
-            worst = max(worst, left - right)
-    return Finding(min(gain) > 2.99 and worst <= 1e-12, numbers={"r by |H| over r by ell": min(gain)})
 
 
 @check("low-rank-hessian")

@@ -7,7 +7,6 @@ import numpy as np
 import sympy as sp
 
 from paper_checks import formulas as f
-from paper_checks.checks.instances import random_instance
 from paper_checks.registry import Finding, check
 
 
@@ -117,26 +116,6 @@ def _(full: bool) -> Finding:
     return Finding(stated, repaired=all(q < 1 for q in ratios), numbers={"smallest ratio": min(ratios)})
 
 
-@check("cor3-min-entry")
-def _(full: bool) -> Finding:
-    rng, smaller, cells, first_least, second_most = np.random.default_rng(96), 0, 0, math.inf, 0.0
-    s = f.STATEMENTS["cor3"]
-    for _ in range(800):
-        d = float(10 ** rng.uniform(0, 5))
-        point = {**f.SYNTHETIC, "d": d, "r": float(d ** rng.uniform(0, 1)), "n": float(10 ** rng.uniform(0, 7))}
-        point["mu"], point["eps"] = float(10 ** rng.uniform(-4, 0)), float(10 ** rng.uniform(-2, 1))
-        if f.value(s.log_argument, point) > 1:
-            first, second = (f.value(x, point) * 2 * d for x in s.lam)
-            cells, smaller = cells + 1, smaller + (first < second)
-            first_least, second_most = min(first_least, first), max(second_most, second * math.sqrt(d))
-    numbers = {
-        "settings": float(cells),
-        "least first entry (L)": first_least,
-        "largest second, times sqrt(d)": second_most,
-    }
-    return Finding(cells > 100 and smaller == 0 and first_least > 11 and second_most <= 4, numbers=numbers)
-
-
 @check("pl-trivial")
 def _(full: bool) -> Finding:
     excess = []
@@ -145,34 +124,6 @@ def _(full: bool) -> Finding:
         bound = f.STATEMENTS[id].bound.subs(f.K, scale**2)
         excess.append(sp.simplify(bound - (f.gap + 2 * f.L**2 / f.ell)))
     return Finding(all(e == 0 for e in excess))
-
-
-@check("pl-tilde-redefined")
-def _(full: bool) -> Finding:
-    s, t = f.STATEMENTS["cor3"], f.STATEMENTS["thm3"]
-    squares = (2 * s.C) ** 2, (t.C / 4) ** 2
-    ratio = f.value(squares[0] / squares[1], f.SYNTHETIC)
-    logarithms = f.value(sp.log(s.tail_argument) / sp.log(t.tail_argument), f.SYNTHETIC)
-    clips = f.value(s.C / t.C, f.SYNTHETIC)
-    numbers = {"ratio of the squares": ratio, "ratio of C": clips}
-    return Finding(abs(ratio / (64 * logarithms) - 1) < 1e-9 and abs(clips - 1) < 0.1, numbers=numbers)
-
-
-@check("pl-quadratic-growth")
-def _(full: bool) -> Finding:
-    rng, ratios, radius, n, d = np.random.default_rng(97), [], 3.0, 2, 4
-    for _ in range(5):
-        problem = random_instance(rng, n, d, wave=False)
-        x = rng.standard_normal((40_000, d))
-        x *= radius * rng.uniform(size=(40_000, 1)) ** (1 / d) / np.linalg.norm(x, axis=1, keepdims=True)
-        gaps = problem.loss(x) - problem.minimum()
-        measured = float(np.min(np.sum(problem.gradient(x) ** 2, axis=1) / (2 * gaps)))
-        h = np.hypot(1, radius * np.linalg.norm(problem.a, axis=1) + np.abs(problem.b))
-        smallest = float(np.linalg.eigvalsh(problem.a @ problem.a.T)[0])
-        ratios.append(measured / (smallest * float(np.min(problem.c * (h + 1) / h**2)) / (2 * n)))
-    return Finding(
-        min(ratios) >= 1 and max(ratios) < 10, numbers={"measured/lower bound": min(ratios), "most": max(ratios)}
-    )
 
 
 @check("remark-pl")

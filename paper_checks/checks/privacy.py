@@ -13,8 +13,6 @@ from paper_checks import formulas as f
 from paper_checks.checks.divergence import (
     DELTAS,
     hockey_stick,
-    largest_gdp,
-    least_epsilon,
     lemma_gdp,
     lemma_limit,
     region,
@@ -72,20 +70,6 @@ def _(full: bool) -> Finding:
         agree("gaussian.delta_from_gdp", gaussian.delta_from_gdp(epsilon, lemma_gdp(epsilon, delta)), exact, 1e-9)
     numbers: dict[str, float | str] = {f"valid up to epsilon, delta = {k:g}": v for k, v in limits.items()}
     return Finding(everywhere <= 1, repaired=below <= 1 + 1e-6, numbers=numbers)
-
-
-@check("composition-slack")
-def _(full: bool) -> Finding:
-    numbers: dict[str, float | str] = {}
-    ratios = []
-    for epsilon, delta in ((2, 1e-6), (2, 1e-5), (6, 1e-5)):
-        given = least_epsilon(lemma_gdp(epsilon, delta), delta)
-        needed = largest_gdp(epsilon, delta)
-        agree("gaussian.gdp_from_epsilon", gaussian.gdp_from_epsilon(epsilon, delta), needed, 1e-9)
-        ratios.append(needed / lemma_gdp(epsilon, delta))
-        numbers[f"({epsilon}, {delta:g}): noise over what is needed"] = ratios[-1]
-        numbers[f"({epsilon}, {delta:g}): epsilon really given"] = given
-    return Finding(min(ratios) > 2.2 and max(ratios) < 2.5, numbers=numbers)
 
 
 _LOSSES = 100_000

@@ -74,22 +74,20 @@ def _(full: bool) -> Finding:
 
 @check("sphere-ii-moments")
 def _(full: bool) -> Finding:
-    holds = True
-    for d in _DIMENSIONS:
-        a = _vector(d)
-        mean = sum(x * moment(_counts((i,), d), d) for i, x in enumerate(a))
-        holds &= mean == 0 and _projected(a, ()) == sum(x * x for x in a)
-    return Finding(holds)
+    vectors = [_vector(d) for d in _DIMENSIONS]
+    means = [sum(x * moment(_counts((i,), len(a)), len(a)) for i, x in enumerate(a)) for a in vectors]
+    return Finding(not any(means) and all(_projected(a, ()) == sum(x * x for x in a) for a in vectors))
 
 
 @check("sphere-iii-mean")
 def _(full: bool) -> Finding:
-    holds = True
-    for d in _DIMENSIONS:
-        a = _vector(d)
-        for i in range(d):
-            holds &= sum(a[j] * moment(_counts((i, j), d), d) for j in range(d)) == a[i]
-    return Finding(holds)
+    return Finding(
+        all(
+            sum(x * moment(_counts((i, j), d), d) for j, x in enumerate(_vector(d))) == _vector(d)[i]
+            for d in _DIMENSIONS
+            for i in range(d)
+        )
+    )
 
 
 @check("sphere-iii-norm")

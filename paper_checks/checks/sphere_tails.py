@@ -6,10 +6,9 @@ import math
 import mpmath
 import numpy as np
 import sympy as sp
-from scipy import stats
 
 from dpzero_theory import sphere
-from paper_checks.checks.sphere import exact_tail, moment
+from paper_checks.checks.sphere import exact_tail
 from paper_checks.registry import Finding, agree, check
 
 _PAPER_TAIL = 2 * math.sqrt(2 * math.pi)
@@ -19,6 +18,7 @@ def _tail_grid() -> list[tuple[float, int]]:
     return [(c, d) for d in (2, 3, 5, 10, 100, 2000) for c in np.linspace(0, min(math.sqrt(d), 30), 121)]
 
 
+@check("main-text-tail")
 @check("sphere-ii-tail")
 def _(full: bool) -> Finding:
     worst = max(exact_tail(c, d) / (_PAPER_TAIL * math.exp(-c * c / 8)) for c, d in _tail_grid())
@@ -26,21 +26,6 @@ def _(full: bool) -> Finding:
         agree("sphere.paper_tail", sphere.paper_tail(c, norm), _PAPER_TAIL * math.exp(-((c / norm) ** 2) / 8))
         agree("sphere.sphere_tail", sphere.sphere_tail(c, norm, 60), exact_tail(c / norm, 60), 1e-8)
     return Finding(worst <= 1, numbers={"largest exact/bound": worst})
-
-
-@check("sphere-tail-constant")
-def _(full: bool) -> Finding:
-    ratio = max(exact_tail(c, d) / (2 * math.exp(-c * c / 2)) for c, d in _tail_grid())
-    smaller = max(exact_tail(c, 10**6) / (2 * math.exp(-c * c / 1.9)) for c in np.linspace(0, 14, 60))
-    gaussian_moments = all(
-        moment((2 * k,), d) <= math.prod(range(1, 2 * k, 2)) for d in range(1, 40) for k in range(1, 30)
-    )
-    for c, norm in ((0.4, 1.0), (1.3, 0.7), (9.0, 2.5)):
-        agree("sphere.subgaussian_tail", sphere.subgaussian_tail(c, norm), 2 * math.exp(-((c / norm) ** 2) / 2))
-    return Finding(
-        ratio <= 1 and gaussian_moments and smaller > 1,
-        numbers={"largest exact/(2 exp(-C^2/2))": ratio, "with 1.9 for 2": smaller},
-    )
 
 
 @check("sphere-arccos")
@@ -75,14 +60,3 @@ def _(full: bool) -> Finding:
     agree("sphere.sphere_tail", math.log(sphere.sphere_tail(math.sqrt(200) / 2, 1.0, 200)), logs[2])
     beyond = max(float(sphere.sphere_tail(math.sqrt(d) * (1 + 1e-9), 1.0, d)) for d in (2, 50, 400))
     return Finding(min(slopes) > 0.1 and beyond == 0, numbers={"-slope of log P in d": min(slopes)})
-
-
-@check("main-text-tail")
-def _(full: bool) -> Finding:
-    worst = 0.0
-    for d in (2, 10, 1000):
-        for norm in (0.2, 0.7, 1.0):
-            for c in np.linspace(0, min(math.sqrt(d), 12), 60):
-                exact = float(stats.beta.sf(min((c / norm) ** 2 / d, 1.0), 0.5, (d - 1) / 2))
-                worst = max(worst, exact / (2 * math.sqrt(2 * math.pi) * math.exp(-(c**2) / 8)))
-    return Finding(worst <= 1, numbers={"largest exact/bound": worst})

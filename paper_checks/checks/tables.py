@@ -36,19 +36,13 @@ def _drop(printed_as: str, of: Callable[[str], Array], *pairs: tuple[str, str]) 
     return Finding(holds, numbers={f"largest drop, eps = {e}": v for e, v in drops.items()})
 
 
-@check("table-drop-first-order")
-def _(full: bool) -> Finding:
-    return _drop("largest drop, first order", _roberta, ("AdamW", "DP-AdamW"), ("LoRA", "DP-LoRA"))
-
-
-@check("table-drop-dpzero")
-def _(full: bool) -> Finding:
-    return _drop("largest drop, DPZero", _roberta, ("MeZO", "DPZero"))
-
-
-@check("table-drop-opt")
-def _(full: bool) -> Finding:
-    return _drop("largest drop, OPT", _opt, ("MeZO", "DPZero"))
+_DROPS = {
+    "first-order": ("largest drop, first order", _roberta, ("AdamW", "DP-AdamW"), ("LoRA", "DP-LoRA")),
+    "dpzero": ("largest drop, DPZero", _roberta, ("MeZO", "DPZero")),
+    "opt": ("largest drop, OPT", _opt, ("MeZO", "DPZero")),
+}
+for _name, (_printed, _of, *_of_methods) in _DROPS.items():
+    check(f"table-drop-{_name}")(lambda full, how=(_printed, _of, *_of_methods): _drop(*how))  # type: ignore[misc]
 
 
 @check("table-drop-dpzero-any-eps")

@@ -8,7 +8,6 @@ a statement: a theorem, "thm1" to "thm3", or a corollary, "cor1" to "cor3".
 import math
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import sympy as sp
 
 from paper_checks import formulas as f
@@ -50,32 +49,6 @@ def _steps(id: str) -> Finding:
         proof = 2 / f.mu * sp.log(statement.log_argument)
     holds = f.same(product, proof)
     return Finding(holds, numbers={"T at the synthetic setting": f.value(statement.T, f.SYNTHETIC)})
-
-
-def _integer_steps(id: str) -> Finding:
-    """Check the bound of the statement `id` at an integer number of steps: T is a real number in the theorem, and at
-    the better of the two neighbouring integers (at least 1) the bound can be larger than displayed, by 1% to 7%.
-
-    n is varied so that T runs from 1 to 50 in steps of 1/40. The gap F(x_0) - F* is such that the terms in T and 1/T
-    are about equal, which is the worst case.
-    """
-    statement, worst = f.STATEMENTS[id], 0.0
-    free = f.unsubstituted(id).subs({f.lam: statement.lam[-1], f.C0: statement.C / sp.sqrt(2)})
-    free = free.subs(f.C, statement.C).subs(f.alpha, statement.alpha)
-    symbols = sorted((free.free_symbols | statement.bound.free_symbols) - {f.T}, key=str)
-    function, bound = sp.lambdify([*symbols, f.T], free), sp.lambdify(symbols, statement.bound)
-    real = sp.lambdify(symbols, statement.T)
-    square = statement.C**2 / 16 if id == "thm3" else f.L**2
-    for share in (0.15, 0.5, 1.0):
-        point = f.paper_points(1)[0]
-        point["gap"] = share * f.value(square, point) / point["ell"]
-        numbers = {**point, "K": math.log(math.e + point["eps"] / point["delta"])}
-        for target in np.arange(1.0, 50, 1 / 40):
-            scale = target / real(*(numbers[str(s)] for s in symbols))
-            moved = [numbers[str(s)] * (scale if s is f.n else 1) for s in symbols]
-            steps = {max(1, math.floor(target)), math.ceil(target)}
-            worst = max(worst, min(float(function(*moved, t)) for t in steps) / float(bound(*moved)))
-    return Finding(1.01 < worst <= 1.07, numbers={"largest growth of the bound": worst})
 
 
 def _smoothing(id: str) -> Finding:
@@ -208,5 +181,3 @@ _PARTS: Mapping[str, Callable[[str], Finding]] = {
 for _id in f.STATEMENTS:
     for _part, _function in _PARTS.items():
         check(f"{_id}-{_part}")(lambda full, _id=_id, _function=_function: _function(_id))  # type: ignore[misc]
-for _id in ("thm1", "thm2", "thm3"):
-    check(f"{_id}-integer-steps")(lambda full, _id=_id: _integer_steps(_id))  # type: ignore[misc]
