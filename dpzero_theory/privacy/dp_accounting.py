@@ -25,10 +25,10 @@ from dp_accounting.privacy_accountant import PrivacyAccountant
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.mechanism import Laplace
+from dpzero_theory.privacy.mechanism import DiscreteGaussian, Laplace
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
-from dpzero_theory.privacy.stated import concentrated, gaussian_mixture, randomised_response
+from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture, randomised_response
 from dpzero_theory.privacy.step import Step, step_of
 
 RELATIONS = {
@@ -54,11 +54,13 @@ class UnsupportedEvent(ValueError):
 def history_from_event(event: object, relation: str) -> list[Step]:
     """The history that a `dp_accounting.DpEvent` describes.
 
-    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, RandomizedResponseDpEvent,
-    MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, PoissonSampledDpEvent of a Gaussian or Laplace event,
-    SampledWithoutReplacementDpEvent of a Gaussian event, TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent,
-    ComposedDpEvent and NoOpDpEvent around them. A Laplace event stands for the release of one number. A noise
-    multiplier is taken as the noise over the per-record clip, for every relation.
+    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with
+    a whole sensitivity), RandomizedResponseDpEvent, MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent,
+    EpsilonDeltaDpEvent, ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (both as any epsilon-private mechanism),
+    PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a GaussianDpEvent,
+    TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace
+    event stands for the release of one number. A noise multiplier is taken as the noise over the per-record clip, for
+    every relation.
 
     Args:
         event: the event; it is recognised by the names of its class and fields.
@@ -108,6 +110,10 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
                 yield step_of(noise, count, sampling=drawn, relation=relation) if noise else None
         case "ZCDpEvent":
             yield concentrated(event.rho, event.xi, steps=count, relation=relation)
+        case "EpsilonDeltaDpEvent" | "ExponentialMechanismDpEvent" | "PermuteAndFlipDpEvent":
+            e, d = event.epsilon, getattr(event, "delta", 0.0)
+            if e or d:  # else nothing is shown
+                yield approximate(e, d, steps=count, relation=relation) if d != 1 and e != math.inf else None
         case "MixtureOfGaussiansDpEvent":
             if relation.replaces:
                 raise UnsupportedEvent(event, f"{kind} with replace-one")
@@ -131,6 +137,10 @@ _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
         lambda event: f"{Laplace.family}:{event.sensitivity}",
         lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
     ),
+    "DiscreteGaussianDpEvent": (
+        lambda event: f"{DiscreteGaussian.family}:{event.sensitivity:.17g}",
+        lambda event: event.sigma / event.sensitivity,
+    ),
 }
 """For each noise event of dp-accounting, two functions of the event. The first gives this package's name of the noise
 law, and the second its noise multiplier, which is 0 if there is no noise."""
@@ -144,7 +154,12 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Call
     noise = multiplier(noisy)
     if noise == 0:
         return None
-    return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=mechanism(noisy))
+    # An event whose dimension is None says nothing about it, so that the largest is taken.
+    numbers = getattr(noisy, "dimension", 1) or DiscreteGaussian.coordinates
+    if kind == "DiscreteGaussianDpEvent" and noisy.sensitivity % 1:
+        raise UnsupportedEvent(whole, f"{kind} with a sensitivity of {noisy.sensitivity!r}, which is not whole")
+    law = mechanism(noisy)
+    return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=law, coordinates=numbers)
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]

@@ -1,6 +1,7 @@
 """Tests of histories made from dp-accounting's events, and of what they cost there and here."""
 
 import math
+from dataclasses import dataclass
 
 import dp_accounting as dp
 import pytest
@@ -98,3 +99,56 @@ def test_the_relation_is_the_callers_and_the_noise_is_over_the_clip(relation):
     for noise in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="noise_multiplier"):
             history_from_event(G(noise), relation)
+
+
+@dataclass
+class DiscreteGaussianDpEvent:
+    """Events of this name and the three below are on dp-accounting's main branch, and in no release yet."""
+
+    sigma: float
+    sensitivity: float = 1.0
+    dimension: int | None = None
+
+
+@dataclass
+class EpsilonDeltaDpEvent:
+    epsilon: float
+    delta: float
+
+
+@dataclass
+class ExponentialMechanismDpEvent:
+    epsilon: float
+
+
+@dataclass
+class PermuteAndFlipDpEvent:
+    epsilon: float
+
+
+UPSTREAM = {
+    "discrete": (DiscreteGaussianDpEvent(10.0, 5.0, 1), 11.4800, 1e-4),
+    "discrete, of unknown dimension": (DiscreteGaussianDpEvent(10.0, 5.0), 11.4800, 0.02),
+    "stated": (EpsilonDeltaDpEvent(0.1, 1e-8), 1.598443, 1e-5),
+    "exponential": (ExponentialMechanismDpEvent(0.1), 1.597980, 1e-5),
+    "permute and flip": (PermuteAndFlipDpEvent(0.1), 1.592229, 5e-3),
+}
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_events_that_are_not_released_yet(name):
+    """Beside what the accountant of privacy loss distributions says at commit 1e2abd4 of its main branch. It has no
+    discrete Gaussian (here: a Gaussian event), and takes permute and flip as Laplace noise."""
+    event, theirs, above = UPSTREAM[name]
+    (steps,) = history_from_event(dp.SelfComposedDpEvent(event, 20), "add-remove")
+    assert steps.steps == 20
+    assert theirs <= epsilon_of_history([steps], 1e-5).upper <= theirs * (1 + above)
+
+
+def test_what_such_an_event_says_nothing_or_everything_about():
+    assert history_from_event(EpsilonDeltaDpEvent(0.0, 0.0), "add-remove") == []
+    for event in (EpsilonDeltaDpEvent(0.0, 1.0), PermuteAndFlipDpEvent(math.inf), DiscreteGaussianDpEvent(0.0)):
+        with pytest.raises(ValueError, match=r"^event must protect its records; got "):
+            history_from_event(event, "add-remove")
+    with pytest.raises(UnsupportedEvent, match=r"got DiscreteGaussianDpEvent with a sensitivity of 1\.5"):
+        history_from_event(DiscreteGaussianDpEvent(10.0, 1.5), "add-remove")
