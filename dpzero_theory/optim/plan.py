@@ -14,7 +14,7 @@ from dpzero_theory.optim.step.update import MOST_STEPS, UPDATES, StepSize, Updat
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.ledger import STOPPING, claimed
+from dpzero_theory.privacy.ledger import STOPPING, counted
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
@@ -360,7 +360,8 @@ class Plan:
 
         Its upper end is the one to state. It is that of the whole plan unless `stopping` says otherwise.
         """
-        return claimed(self.release, spent, self.steps, delta, self.stopping)
+        count = counted(spent, self.steps, delta, self.stopping)
+        return epsilon_of_history(replace(self.release, steps=count) if count else [], delta)
 
     def to_json(self) -> str:
         """Return the plan as a text from which `from_json` makes it again."""

@@ -31,8 +31,7 @@ from typing import Any, Self
 from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
-from dpzero_theory.privacy.accountant import epsilon_beside, epsilon_of_history
-from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.accountant import epsilon_beside
 from dpzero_theory.privacy.step import Step, step_of
 
 STOPPING = {
@@ -125,15 +124,6 @@ def counted(spent: int, steps: int, delta: float, stopping: str = "any") -> int:
     choice("stopping", stopping, STOPPING)
     # At delta = 0 no loss ever exceeds the epsilon of the releases made, wherever the run stops.
     return spent if stopping == "fixed" or not spent or delta == 0 else steps
-
-
-def claimed(step: Step, spent: int, steps: int, delta: float, stopping: str = "any") -> Bracket:
-    """Return a bracket of the epsilon at `delta` that a run may claim; `upper` is the number to state.
-
-    step: one of its releases. The other arguments are those of `counted`.
-    """
-    count = counted(spent, steps, delta, stopping)
-    return epsilon_of_history(step * count if count else [], delta)
 
 
 class Ledger(AbstractContextManager["Ledger"]):
@@ -326,17 +316,6 @@ class Ledger(AbstractContextManager["Ledger"]):
     def releases_left(self) -> int:
         """How many releases of the plan may still be made."""
         return self.account.steps - self._spent
-
-    def epsilon(self, stopping: str = "any") -> float:
-        """Return a certified upper bound on epsilon, at target_delta, of what was spent.
-
-        stopping: "any" if the releases may end because of what they show; then it is that of the whole plan once a
-            release is spent. "fixed" if their number does not depend on that (`counted`).
-        """
-        account, delta = self.account, self.account.target_delta
-        planned = epsilon_beside(replace(self.step, steps=account.steps), delta, account.target_epsilon)
-        # A part of the plan shows no more than the whole one.
-        return min(claimed(self.step, self._spent, account.steps, delta, stopping).upper, planned)
 
     def close(self) -> None:
         """Wait until everything is on disk, and give up the lock. A second call does nothing."""

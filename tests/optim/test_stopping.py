@@ -11,7 +11,6 @@ from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import Ledger
 from tests.optim.small import BUDGET, STEP, plan, private
 
 DELTA = BUDGET["target_delta"]
@@ -45,14 +44,11 @@ def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]
     assert main([str(folder), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     findings = {line["name"]: line["value"] for line in told["findings"]}
-    with Ledger.open(folder / "run.sqlite") as ledger:
-        spent = ledger.epsilon()
     assert statement.certificate is not None
     return {
         "statement": statement.costs[0].paid.upper,
         "verify": findings["epsilon spent"],
         "json": told["epsilon"][0]["paid"]["upper"],
-        "ledger": spent,
         "runs": epsilon_of_runs([folder], DELTA, planned=True),
         "certificate": statement.certificate["statement"]["epsilon"],
     }
