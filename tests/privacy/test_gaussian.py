@@ -11,7 +11,6 @@ from dp_accounting.pld import privacy_loss_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
-from scipy import integrate
 
 from dpzero_theory.privacy.gaussian import (
     _log_delta,
@@ -146,19 +145,6 @@ def hockey_stick(epsilon, mean, std, steps):
 def test_composition_by_brute_force(epsilon, delta, steps, relation, clips):
     sigma = noise_std(float(gdp_from_epsilon(epsilon, delta)), steps, 1.3, 7, relation)
     assert hockey_stick(epsilon, clips * 1.3 / 7, sigma, steps) == pytest.approx(delta, rel=2e-4)
-
-
-def test_two_releases_by_direct_integration():
-    """Of (p(x) p(y) - e^epsilon q(x) q(y))_+, without any law of the privacy loss."""
-    epsilon, delta = 1.0, 1e-3
-    sigma = noise_std(float(gdp_from_epsilon(epsilon, delta)), 2, 1.0, 2, "replace-one")
-    at = lambda x, y: math.exp(-(x**2 + y**2) / (2 * sigma**2)) / (2 * math.pi * sigma**2)  # noqa: E731
-    boundary = lambda x: epsilon * sigma**2 + 1 - x  # noqa: E731
-    value, _ = integrate.dblquad(
-        lambda y, x: at(x - 1, y - 1) - math.exp(epsilon) * at(x, y),
-        *(1 - 10 * sigma, 1 + 10 * sigma, boundary, lambda x: boundary(x) + 40 * sigma),
-    )
-    assert value == pytest.approx(delta, rel=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
