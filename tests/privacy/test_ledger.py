@@ -140,6 +140,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a payment lost": edited("DELETE FROM releases WHERE number = 2"),
     "a payment changed": edited("UPDATE releases SET paid = randomblob(16) WHERE number = 2"),
     "a record changed": edited("UPDATE releases SET sums = x'00' WHERE number = 1"),
+    "the last record changed": edited("UPDATE releases SET sums = x'00' WHERE number = 3"),
     "a record lost": edited("UPDATE releases SET sums = NULL, chain = NULL WHERE number = 1"),
     "records swapped": edited("UPDATE releases SET sums = (SELECT r.sums FROM releases r WHERE r.number = 0)"),
 }

@@ -37,6 +37,8 @@ def test_the_history_of_any_of_its_accountants_is_understood():
     expected = made(1.2, 100, 0.04, "replace-one"), made(2.0, 20, 0.04, "replace-one")
     for accountant in (RDPAccountant(), PRVAccountant(), CertifiedAccountant()):
         assert history_from_opacus(stepped(accountant).history, "replace-one") == expected
+    several = [(1.2, 0.04, 70), (2.0, 0.04, 20), (1.2, 0.04, 30)]
+    assert history_from_opacus(several, "replace-one") == expected
     for entry in ((0.0, 0.1, 5), (1.0, 0.0, 5), (1.0, 1.5, 5), (math.nan, 0.1, 5), (1.0, 0.1, 0)):
         with pytest.raises(ValueError, match="must be"):
             history_from_opacus([entry])

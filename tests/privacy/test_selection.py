@@ -10,6 +10,7 @@ from scipy.special import ndtr
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.selection import calibrate_selection, draw_runs, selection_epsilon
+from dpzero_theory.privacy.stated import approximate
 from dpzero_theory.privacy.step import step_of
 from tests.privacy.oracle import made
 
@@ -60,6 +61,14 @@ def test_the_exponent_is_not_one_less() -> None:
     assert 0.99 * 3 * e < cost <= 3 * e
     pure = selection_epsilon(made(1 / e, mechanism="laplace"), 1e-9, mean)
     assert cost <= pure <= 3 * e * (1 + 1e-3)
+
+
+def test_what_one_run_shows_for_certain_the_best_of_eight_shows_eight_times_as_often() -> None:
+    """An outcome that shows the record has a chance of 1e-4 in a run, and may have the highest score."""
+    shown = approximate(0.5, 1e-4, relation="add-remove")
+    assert selection_epsilon(shown, 9e-4, 8) > 1.5
+    with pytest.raises(ValueError, match=r"^delta must be above 0\.0001, what this history shows for certain"):
+        selection_epsilon(shown, 7e-4, 8)
 
 
 def test_calibrated_noise_meets_the_target_and_costs_less_than_composition() -> None:
