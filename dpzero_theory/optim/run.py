@@ -73,6 +73,7 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = weights
         self.weights.untrained.begin()
+        self.weights.guarded = False  # the start has looked at the losses
         self.sums = sums
         self._moves = Moves(self.plan, weights)
         self.private = header.private and noise.private
@@ -273,7 +274,7 @@ class Run:
         factor = self.plan.vector_factor(release, self.weights.squared_norm(release))
 
         def released(parameter: int, start: int, count: int) -> Sums:
-            integers = self.weights.directions.integers(release, parameter, start, count)
+            integers = self.weights.integers(release, parameter, start, count)
             return self.plan.noisy(total * integers, self._noise)
 
         self._position = None

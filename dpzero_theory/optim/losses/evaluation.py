@@ -6,6 +6,7 @@ record, whose losses are left out, and a batch of another shape is refused.
 """
 
 import math
+from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -104,11 +105,16 @@ class Evaluation:
             )
         return Batch(content, count, self.shape.rows)
 
-    def losses(self, module: nn.Module, batch: Batch) -> Tensor:
+    def losses(self, module: nn.Module, copies: int = 1, *, batch: Batch) -> Tensor:
         """Return the losses of the records of a batch: float64, of shape (meant,), on their device.
+
+        With several `copies` the batch is repeated so often, and the result has the losses of one copy after the other;
+        no record may then fill the batch up.
 
         Raises ValueError where the loss function does not return one number for each record.
         """
+        if copies > 1:
+            return per_record(self._losses(module, repeated(batch, copies)), copies * batch.rows)
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
 
     def differentiable(self, module: nn.Module, batch: Batch) -> bool:
@@ -116,6 +122,20 @@ class Evaluation:
         with torch.enable_grad():
             losses = self._losses(module, batch.content)
         return isinstance(losses, Tensor) and losses.requires_grad
+
+
+def repeated(batch: Batch, copies: int) -> Any:
+    """Return what `batch` holds, with its records repeated `copies` times: tensors along their first axis, where that
+    has as many entries as the batch has records. What is not a tensor stays as it is."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.ndim and len(value) == batch.rows:
+            return value.repeat(copies, *[1] * (value.ndim - 1))
+        if isinstance(value, UserDict):  # such as the batches of transformers' tokenizers
+            return type(value)({name: of(part) for name, part in value.items()})
+        return value
+
+    return _pytree.tree_map(of, batch.content)
 
 
 def per_record(losses: object, batch: int) -> Tensor:
@@ -201,6 +221,7 @@ class BatchSum:
                 differences = self._one_by_one(release, records)
             if index < len(parts):
                 slots[index] = rule.contributions(differences, plan.clip, weights.d, norm)
+        self._ranks.every(weights.untrained.require_unwritten)
         slots = self._ranks.add(slots)
         if rule.levels:
             total: Sums = slots.sum(axis=0)
@@ -224,8 +245,9 @@ class BatchSum:
         points = rule.at(range(release * count, (release + 1) * count), smoothing)
         moment = self._secret + release.to_bytes(8, "little") if self._secret else b""
         with in_step(release):
-            ask = partial(self._evaluation.losses, batch=self._evaluation.batch(records, moment))
-            return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once)), smoothing)
+            batch = self._evaluation.batch(records, moment)
+            ask = partial(self._evaluation.losses, batch=batch)
+            return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once, batch.rows)), smoothing)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
         """Return the differences of some records, shape (records, K); 0 for a record whose loss or reading raises."""

@@ -52,7 +52,7 @@ from dpzero_theory.optim.losses.records import Collate, Data, each, fetcher, len
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.optim.weights.passes import NONE
+from dpzero_theory.optim.weights.shifted import NONE
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
@@ -211,7 +211,7 @@ class _Look:
 
             def ask(module: nn.Module) -> Tensor:
                 with trace:
-                    return self.evaluation.losses(module, batch)
+                    return self.evaluation.losses(module, batch=batch)
 
             values: Array = on_host(self.weights.evaluated([self._points[which]], ask))[0]
         except Exception as error:
@@ -229,8 +229,9 @@ class _Look:
     def both(self, records: Indices, at_once: int = 1) -> Array:
         """Return the losses of records at both points, shape (2, records). Raises _RaisedError."""
         try:
-            ask = partial(self.evaluation.losses, batch=self.evaluation.batch(records))
-            return on_host(self.weights.evaluated(self._points, ask, at_once))
+            batch = self.evaluation.batch(records)
+            ask = partial(self.evaluation.losses, batch=batch)
+            return on_host(self.weights.evaluated(self._points, ask, at_once, batch.rows))
         except Exception as error:
             raise _RaisedError(error) from error
 
@@ -246,7 +247,7 @@ class _Look:
 
         def ask(module: nn.Module) -> Tensor:
             sloped.append(self.evaluation.differentiable(module, batch))
-            return self.evaluation.losses(module, batch)
+            return self.evaluation.losses(module, batch=batch)
 
         return bool(on_host(self.weights.evaluated([(0, 0.0)], ask))[0, 0] == value) and sloped[0]
 

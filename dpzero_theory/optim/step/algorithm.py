@@ -149,7 +149,7 @@ class Algorithm(ABC):
 
     def require(self, direction: object, directions_per_step: object) -> None:
         """Raise ValueError for a direction law, or a number of directions a step, that the algorithm cannot use."""
-        check.choice("direction", direction, DIRECTIONS)
+        DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
@@ -222,7 +222,8 @@ class _DPGD0th(Algorithm):
         return super().law(check.choice("noise", noise, ("gaussian",)))
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        check.choice("direction", direction, [name for name, law in DIRECTIONS.items() if law.fixed_norm])
+        if not DIRECTIONS[direction].fixed_norm:  # type: ignore[index]
+            raise ValueError(f"direction must have the norm sqrt(d) always for dpgd-0th; got {direction!r}")
         check.integer("directions_per_step", directions_per_step, at_most=1)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:

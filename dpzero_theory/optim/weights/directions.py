@@ -11,18 +11,24 @@ amount). Directions are public: they never depend on data, and the noise that pr
     gaussian    quantile number q, the 16-bit field i % 4 of         independent, 65,536 equally likely values: N(0, 1)
                 word i // 4, low bits first                          to 16 bits, see `sphere.quantiles`
     sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
+    low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    signs whose products are the entries; a vector has
+                sum over r of a_r[i] b_r[j]                          independent signs
+
+The signs of a low-rank direction are the coordinates that `rademacher` gives parameter 0, dealt out to the parameters
+in their order: a_1, ..., a_rho, then b_1, ..., b_rho. A parameter with two axes or more is a matrix of shape (first
+axis, product of the others), so that convolutions have a row for each channel that they put out.
 
 A coordinate is looked up in a table by bits of a word, and multiplied by the scale with one rounding. So not only the
-words but the floating-point directions have the same bits on every processor and device.
+words but the floating-point directions have the same bits on every processor and device. Sums over low-rank directions
+are matrix products, whose order of summation is the kernel's; `Directions.sum` therefore rounds the amounts so that
+every partial sum is exact.
 """
 
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
-from importlib import import_module
-from types import ModuleType
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,61 +37,20 @@ from torch import Tensor
 
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
+_CPU = torch.device("cpu")
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
 little of its memory."""
-_TOGETHER = 1 << 28
-"""One launch of a CUDA kernel adds to several tensors only if they have at most this many coordinates in all."""
-_CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
-Source = tuple[Tensor, int, int]
-"""A tensor of weights, the index of their parameter, and the first coordinate of the parameter that it holds."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
-
-
-@lru_cache(maxsize=1)
-def _triton() -> ModuleType | None:
-    try:
-        return import_module("dpzero_theory.optim.weights.philox_triton")
-    except ImportError:
-        return None
-
-
-def _kernels(device: torch.device) -> ModuleType | None:
-    """Return the module `philox_triton`, whose kernels make directions on this device, or None where they are made on
-    the CPU and copied: always for a CPU, and where the kernels do not run."""
-    return _that_run(device) if device.type == "cuda" else None
-
-
-@cache
-def _that_run(device: torch.device) -> ModuleType | None:
-    """Return the CUDA kernels if they make the same words on the device as the CPU does, else None after a warning.
-
-    Triton needs a C compiler besides the card, and not every machine with a card has one.
-    """
-    kernels, expected = _triton(), Directions(1, "gaussian").words(2, 3, 4, 100).view(np.int64)
-    why = "Triton is not installed"
-    if kernels is not None:
-        try:
-            found = kernels.words(1, 2, 3, 4, 100, 0, device).cpu().numpy()
-            if (found == expected).all():
-                return kernels
-            why = "its words are not those of the CPU"
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
-    warnings.warn(f"directions are made on the CPU and copied to {device}, which is slow: {why}", stacklevel=3)
-    return None
-
-
-def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return, for each of the 256 bytes, the values that its eight bits stand for, low bit first: shape (256, 8).
-
-    pair: the value that a bit 0 stands for, and the one that a bit 1 stands for.
-    """
-    return pair[np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")]
+_MANY = 64
+"""With more products than this in a sum of float32, it is formed in float64 and rounded once."""
+_LOW = 0xFFFFFFFF
+"""The low half of a 64-bit word."""
+_FACTORS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+"""The constants of Philox4x64: what words are multiplied by, and what is added to the key after each of ten rounds."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -93,22 +58,38 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _in_groups(sources: Iterable[Source]) -> Iterator[list[Source]]:
-    """Yield the sources in groups of at most `_TOGETHER` coordinates, or of one source."""
-    group: list[Source] = []
-    taken = 0
-    for source in sources:
-        taken += source[0].numel()
-        if group and taken > _TOGETHER:
-            yield group
-            group, taken = [], source[0].numel()
-        group.append(source)
-    if group:
-        yield group
+def chunk(device: torch.device) -> int:
+    """Return how many coordinates are made at a time on a device."""
+    return _CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK
+
+
+class Place(NamedTuple):
+    """Where the signs of a parameter are in a low-rank direction.
+
+    Attributes:
+        start: the first of them, among the signs of all parameters.
+        rows, columns: the shape of the matrix; of a vector, its size and 0.
+    """
+
+    start: int
+    rows: int
+    columns: int
+
+
+@lru_cache(maxsize=8)
+def places(shapes: tuple[tuple[int, ...], ...], rank: int) -> tuple[tuple[Place, ...], int]:
+    """Return the place of each of the parameters with these shapes in directions of this rank, and how many signs a
+    direction has in all."""
+    found, start = [], 0
+    for shape in shapes:
+        rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
+        found.append(Place(start, rows, columns))
+        start += rank * (rows + columns) if columns else rows
+    return tuple(found), start
 
 
 class Directions:
-    """Computes the random directions u_0, u_1, ... of one run, block by block.
+    """Computes the random directions u_0, u_1, ... of one run.
 
     In the methods, `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
     parameter's index, and coordinates are in row-major order. For a normalised law the methods give g instead of u = g
@@ -136,30 +117,27 @@ class Directions:
         self._grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
         self._integers = self._values / self._grid
         bits = (len(self._values) - 1).bit_length()
-        self._fields = _by_byte(self._values) if bits == 1 else self._values
-        self._per_word = 64 // bits
+        # of random signs a field is a byte, which stands for eight of them, low bit first
+        octets = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+        self._fields = self._values[octets] if bits == 1 else self._values
         self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
-        self._idle: list[np.random.Philox] = []
+        self._per_word = 64 // bits
+        self._generator = np.random.Philox(key=self._key)
         self._counter = np.zeros(4, np.uint64)
         counted = {"counter": self._counter, "key": self._key}
         self._state: Any = {"bit_generator": "Philox", "state": counted, **_NO_WORDS}
-        self._spare: list[NDArray[np.uint8]] = []  # memory to use again: fresh memory takes as long as filling it
+        self._tables: dict[tuple[float, torch.dtype, torch.device], Any] = {}
         self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
-        self._tables: dict[tuple[float, torch.dtype], NDArray[Any]] = {}
-        self._device_values: dict[torch.device, Tensor] = {}
-        self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
+        self._signs: tuple[tuple[int, ...], Tensor] | None = None
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
-        """Return the 64-bit random words (not the coordinates) start, ..., start + count - 1 of one parameter.
-
-        Args:
-            number: the direction's number.
-            parameter: the parameter's index.
-        """
-        generator = self._generator(number, parameter, start)
-        words: NDArray[np.uint64] = generator.random_raw(count)
-        self._idle.append(generator)
-        return words
+        """Return the random words start, ..., start + count - 1 of a direction and a parameter."""
+        self._counter[:] = start // 4, parameter, number, 0
+        self._generator.state = self._state
+        if start % 4:
+            self._generator.random_raw(start % 4, output=False)
+        found: NDArray[np.uint64] = self._generator.random_raw(count)
+        return found
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
         """Return the factor by which the methods' vectors g must be multiplied to be the direction u.
@@ -189,14 +167,14 @@ class Directions:
             return sum(sizes) * int(self._integers[0]) ** 2
         if self._squared_norm is None or self._squared_norm[:2] != (number, sizes):
             sums = [
-                values.square().to(torch.int64).sum()
+                self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64, device).square().sum()
                 for parameter, size in enumerate(sizes)
-                for _, values in self.blocks(number, parameter, 0, size, 1 / self._grid, torch.float64, device)
+                for start, count in blocks(size, chunk(device))
             ]
-            self._squared_norm = number, sizes, sum(torch.stack(sums).tolist())  # one transfer from a GPU
+            self._squared_norm = number, sizes, sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU
         return self._squared_norm[2]
 
-    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
+    def integers(self, number: int, parameter: int, start: int, count: int, shapes: Any = None) -> NDArray[np.int64]:
         """Return coordinates start, ..., start + count - 1 of v, a vector of integers along the direction u.
 
         v is g, which is u but for the sphere's factor (`factor`), in units of the largest number of which all values of
@@ -206,18 +184,22 @@ class Directions:
         Args:
             number: the direction's number.
             parameter: the parameter's index.
+            shapes: of all parameters; needed for a low-rank law, whose rank must be 1.
         """
-        found = np.empty(count, np.int64)
-        for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):
-            found[here] = values
-        return found
+        if self.law.rank:
+            place = places(shapes, 1)[0][parameter]
+            width = place.columns or 1
+            first, last = start // width, -(-(start + count) // width)
+            found = self.sum([(number, 1.0)], parameter, shapes, first, last, torch.float64, _CPU).view(-1)
+            return found[start - first * width :][:count].numpy().astype(np.int64)
+        return self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64).numpy().astype(np.int64)
 
     @property
     def largest(self) -> int:
         """The largest magnitude that a coordinate of `integers` can have."""
         return int(np.abs(self._integers).max())
 
-    def blocks(
+    def coordinates(
         self,
         number: int,
         parameter: int,
@@ -226,46 +208,19 @@ class Directions:
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the vector scale u[start : start + count] in pieces, each as a pair (its slice of the vector, values).
-
-        u is the part of direction `number` that belongs to the parameter with this index. Each coordinate is rounded
-        once to dtype, float32 or float64. The values of a piece, on `device`, are valid until the next one is asked
-        for.
+    ) -> Tensor:
+        """Return the vector scale u[start : start + count] for the part of direction `number` that belongs to the
+        parameter with this index; each coordinate is rounded once to dtype, float32 or float64. Not for low-rank laws.
         """
-        kernels = _kernels(device)
-        if kernels is not None:
-            table = self._table(scale, dtype, device)
-            for done in range(0, count, _GPU_CHUNK):
-                values = torch.empty(min(_GPU_CHUNK, count - done), dtype=dtype, device=device)
-                kernels.shift(values, self.key, number, parameter, table, start + done)
-                yield slice(done, done + values.numel()), values
-            return
-        for here, found in self._blocks_on_cpu(number, parameter, start, count, scale, dtype):
-            yield here, torch.from_numpy(found).to(device)
-
-    def _blocks_on_cpu(
-        self, number: int, parameter: int, start: int, count: int, scale: float, dtype: torch.dtype
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
-        products = self._products(scale, dtype)
-        skipped, done = start % self._per_word, 0
-        words = -(-min(count + skipped, _CPU_CHUNK) // self._per_word)
-        size = words * self._per_word * products.itemsize
-        memory = self._spare.pop() if self._spare else np.empty(0, np.uint8)
-        if memory.size < size:
-            memory = np.empty(size, np.uint8)
-        flat = memory[:size].view(products.dtype)
-        fields = flat.reshape(-1, *products.shape[1:])
-        generator = self._generator(number, parameter, start // self._per_word)
-        while done < count:
-            length = min(count - done, flat.size - skipped)
-            words = -(-(length + skipped) // self._per_word)
-            which: Any = generator.random_raw(words).view(self._field)
-            products.take(which, axis=0, out=fields[: which.size], mode="clip")
-            yield slice(done, done + length), flat[skipped : skipped + length]
-            done, skipped = done + length, 0
-        self._idle.append(generator)
-        self._spare.append(memory)
+        table, skipped = self._table(scale, dtype, device), start % self._per_word
+        first, needed = start // self._per_word, -(-(count + skipped) // self._per_word)
+        if device.type == "cpu":
+            which: Any = self.words(number, parameter, first, needed).view(self._field)
+            found: NDArray[Any] = table.take(which, axis=0, mode="clip").reshape(-1)
+            return torch.from_numpy(found[skipped : skipped + count])
+        of = torch.arange(first // 4, -(-(first + needed) // 4), device=device)
+        words = self._philox(of, parameter, number).view(-1)[first % 4 :][:needed]
+        return self._looked_up(table, words)[skipped : skipped + count]
 
     def rows(
         self,
@@ -278,174 +233,186 @@ class Directions:
     ) -> Tensor:
         """Return the coordinates scale u of some rows of a parameter of shape (..., width), as a tensor (m, width).
 
-        The bits are those that `blocks` gives.
+        The bits are those that `coordinates` gives.
 
         Args:
             number: the direction's number.
             parameter: the parameter's index.
-            rows: the numbers of the rows, integers of shape (m,), ascending for speed; the result is on their device.
+            rows: the numbers of the rows, integers of shape (m,); the result is on their device.
             dtype: of the result, float32 or float64.
         """
-        kernels = _kernels(rows.device)
-        if kernels is not None:
-            out = torch.empty((len(rows), width), dtype=dtype, device=rows.device)
-            kernels.shift(out, self.key, number, parameter, self._table(scale, dtype, rows.device), 0, rows=rows)
-            return out
-        products = self._products(scale, dtype)
-        per_block, block = 4 * self._per_word, 0
-        blocks = -(-width // per_block) + (width % per_block > 0)
-        words = np.empty((len(rows), 4 * blocks), np.uint64)
-        starts = rows.cpu().numpy() * width
-        generator = self._generator(number, parameter, 0)
-        for row, start in enumerate(starts):
-            generator.advance(int(start // per_block) - block)
-            words[row] = generator.random_raw(4 * blocks)
-            block = int(start // per_block) + blocks
-        self._idle.append(generator)
-        values = np.take(products, words.view(self._field), axis=0, mode="clip").reshape(len(starts), -1)
-        skipped = starts % per_block
-        if skipped.any():
-            values = np.take_along_axis(values, skipped[:, None] + np.arange(width), axis=1)
-        return torch.from_numpy(np.ascontiguousarray(values[:, :width])).to(rows.device)
-
-    def fill_(self, out: Tensor, number: int, parameter: int, start: int = 0, scale: float = 1.0) -> Tensor:
-        """Fill `out` with scale u[start : start + out.numel()], rounded to out's type, and return it.
-
-        u is the part of direction `number` that belongs to the parameter with this index.
-        """
-        return self.shift(torch.zeros_like(out), number, parameter, scale, start, out=out)
-
-    def add_(self, target: Tensor, number: int, parameter: int, scale: float, start: int = 0) -> Tensor:
-        """Add scale u[start : start + target.numel()] to `target`, rounded to nearest in its type, and return it.
-
-        u is the part of direction `number` that belongs to the parameter with this index.
-        """
-        return self.shift(target, number, parameter, scale, start, out=target)
+        each = 4 * self._per_word
+        starts = rows * width
+        counters = (starts // each)[:, None] + torch.arange(-(-width // each) + 1, device=rows.device)
+        table = torch.as_tensor(self._table(scale, dtype, rows.device))
+        values = self._looked_up(table, self._philox(counters, parameter, number)).view(len(rows), -1)
+        return values.gather(1, (starts % each)[:, None] + torch.arange(width, device=rows.device))
 
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
         """Return source + scale u[start : start + source.numel()], in the shape and type of `source`.
 
-        u is the part of direction `number` that belongs to the parameter with this index.
-
-        The sum is formed in float32 (float64 for float64) and rounded once to nearest. Temporary memory is at most one
-        piece of `blocks`; where `source` or `out` is not contiguous, as much as `source`.
+        u is the part of direction `number` that belongs to the parameter with this index. The sum is formed in float32
+        (float64 for float64) and rounded once to nearest.
 
         Args:
-            out: the tensor to write the result to, which may be `source`; a new one if None.
+            source: contiguous.
+            out: a contiguous tensor to write the result to, which may be `source`; a new one if None.
         """
         result = torch.empty_like(source) if out is None else out
-        if not (source.is_contiguous() and result.is_contiguous()):
-            return result.copy_(self.shift(source.contiguous(), number, parameter, scale, start))
-        inputs, outputs = source.detach().view(-1), result.detach().view(-1)
-        kernels = _kernels(source.device)
-        if kernels is None and source.device.type == "cpu" and source.dtype in _NUMPY:
-            self.shift_array(inputs.numpy(), number, parameter, scale, start, outputs.numpy())
-            return result
-        summed = wide(source.dtype)
-        if kernels is not None:
-            table = self._table(scale, summed, source.device)
-            kernels.shift(outputs, self.key, number, parameter, table, start, source=inputs)
-            return result
-        for here, values in self.blocks(number, parameter, start, source.numel(), scale, summed, source.device):
-            torch.add(inputs[here], values, out=outputs[here])
+        inputs, outputs, summed = source.detach().view(-1), result.detach().view(-1), wide(source.dtype)
+        for first, count in blocks(source.numel(), chunk(source.device)):
+            u = self.coordinates(number, parameter, start + first, count, scale, summed, source.device)
+            torch.add(inputs[first : first + count], u, out=outputs[first : first + count])
         return result
 
-    def launched(self, device: torch.device) -> bool:
-        """Whether `shift_all` and `add_all_` make directions on this device by one launch of a CUDA kernel."""
-        return _kernels(device) is not None
+    def sum(
+        self,
+        amounts: Sequence[tuple[int, float]],
+        parameter: int,
+        shapes: tuple[tuple[int, ...], ...],
+        first: int,
+        last: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor:
+        """Return rows first, ..., last - 1 of the sum of amount u_number over the pairs (number, amount), for one
+        parameter; the rows of a vector are its entries.
 
-    def shift_all(self, sources: Sequence[Source], number: int, scale: float) -> list[Tensor]:
-        """Return source + scale u for each of the sources, a vector for each, with the bits that `shift` gives.
-
-        On CUDA one launch of a kernel makes all of them, in one allocation of memory.
-
-        Args:
-            number: the direction's number.
-            sources: at least one, contiguous vectors of one type on one device.
-        """
-        first = sources[0][0]
-        kernels = _kernels(first.device)
-        if kernels is None:
-            return [self.shift(source, number, parameter, scale, start) for source, parameter, start in sources]
-        places = kernels.places(source.numel() for source, _, _ in sources)
-        out = torch.empty(places[-1], dtype=first.dtype, device=first.device)
-        kernels.shift_all(sources, self.key, number, self._table(scale, wide(first.dtype), first.device), out)
-        return [out[place:][: source.numel()] for place, (source, _, _) in zip(places, sources, strict=False)]
-
-    def add_all_(self, targets: Sequence[Source], number: int, scale: float) -> None:
-        """Add scale u to each of the targets, with the bits that `add_` gives.
-
-        On CUDA one launch of a kernel adds to all contiguous ones of a type, up to `_TOGETHER` coordinates.
+        For low-rank laws the sum is one matrix product, shape (rows, columns), whose bits are the same for every order
+        of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so that every
+        partial sum is a multiple that `dtype` holds exactly. With K amounts this keeps 24 - log2(K rho) bits of the
+        largest amount in float32, and 53 - log2(K rho) in float64, which also sums where K rho > 64. For other laws it is formed in the order given.
 
         Args:
-            number: the direction's number.
-            targets: tensors of any types on any devices.
-        """
-        together: dict[tuple[torch.device, torch.dtype], list[Source]] = {}
-        for target, parameter, start in targets:
-            kernels = _kernels(target.device)
-            if target.is_contiguous() and kernels is not None:
-                together.setdefault((target.device, target.dtype), []).append((target, parameter, start))
-            else:
-                self.shift(target, number, parameter, scale, start, out=target)
-        for (device, dtype), mine in together.items():
-            table = self._table(scale, wide(dtype), device)
-            for group in _in_groups(mine):
-                kernels = _kernels(device)
-                assert kernels is not None
-                kernels.shift_all(group, self.key, number, table)
-
-    def shift_array(
-        self, source: NDArray[Any], number: int, parameter: int, scale: float, start: int, out: NDArray[Any]
-    ) -> None:
-        """Write source + scale u[start : start + n] to `out`: what `shift` does, in fewer calls.
-
-        Args:
-            source, out: arrays on the CPU, float32 or float64 of shape (n,).
-            number: the direction's number.
+            amounts: the pairs; for a normalised law each amount is times the direction's factor.
             parameter: the parameter's index.
+            shapes: of all parameters.
+            dtype: float32 or float64.
         """
-        dtype = torch.float64 if source.dtype == np.float64 else torch.float32
-        for here, found in self._blocks_on_cpu(number, parameter, start, source.size, scale, dtype):
-            np.add(source[here], found, out=out[here])
+        rank, shape = self.law.rank, shapes[parameter]
+        if not rank:
+            width = math.prod(shape[1:])
+            found = torch.zeros(0)
+            for place, (number, amount) in enumerate(amounts):
+                one = self.coordinates(number, parameter, first * width, (last - first) * width, amount, dtype, device)
+                found = found.add_(one) if place else one
+            return found
+        summed = torch.float64 if rank * len(amounts) > _MANY else dtype
+        left, right = self.factors(tuple(number for number, _ in amounts), parameter, shapes, summed, device)
+        exact = _on_a_grid([amount / math.sqrt(rank) if shape[1:] else amount for _, amount in amounts], rank, summed)
+        scale = torch.tensor(exact, dtype=summed, device=device)
+        with _exactly(device):
+            if right is None:
+                return (scale @ left[:, first:last]).to(dtype)
+            scaled = left[:, :, first:last] * scale[:, None, None]
+            return (scaled.flatten(0, 1).T @ right.flatten(0, 1)).to(dtype)
 
-    def _generator(self, number: int, parameter: int, start: int) -> np.random.Philox:
-        """Return a generator whose next word is word `start` of the direction `number` and this parameter.
+    def factors(
+        self,
+        numbers: tuple[int, ...],
+        parameter: int,
+        shapes: tuple[tuple[int, ...], ...],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the signs of the low-rank directions with these numbers, for one parameter.
 
-        Making a generator takes long, so callers put it back into `_idle`, from where the next call takes it.
+        For a matrix they are the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns), for a vector its
+        signs, shape (P, rows), and None.
         """
-        generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
-        self._counter[:] = start // 4, parameter, number, 0
-        generator.state = self._state
-        if start % 4:
-            generator.random_raw(start % 4, output=False)
-        return generator
+        return self.split(self.signs(numbers, shapes).to(device, dtype), parameter, shapes)
 
-    def _products(self, scale: float, dtype: torch.dtype) -> NDArray[Any]:
-        """Return the table from a field of a word to the coordinates that it stands for, times `scale`, in `dtype`.
+    def split(
+        self, signs: Tensor, parameter: int, shapes: tuple[tuple[int, ...], ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the part of `signs`, which `signs` returned, that belongs to one parameter, as `factors` does."""
+        rank = self.law.rank
+        start, rows, columns = places(shapes, rank)[0][parameter]
+        if not columns:
+            return signs[:, start : start + rows], None
+        middle = start + rank * rows
+        left, right = signs[:, start:middle], signs[:, middle : middle + rank * columns]
+        return left.unflatten(1, (rank, rows)), right.unflatten(1, (rank, columns))
 
-        A field is a byte (eight signs) for random signs and 16 bits for the other laws. The last few tables are kept.
-        """
-        found = self._tables.get((scale, dtype))
+    def signs(self, numbers: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> Tensor:
+        """Return all signs of the low-rank directions with these numbers, float32 on the CPU, one direction a row. The
+        last ones are kept."""
+        if self._signs is None or self._signs[0] != numbers:
+            total = places(shapes, self.law.rank)[1]
+            self._signs = numbers, torch.stack([self.coordinates(number, 0, 0, total) for number in numbers])
+        return self._signs[1]
+
+    def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
+        """Return the table from a field of a word to the coordinates that it stands for, times `scale`, in `dtype`: an
+        array for the CPU, else a tensor. A field is a byte (eight signs) for random signs, and 16 bits for the other
+        laws. The last few tables are kept."""
+        found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:
                 self._tables.clear()
             with np.errstate(over="ignore"):
-                found = self._tables[scale, dtype] = (scale * self._fields).astype(_NUMPY[dtype])
+                found = (scale * self._fields).astype(_NUMPY[dtype])
+            found = found if device.type == "cpu" else torch.from_numpy(found).to(device)
+            self._tables[scale, dtype, device] = found
         return found
 
-    def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the table of coordinates times `scale`, on `device`, for the CUDA kernels; the last few are kept.
+    def _looked_up(self, table: Tensor, words: Tensor) -> Tensor:
+        """Return the coordinates that words stand for, as a vector. words: int64, contiguous."""
+        if self._field.itemsize == 1:
+            return table[words.view(torch.uint8).int().view(-1)].view(-1)
+        return table[words.view(torch.int16).int().view(-1) & 0xFFFF]
 
-        It differs from the table of `_products` for random signs: the kernels look up single bits, the CPU whole bytes.
-        """
-        found = self._device_tables.get((scale, dtype, device))
-        if found is None:
-            if len(self._device_tables) >= 8:
-                self._device_tables.clear()
-            if device not in self._device_values:
-                self._device_values[device] = torch.tensor(self._values).to(device)
-            found = self._device_tables[scale, dtype, device] = (scale * self._device_values[device]).to(dtype)
-        return found
+    def _philox(self, blocks: Tensor, parameter: int, number: int) -> Tensor:
+        """Return the four random words of each block of four, as int64 along a new last axis: those of `words`, by
+        operations that every device has. blocks: their numbers, int64."""
+        c = [blocks + 1, *(torch.full_like(blocks, _signed(value)) for value in (parameter, number, 0))]
+        key = [self.key % 2**64, self.key >> 64]
+        for _ in range(10):
+            (high, low), (other, least) = _product(_FACTORS[0], c[0]), _product(_FACTORS[1], c[2])
+            c = [other ^ c[1] ^ _signed(key[0]), least, high ^ c[3] ^ _signed(key[1]), low]
+            key = [(word + step) % 2**64 for word, step in zip(key, _STEPS, strict=True)]
+        return torch.stack(c, -1)
+
+
+def blocks(size: int, largest: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) for consecutive parts of range(size), each of at most `largest` numbers."""
+    for first in range(0, size, largest):
+        yield first, min(largest, size - first)
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
+
+
+def _product(factor: int, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the high and the low 64 bits of the products of 64-bit words with a factor, as int64."""
+    small, large = factor & _LOW, factor >> 32
+    low, high = words & _LOW, words >> 32 & _LOW
+    middle = low * large + (low * small >> 32 & _LOW)
+    other = high * small + (middle & _LOW)
+    return high * large + (middle >> 32 & _LOW) + (other >> 32 & _LOW), words * _signed(factor)
+
+
+def _on_a_grid(amounts: Sequence[float], rank: int, dtype: torch.dtype) -> list[float]:
+    """Return the amounts rounded to multiples of a power of two, so few of them that a sum of rank * len(amounts)
+    multiples with any signs has no more bits than `dtype` holds."""
+    largest = max(map(abs, amounts))
+    if largest == 0 or not math.isfinite(largest):
+        return list(amounts)
+    bits = (53 if dtype == torch.float64 else 24) - (rank * len(amounts) - 1).bit_length()
+    grid = math.ldexp(1.0, math.frexp(largest)[1] - bits)
+    return [round(amount / grid) * grid for amount in amounts]
+
+
+@contextmanager
+def _exactly(device: torch.device) -> Iterator[None]:
+    """Inside the block matrix products of float32 are not rounded to fewer bits (TF32, bfloat16, autocast)."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        with torch.autocast(device.type, enabled=False):
+            torch.set_float32_matmul_precision("highest")
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,40 +1,40 @@
 """The trainable weights x of a torch module, which a run evaluates at points x + shift u and moves along directions u.
 
-Inside `Weights.shifted` every operation that reads a trainable parameter W reads a fresh tensor W + shift u instead,
-which dies with the operation. So nothing has to be restored, in any precision and whatever the loss function raises,
-and memory grows by the largest parameter only. The replacement (`weights.shifted`) goes by memory, and it is made where
-every operation on tensors passes: tied weights, views, fused kernels, scripted modules and weights handed over in lists
-are all seen. Compiled modules run uncompiled inside. Under `fully_shard` (FSDP2) what reads the shards is the gathering
-of the weights, so that a forward computes with W + shift u (`weights.shards`). What the replacement cannot see is
-memory that is read without an operation (`numpy`, `tolist`, a custom kernel): `require_used` then names the parameter.
+An evaluation writes nothing, so nothing has to be restored, in any precision and whatever the loss function raises:
+functions that read a trainable parameter compute with x + shift u (`weights.shifted`). Tied weights, views, fused
+kernels and weights handed over in lists are all seen, and compiled modules run uncompiled. Under `fully_shard` (FSDP2)
+forwards read whole weights, which FSDP has gathered, and each process moves the rows that it holds (`weights.shards`).
+What cannot be seen is refused in the evaluations before a run begins (`shifted.Guard`).
 
-Weights are written by `Weights.move_`, `Weights.add_` and `load_values` alone; an evaluation writes none.
+Weights are written by `Weights.move_`, `Weights.add_` and `load_values` alone.
 """
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.directions import Directions, wide
-from dpzero_theory.optim.weights.groups import Group, factors
-from dpzero_theory.optim.weights.passes import NONE, Unread, at_all, derivative, derivatives
-from dpzero_theory.optim.weights.precision import HALF, Rounding, require_names
+from dpzero_theory.optim.weights.directions import Directions, blocks, chunk, wide
+from dpzero_theory.optim.weights.precision import Rounding, require_names
 from dpzero_theory.optim.weights.shards import (
     collected,
     is_collective,
+    is_sharded,
     piece,
     require_sharded_by_rows,
     reshard,
     whole,
 )
-from dpzero_theory.optim.weights.shifted import Ahead, Place, Scratch, Shift, Shifted, extent, storages
+from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, derivative_of, differentiable, storage_of
 from dpzero_theory.optim.weights.untrained import Untrained
 
 _BLOCK = 1 << 17
@@ -55,127 +55,152 @@ class Weights:
             such tensors sharded by rows (FSDP2).
         directions: the random directions u_0, u_1, ... of the run.
         precision: how moves are rounded in half precision, one of `precision.PRECISIONS`.
-        groups: parameters with factors of their own for the step size and the smoothing; see `weights.groups`.
 
     Attributes:
         names: the name of each parameter; of a tied one, which is there once, the first of its names.
         parameters: the parameters.
-        sizes: their numbers of coordinates, of the whole ones where they are sharded.
+        shapes, sizes: their shapes and numbers of coordinates, of the whole ones where they are sharded.
         d: the sum of the sizes.
-        factors: (factor of the step size, factor of the smoothing) of each parameter.
         collective: whether a forward needs all processes. Then `fingerprint` and `values` do, too.
         untrained: puts the module's buffers back after each evaluation, and guards its frozen parameters.
+        guarded: whether operations that read or write memory behind torch's functions are looked for and refused. A
+            run sets it to False when it begins.
+        unread: names of the parameters that no evaluation has read so far.
 
     Raises:
-        ValueError: an unknown precision; a group that matches no parameter; a parameter that cannot be supported: on
-            the meta device (offloaded), a tensor subclass (quantised), sharded otherwise, or sharing memory with
-            another one; torch.nn.DataParallel and FSDP1.
+        ValueError: an unknown precision; a parameter that cannot be supported: on the meta device (offloaded), a tensor
+            subclass (quantised), sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and
+            FSDP1.
     """
 
-    def __init__(
-        self, module: nn.Module, directions: Directions, *, precision: str = "nearest", groups: Sequence[Group] = ()
-    ) -> None:
+    def __init__(self, module: nn.Module, directions: Directions, *, precision: str = "nearest") -> None:
         found = _trainable(module)
         self.module, self.directions = module, directions
         self.collective = is_collective(module)
         self.names = tuple(found)
         self.parameters = tuple(found.values())
+        self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
         self.sizes = tuple(parameter.numel() for parameter in self.parameters)
         self.d = sum(self.sizes)
-        self._pieces = [piece(parameter) for parameter in self.parameters]
-        self._places = storages(found)
-        self.factors = factors(groups, self.names)
-        self._smoothings = [smoothing for _, smoothing in self.factors]
-        self._rounding = Rounding(precision, [held for held, _ in self._pieces])
-        self._unread = {place.name for group in self._places.values() for place in group}
-        largest = max(p.numel() * p.element_size() for p in self.parameters)
-        on_gpu = any(p.device.type == "cuda" for p in self.parameters)
-        self._scratch, self._ahead = Scratch(), Ahead(largest) if on_gpu else None
+        whole = [None if is_sharded(parameter) else parameter for parameter in self.parameters]
+        self._ids: dict[int, int | None] = {id(p): index for index, p in enumerate(whole) if p is not None}
+        self._rounding = Rounding(precision, [held for held, _ in self.pieces()])
+        self.unread = set(self.names)
         self.untrained = Untrained(module, parameters=not self.collective)
+        self.guarded = True
         self._evaluating = False
 
     def evaluated(
-        self, points: Sequence[Point], function: Callable[[nn.Module], Tensor], at_once: int = 1
+        self, points: Sequence[Point], function: Callable[..., Tensor], at_once: int = 1, records: int = 0
     ) -> list[Tensor]:
         """Return function(module) with the weights at each of the points, in their order.
 
         A point is a pair (number, shift), which means x + shift u_number. Where the shift is None, the result is the
-        derivative of function(module) along u_number at x (see `weights.passes`).
+        derivative of function(module) along u_number at x.
 
         Args:
             points: either all with a shift, or all with None for derivatives.
-            function: what is evaluated.
-            at_once: how many points are evaluated in one pass (see `weights.passes`), which changes the results by
-                rounding only.
+            function: what is evaluated: it returns a number for each record.
+            at_once: how many points are evaluated in one pass, which changes the results by rounding only. For P > 1
+                points function(module, P) is called, which must return what P copies of the records give, one copy
+                after the other. Directions must then have low rank.
+            records: how many records the function evaluates; needed where at_once > 1.
 
         Raises:
             ValueError: a function that has no derivative, or one that needs at_once = 1.
         """
-        if at_once > 1 and self.collective:
-            raise ValueError("points_at_once must be 1 where the module is sharded")
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
-            number, shift = points[first]
-            if shift is None:
-                found += self._derivatives([each for each, _ in points[first : first + at_once]], function)
-            elif at_once > 1:
-                found += self._stacked(points[first : first + at_once], function)
+            part = points[first : first + at_once]
+            numbers, shifts = [number for number, _ in part], [shift for _, shift in part if shift is not None]
+            call = partial(function, self.module, len(part)) if len(part) > 1 else partial(function, self.module)
+            if shifts:
+                with self._at(numbers, shifts, len(part) * records):
+                    values = call()
+            elif self.collective:
+                raise ValueError(f"{NONE}: the module is sharded")
             else:
-                with self.shifted(number, shift):
-                    found.append(function(self.module))
+                with differentiable(), self._at(numbers, None, len(part) * records):
+                    values = derivative_of(call())
+            found += [values] if len(part) == 1 else values.unflatten(0, (len(part), -1)).unbind()
         return found
 
-    @contextmanager
-    def shifted(self, number: int, shift: float, mode: type[Shifted] = Shifted) -> Iterator[None]:
+    def shifted(self, number: int, shift: float) -> AbstractContextManager[None]:
         """A context manager in whose block the module computes with the weights x + shift u_number.
 
-        Inside, gradients are off, the module is in eval mode, and the weights are not written. The shift of a parameter
-        in a group is multiplied by the group's smoothing factor. What an evaluation leaves in buffers is put back, and
-        it may not write frozen parameters (`weights.untrained`).
+        Inside, gradients are off, the module is in eval mode, and the weights are not written. What an evaluation
+        leaves in buffers is put back, and it may not write frozen parameters (`weights.untrained`).
 
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is a
-        view of x. In half precision x + shift u is rounded to nearest, so that a coordinate with |shift u| below half
-        the spacing of its numbers may not change.
+        view of x. In half precision a whole weight x + shift u is rounded to nearest, so that a coordinate with |shift
+        u| below half the spacing of its numbers may not change.
 
         Args:
             number: of the direction.
             shift: a finite number.
-            mode: the torch mode through which operations read the weights.
 
         Raises:
             ValueError: contexts that are nested, a number or shift outside its range, or a parameter that is written
                 inside.
         """
-        point = self._point(number, shift)
+        return self._at([number], [shift], 0)
+
+    @contextmanager
+    def _at(self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int) -> Iterator[None]:
+        """A context manager in whose block functions compute at the points; the arguments are those of `Shifted`."""
         if self._evaluating:
             raise ValueError("shifted contexts must not be nested")
-        if self.collective:
-            reshard(self.module)
+        scales = [self._scaled("shift", *pair) for pair in zip(numbers, shifts or [1.0] * len(numbers), strict=True)]
+        if len(numbers) > 1 and not self.directions.law.rank:
+            raise ValueError(f"points_at_once must be 1 where directions are not low-rank; got {self.directions.law.name}")
         self.untrained.begin()
-        reads = mode(point, self.places(), self._scratch, self._ahead, self._unread, self.untrained.guarded)
         training = [part for part in self.untrained.parts if part.training]
-        try:
+        guard = None
+        if self.guarded:
+            at_x = shifts is not None and not any(scales)  # all memory then has the right values
+            held = zip(self.pieces(), self.names, strict=True)
+            trained = {} if at_x else {storage_of(part): name for (part, _), name in held}
+            guard = Guard(trained, self.untrained.guarded, sharded=self.collective)
+        reads = Shifted(self, numbers, scales, rows, guard, exact=shifts is None)
+        with ExitStack() as stack:
             self._evaluating = True
+            stack.callback(self._left, training, reads)
             if training:
                 self.module.eval()
-            torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the unshifted weights
-            with torch.no_grad(), reads:
+            torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the weights of before
+            stack.enter_context(torch.no_grad())
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(reads)
+            if guard is not None:
+                stack.enter_context(guard)
+            try:
                 yield
-        finally:
-            self._evaluating = False
-            if self._ahead is not None:
-                self._ahead.forget()
-            torch.clear_autocast_cache()
-            if self.collective:
-                reshard(self.module)
-            for part in training:
-                part.training = True
-            self.untrained.put_back(written=reads.written)
+            except RuntimeError as error:  # of a script, whose interpreter keeps the message to itself
+                raise error if guard is None or guard.refused is None else guard.refused from error
+
+    def _left(self, training: Sequence[nn.Module], reads: Shifted) -> None:
+        """Put everything back at the end of an evaluation. training: the submodules that were in training mode."""
+        self._evaluating = False
+        for part in training:
+            part.training = True
+        self.untrained.put_back(written=reads.written)
+
+    def index(self, value: object) -> int | None:
+        """Return the index of the trainable parameter that a value is, or that FSDP has gathered as it; else None."""
+        found = self._ids.get(id(value), -1)
+        if found == -1 and self.collective and type(value) is nn.Parameter:  # gathered weights are other objects
+            names = {name: index for index, name in enumerate(self.names)}
+            for name, parameter in self.module.named_parameters(remove_duplicate=False):
+                if type(parameter) is nn.Parameter:
+                    self._ids.setdefault(id(parameter), names.get(name))
+            found = self._ids.get(id(value))
+        return None if found == -1 else found
 
     def require_used(self) -> None:
         """Raise ValueError naming the trainable parameters that no evaluation inside `shifted` has read so far."""
-        if self._unread:
-            names = ", ".join(sorted(self._unread))
+        if self.unread:
+            names = ", ".join(sorted(self.unread))
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def move_(self, amounts: Sequence[tuple[int, float]], through: Through | None = None) -> None:
@@ -196,16 +221,21 @@ class Weights:
         scales = [(number, self._scaled("amount", number, amount)) for number, amount in amounts]
         if not scales:
             return
-        self.places()
-        pieces = [(held, index, origin) for index, (held, origin) in enumerate(self._pieces) if held.numel()]
-        nearest = self._rounding.precision == "nearest" or not any(held.dtype in HALF for held, _, _ in pieces)
-        if through is None and len(scales) == 1 and nearest:
-            self.directions.add_all_(pieces, *scales[0])
-        else:
-            for held, index, origin in pieces:
-                self._move(held, index, origin, scales, through)
-        if self.collective:
-            reshard(self.module)
+        largest = chunk(self.parameters[0].device)
+        for index, (held, origin) in enumerate(self.pieces()):
+            flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
+            first, count = origin // width, flat.numel() // width
+            for start, rows in blocks(count, max(1, largest // width)):
+                here, begin = slice(start * width, (start + rows) * width), first + start
+                delta = self.directions.sum(
+                    scales, index, self.shapes, begin, begin + rows, wide(held.dtype), held.device
+                ).view(-1)
+                if through is not None:
+                    delta = through(index, here, delta, self._rounding.value(flat, index, here, wide(held.dtype)))
+                self._rounding.add_(flat, index, here, delta)
+            if not held.is_contiguous():
+                held.copy_(flat.view(held.shape))
+        self._moved()
 
     def add_(self, values: Callable[[int, int, int], Tensor]) -> None:
         """Add a vector with one number for each weight to the weights, one block of coordinates after the other.
@@ -227,31 +257,23 @@ class Weights:
                     self._rounding.add_(flat, index, slice(first - origin, last - origin), delta)
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
-        if self.collective:
-            reshard(self.module)
+        self._moved()
+
+    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
+        """Return coordinates of the vector v of integers along u_number; see `Directions.integers`."""
+        return self.directions.integers(number, parameter, start, count, self.shapes)
 
     def squared_norm(self, number: int) -> int:
         """Return ||v||^2, where v is the vector of integers along u_number; see `Directions.integers`."""
         return self.directions.squared_norm(number, self.sizes, self.parameters[0].device)
 
+    def factor(self, number: int) -> float:
+        """Return the factor of the direction with this number (`Directions.factor`)."""
+        return self.directions.factor(number, self.sizes, self.parameters[0].device)
+
     def pieces(self) -> list[tuple[Tensor, int]]:
         """Return, for each parameter, the detached part that this process holds, and the first coordinate of that."""
-        self.places()
-        return self._pieces
-
-    def places(self) -> dict[int, list[Place]]:
-        """Return where the parameters lie in memory, by the storage that holds them (`shifted.storages`).
-
-        It is looked up again where a parameter has moved, as after `.to`.
-        """
-        now = (piece(p)[0] for p in self.parameters) if self.collective else self.parameters
-        if not all(
-            own.dtype == held.dtype and own.device == held.device and own.is_set_to(held)
-            for own, (held, _) in zip(now, self._pieces, strict=True)
-        ):
-            self._places = storages(dict(zip(self.names, self.parameters, strict=True)))
-            self._pieces = [piece(parameter) for parameter in self.parameters]
-        return self._places
+        return [piece(parameter) for parameter in self.parameters]
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of the names, shapes, types and values of the parameters.
@@ -292,8 +314,7 @@ class Weights:
                 raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
-        if self.collective:
-            reshard(self.module)
+        self._moved()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the 16 further bits of each half-precision weight, by the parameter's name, in host memory.
@@ -314,79 +335,19 @@ class Weights:
         """Set the further bits of half-precision weights to zero, as at the start; the weights stay as they are."""
         self._rounding.forget()
 
+    def _moved(self) -> None:
+        """Drop what was computed from the weights of before: gathered ones, and copies that autocast keeps."""
+        torch.clear_autocast_cache()
+        if self.collective:
+            reshard(self.module)
+
     def _scaled(self, name: str, number: int, amount: float) -> float:
         """Return the amount times the factor of the direction `number` (`Directions.factor`). name: of the amount."""
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not (isinstance(number, int) and 0 <= number < 2**64):
             raise ValueError(f"number must be an integer with 0 <= number < 2^64; got {number!r:.40}")
-        if not self.directions.law.normalised:
-            return amount
-        return amount * self.directions.factor(number, self.sizes, self.parameters[0].device)
-
-    def _point(self, number: int, shift: float) -> Shift:
-        scale = self._scaled("shift", number, shift)
-        return Shift(self.directions, number, scale, self._rounding.low, self._smoothings)
-
-    def _stacked(self, points: Sequence[Point], function: Callable[[nn.Module], Tensor]) -> Sequence[Tensor]:
-        """Return function(module) at these points, which all have a shift, computed in one pass."""
-        shifts = [self._point(number, shift) for number, shift in points if shift is not None]
-        parameters, places = self._placed()
-        stacks = [torch.stack([shift.whole(place) for shift in shifts]) for place in places]
-        with self.shifted(points[0][0], 0.0, Unread):
-            return at_all(parameters, stacks, partial(function, self.module))
-
-    def _derivatives(self, numbers: Sequence[int], function: Callable[[nn.Module], Tensor]) -> Sequence[Tensor]:
-        """Return the derivatives of function(module) at x along the directions with these numbers, in one pass."""
-        if self.collective:
-            raise ValueError(f"{NONE}: the module is sharded")
-        shifts, ask = [self._point(number, 1.0) for number in numbers], partial(function, self.module)
-        parameters, places = self._placed()
-        if len(shifts) == 1:
-            with self.shifted(numbers[0], 0.0, Unread):
-                return [derivative(ask, parameters, places, shifts[0], self._unread)]
-        # losses get copies, so that whatever reads a parameter's own memory can be recognised and refused
-        values = [place.tensor.clone(memory_format=torch.contiguous_format) for place in places]
-        stacks = [torch.stack([shift.tangent(place) for shift in shifts]) for place in places]
-        with self.shifted(numbers[0], 0.0, Unread):
-            return derivatives(ask, parameters, values, stacks)
-
-    def _placed(self) -> tuple[list[nn.Parameter], list[Place]]:
-        """Return the parameters of which this process holds some coordinates, and where in memory each of them lies."""
-        places = [place for group in self.places().values() for place in group]
-        return [self.parameters[place.index] for place in places], places
-
-    def _move(
-        self,
-        weight: Tensor,
-        index: int,
-        origin: int,
-        scales: Sequence[tuple[int, float]],
-        through: Through | None,
-    ) -> None:
-        """Move what this process holds of the parameter `index`, from its coordinate `origin` on.
-
-        scales: pairs (number of a direction, amount times the direction's factor).
-        """
-        if self._rounding.is_plain(weight.dtype) and len(scales) == 1 and through is None:
-            self.directions.add_(weight, scales[0][0], index, scales[0][1], origin)
-            return
-        if not weight.is_contiguous():
-            copy = weight.contiguous()
-            self._move(copy, index, origin, scales, through)
-            weight.copy_(copy)
-            return
-        flat = weight.view(-1)
-        pieces = [
-            self.directions.blocks(number, index, origin, flat.numel(), scale, wide(weight.dtype), flat.device)
-            for number, scale in scales
-        ]
-        for (here, delta), *others in zip(*pieces, strict=True):
-            for _, values in others:
-                delta.add_(values)
-            if through is not None:
-                delta = through(index, here, delta, self._rounding.value(flat, index, here, wide(weight.dtype)))
-            self._rounding.add_(flat, index, here, delta)
+        return amount * self.factor(number) if self.directions.law.normalised else amount
 
 
 def _sha256(block: Tensor) -> bytes:
@@ -402,6 +363,9 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
         raise ValueError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if any(isinstance(part, nn.DataParallel) for part in module.modules()):
         raise ValueError("module must not be torch.nn.DataParallel: its replicas are copies; use one process a device")
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule) and any(p.requires_grad for p in part.parameters()):
+            raise ValueError(f"module must not have trainable parts that are scripted; got {name or 'itself'}")
     reshard(module)
     require_sharded_by_rows(module)
     names: dict[nn.Parameter, str] = {}
@@ -410,8 +374,12 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
             names[parameter] = min(name, names.get(parameter, name))
     if not names:
         raise ValueError("module must have a trainable parameter (requires_grad); got none")
+    memory: dict[int, str] = {}
     for parameter, name in names.items():
         _require_supported(name, parameter)
+        held = piece(parameter)[0]
+        if held.numel() and (other := memory.setdefault(storage_of(held), name)) != name:
+            raise ValueError(f"trainable parameters must not share memory; got {other} and {name}")
     return {name: parameter for parameter, name in sorted(names.items(), key=lambda item: item[1])}
 
 
@@ -423,6 +391,3 @@ def _require_supported(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"trainable parameter {name} must be a plain tensor; got {type(held).__name__}")
     if held.layout != torch.strided or not held.is_floating_point():
         raise ValueError(f"trainable parameter {name} must be dense and floating-point; got {held.dtype}")
-    start, stop = extent(held)
-    if stop - start != held.numel():
-        raise ValueError(f"trainable parameter {name} must fill its memory; got strides {held.stride()}")

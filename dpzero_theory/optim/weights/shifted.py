@@ -1,101 +1,434 @@
-"""Operations that read a weight W are given W + shift u: the mechanism of `Weights.shifted`.
+"""Functions that read a weight W compute with W + shift u: the mechanism of `Weights.evaluated`.
 
-Every operation on tensors passes `Shifted.__torch_dispatch__`. An argument that lies in the memory of a trainable
-parameter is replaced by a fresh tensor in which that memory is shifted. Operations that only make views pass as they
-are, because what reads the view comes this way too. Nothing is written: an operation that would write a trainable
-parameter is refused.
+Every function of torch that is called from Python passes `Shifted.__torch_function__`. Where a trainable parameter is
+among its arguments, the function computes at the shifted weights. Nothing is written. There are two ways:
+
+**Factored**, for low-rank directions u = a b^T. A product x W^T becomes x W^T + shift (x b) a^T, and an embedding, a
+convolution and a normalisation likewise, so that no shifted matrix is made. Several points are evaluated in one pass by
+records that are repeated, one copy for each point: all of them share the product with W. The first axis of what
+functions get must then be the records, as it is where modules are batch-first; another layout is refused.
+
+**Whole**, for everything else: the function gets a fresh tensor W + shift u, which dies with it. So memory grows by
+the largest parameter, and one point is evaluated at a time.
+
+The derivative of the losses along u is their derivative by the shift at 0. So the shift is a dual number there, and the
+same functions carry it through by forward-mode differentiation.
+
+What reads a parameter's memory behind torch's functions (a view that was kept, a scripted module) would compute with x.
+`Guard`, which every operation on tensors passes, refuses that in all evaluations before a run begins.
 """
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpzero_theory.optim.weights.directions import Directions, wide
-from dpzero_theory.optim.weights.precision import join
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
-_EMBEDDING = torch.ops.aten.embedding.default
-_aten = torch.ops.aten
-_UNSAID = {
-    id(getattr(_aten, name).default)
-    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats",
-                 "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
-}  # fmt: skip
-"""Operations that may write the statistics of batch normalisation without saying so."""
-_TRAINING = 5
-"""The index, from 0, of the argument of these operations that says whether batch normalisation is in training."""
+if TYPE_CHECKING:
+    from dpzero_theory.optim.weights.module import Weights
+
+NONE = "difference must be 'forward' or 'central' for these losses"
+"""The rule that losses without derivatives break, with which the message that refuses them begins."""
+ONE = "points_at_once must be 1 for these losses"
+"""The rule that losses break which cannot be evaluated at several points in one pass."""
+_CONSTANT: tuple[Any, ...] = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
+"""Functions whose result counts as constant, though it changes with the tensor."""
+_SHAPE = {
+    *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.__len__),
+    *(Tensor.is_contiguous, Tensor.element_size, Tensor.is_floating_point, Tensor.is_complex, Tensor.storage_offset),
+}
+"""Methods that read nothing of a tensor's values."""
+_UNSAID = {functional.batch_norm, torch.batch_norm, torch.native_batch_norm, functional.instance_norm, torch.instance_norm}
+"""Functions that may write the statistics of batch normalisation without saying so."""
+_BY_ENTRY = {
+    *("mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"),
+    *("div", "__truediv__", "__rtruediv__"),
+}
+"""Names of functions of two tensors that are computed entry by entry."""
 _ROWS_SHARE = 8
 """Where an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
 shifted, not the whole matrix."""
-_AHEAD = 1 << 25
-"""How many bytes of copies `Ahead` makes at a time; fewer where the largest parameter takes fewer."""
+_SMALL = 1 << 20
+"""A matrix of at most so many entries is shifted as a whole where it is read by more rows than it has columns: that
+takes less time than adding to the rows of the product."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Says where in memory this process holds its piece of a trainable parameter.
-
-    Attributes:
-        name, index: the parameter's name, and its place among the trainable ones.
-        tensor: the piece, which begins with the parameter's coordinate `origin` (0 unless it is sharded), and fills the
-            elements start, ..., stop - 1 of its storage.
-        array: the same memory as a flat numpy array; None where numpy cannot read and write it.
-    """
-
-    name: str
-    index: int
-    tensor: Tensor
-    origin: int
-    start: int
-    stop: int
-    array: NDArray[Any] | None
-
-
-def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
-    """Return where this process holds its piece of each parameter: a list of places for each storage, in memory order.
-
-    The keys are numbers of storages, as `storage_of` gives them.
+class Shifted(TorchFunctionMode):
+    """A torch mode in which functions that read trainable parameters compute with x + shift u.
 
     Args:
-        parameters: the parameters by name.
+        weights: the parameters and the directions.
+        numbers: of the directions, one for each point that is evaluated in one pass.
+        shifts: the shift along each of them, times the direction's factor.
+        rows: the number of rows of a batch with a copy of the records for each point; used with several points.
+        guard: refuses what is read by other means; None once that has been looked at.
+        exact: whether derivatives are computed; the points are then x, and `shifts` scale the directions.
 
-    Raises:
-        ValueError: two parameters share memory.
+    Attributes:
+        written: whether buffers may have been written without torch's notice.
     """
-    found: dict[int, list[Place]] = {}
-    for index, (name, parameter) in enumerate(parameters.items()):
-        held, origin = piece(parameter)
-        if held.numel():
-            place = Place(name, index, held, origin, *extent(held), _array(held))
-            found.setdefault(storage_of(held), []).append(place)
-    for places in found.values():
-        places.sort(key=lambda place: place.start)
-        for one, other in itertools.pairwise(places):
-            if other.start < one.stop or one.tensor.dtype != other.tensor.dtype:
-                raise ValueError(f"trainable parameters must not share memory; got {one.name} and {other.name}")
-    return found
+
+    def __init__(
+        self, weights: "Weights", numbers: Sequence[int], shifts: Sequence[float], rows: int, guard: Any, *, exact: bool
+    ) -> None:
+        super().__init__()
+        self._weights, self._directions, self._numbers = weights, weights.directions, tuple(numbers)
+        self._exact, self._guard, self.written = exact, guard, False
+        self._points, self._rows = len(numbers), rows
+        self._factors, self._still = shifts, not exact and not any(shifts)
+        self._scale: Any = torch.tensor(shifts, dtype=torch.float64)
+        if exact:
+            self._scale = forward_ad.make_dual(torch.zeros_like(self._scale), self._scale)  # type: ignore[no-untyped-call]
+        self._signs: dict[Any, tuple[Tensor, Tensor]] = {}
+        self._call: Mapping[Any, Callable[..., Any]] = {
+            functional.linear: self._linear,
+            functional.embedding: self._embedding,
+            torch.addmm: self._addmm,
+            functional.layer_norm: self._layer_norm,
+            functional.rms_norm: self._rms_norm,
+            **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), self._convolution),
+            **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), self._convolution),
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _UNSAID:
+            self.written = True
+        if not self._reads(args) and not (kwargs and self._reads(kwargs.values())):
+            if self._exact and func is functional.linear:
+                return _linear(*args, **kwargs)
+            return func(*args, **kwargs)
+        if func in _SHAPE:
+            return func(*args, **kwargs)
+        if self._guard is None:
+            return self._shifted(func, args, kwargs)
+        with self._guard.opened():
+            return self._shifted(func, args, kwargs)
+
+    def _reads(self, values: Any) -> bool:
+        index = self._weights.index
+        return any(
+            self._reads(value) if type(value) in (list, tuple) else index(value) is not None for value in values
+        )
+
+    def _shifted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func.__name__ == "__get__":  # func reads an attribute; few attributes of tensors are tensors
+            found = func(*args)
+            if not isinstance(found, Tensor):
+                return found
+        if self._exact and func in _CONSTANT:
+            name = self._weights.names[self._weights.index(args[0])]  # type: ignore[index]
+            raise ValueError(f"{NONE}: {name} is read without its derivative (detach, or .data)")
+        if self._still:
+            _pytree.tree_map(self._read, (args, kwargs))
+            return func(*args, **kwargs)
+        if self._directions.law.rank:
+            call = self._call.get(func)
+            found = NotImplemented if call is None else call(func, *args, **kwargs)
+            if found is NotImplemented and self._points > 1 and func.__name__ in _BY_ENTRY and not kwargs:
+                found = self._by_entry(func, *args)
+            if found is not NotImplemented:
+                return found
+        elif func is functional.embedding and (found := self._few_rows(func, *args, **kwargs)) is not NotImplemented:
+            return found
+        if self._points > 1:
+            read = next(leaf for leaf in _pytree.tree_leaves((args, kwargs)) if self._read(leaf) is not None)
+            raise ValueError(f"{ONE}: {self._weights.names[self._weights.index(read)]} is read by {func.__name__}")  # type: ignore[index]
+        args, kwargs = _pytree.tree_map(self._whole, (args, kwargs))
+        if self._exact and func is functional.linear:
+            return _linear(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _read(self, value: Any) -> int | None:
+        """Return the index of a trainable parameter, and note that it is read; None for another value."""
+        index = self._weights.index(value)
+        if index is not None:
+            self._weights.unread.discard(self._weights.names[index])
+        return index
+
+    def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """Return the factors of a parameter's part of the points' directions, of which the first is times the shift:
+        `Directions.split`."""
+        found = self._signs.get((dtype, device))
+        if found is None:
+            signs = self._directions.signs(self._numbers, self._weights.shapes)
+            scaled = signs * self._scale.to(torch.float32 if dtype != torch.float64 else dtype)[:, None]
+            found = self._signs[dtype, device] = scaled.to(device, dtype), signs.to(device, dtype)
+        split, shapes = self._directions.split, self._weights.shapes
+        left, right = split(found[0], index, shapes)[0], split(found[1], index, shapes)[1]
+        rank = self._directions.law.rank
+        return (left if rank == 1 or right is None else left / rank**0.5), right
+
+    def _whole(self, value: Any) -> Any:
+        """Return x + shift u for a trainable parameter, rounded to its type; another value as it is."""
+        index = self._read(value)
+        if index is None:
+            return value
+        own = value.detach()
+        summed = torch.float64 if own.dtype == torch.float64 else torch.float32
+        if self._directions.law.rank:
+            left, right = self._of(index, summed, own.device)
+            flat = own.to(summed).reshape(-1, 1 if right is None else right.shape[2])
+            found = flat + left[0][:, None] if right is None else torch.addmm(flat, left[0].T, right[0])
+        elif self._exact:
+            u = self._directions.coordinates(self._numbers[0], index, 0, own.numel(), 1.0, summed, own.device)
+            found = own.to(summed) + self._scale[0].to(own.device, summed) * u.view(own.shape)
+        else:
+            found = self._directions.shift(own.contiguous(), self._numbers[0], index, self._factors[0])
+        found = found.view(own.shape).to(own.dtype)
+        return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
+
+    def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: Any = None, *rest: Any, **named: Any) -> Any:
+        """Return the rows of an embedding that are looked up, shifted, if they are few."""
+        del padding_idx, rest, named
+        if max_norm is not None or weight.ndim != 2 or ids.numel() * _ROWS_SHARE > weight.shape[0]:
+            return NotImplemented
+        index = self._read(weight)
+        if index is None:
+            return NotImplemented
+        if ids.device.type == "cpu":
+            rows, which = torch.unique(ids, return_inverse=True)
+        else:  # finding the distinct rows would make the CPU wait for the GPU
+            rows, which = ids.reshape(-1), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+        own = weight.detach().index_select(0, rows)
+        summed = torch.float64 if own.dtype == torch.float64 else torch.float32
+        scale = 1.0 if self._exact else self._factors[0]
+        u = self._directions.rows(self._numbers[0], index, rows, weight.shape[1], scale, summed)
+        if self._exact:
+            u = u * self._scale[0].to(u.device, summed)
+        return func(which, (own + u).to(own.dtype))
+
+    def _linear(self, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        return self._product(lambda x, w, b: _linear(x, w, b) if self._exact else func(x, w, b), input, weight, bias)
+
+    def _addmm(self, func: Any, input: Tensor, mat1: Tensor, mat2: Tensor, **factors: Any) -> Any:
+        if factors or input.ndim != 1:
+            return NotImplemented
+        return self._product(
+            lambda x, w, b: x @ w if b is None else func(b, x, w), mat1, mat2, input, turned=True
+        )
+
+    def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
+        """Return plain(x, weight, bias), the product of x with the transposed weight (with `turned`, the weight itself)
+        plus the bias, at the points."""
+        index, of_bias = self._read(weight), self._read(bias)
+        if self._read(x) is not None or weight.ndim != 2:
+            return NotImplemented
+        width = weight.shape[0 if turned else 1]
+        if self._points == 1:
+            bias = self._whole(bias)
+            if index is None or self._is_cheaper(x, weight, width):
+                return plain(x, self._whole(weight), bias)
+            return self._with(plain(x, weight, bias), x.reshape(1, -1, width), index, None, turned)
+        x = self._grouped(x, index if index is not None else of_bias)
+        y = plain(x, weight, bias)
+        return self._with(y, x.reshape(self._points, -1, width), index, of_bias, turned)
+
+    def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
+        """Whether it takes less time to shift the matrix than to add to the product with it, without more rounding."""
+        return (
+            weight.numel() <= _SMALL
+            and x.numel() >= width * width
+            and weight.dtype == x.dtype
+            and weight.dtype in (torch.float32, torch.float64)
+            and not torch.is_autocast_enabled(x.device.type)
+        )
+
+    def _with(self, y: Tensor, x: Tensor, index: int | None, of_bias: int | None, turned: bool) -> Tensor:
+        """Return y plus the product of x, shape (points, rows, columns), with the shift of a matrix, plus the shift of a
+        bias. The memory of y is used."""
+        left = along = None
+        if index is not None:
+            left, right = self._of(index, y.dtype, y.device)
+            if turned:
+                left, right = right, left
+            along = (x @ right.to(x.dtype).mT).to(y.dtype)  # type: ignore[union-attr]
+        if of_bias is not None:
+            more = self._of(of_bias, y.dtype, y.device)[0][:, None]
+            ones = y.new_ones(x.shape[0], x.shape[1], 1)
+            left = more if left is None else torch.cat([left, more], 1)
+            along = ones if along is None else torch.cat([along, ones], 2)
+        out = y.contiguous().view(x.shape[0], x.shape[1], -1)
+        if self._exact:
+            return (out + along @ left).view(y.shape)  # type: ignore[operator]
+        return out.baddbmm_(along, left).view(y.shape)  # type: ignore[arg-type]
+
+    def _embedding(
+        self, func: Any, input: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: Any = None, *rest: Any,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        index = self._read(weight)
+        if index is None or max_norm is not None or weight.ndim != 2:
+            return NotImplemented
+        ids = input if self._points == 1 else self._grouped(input, index)
+        y = func(ids, weight, padding_idx)
+        left, right = self._of(index, y.dtype, y.device)
+        rank, points = self._directions.law.rank, self._points
+        rows = left.gather(2, ids.reshape(points, 1, -1).expand(-1, rank, -1))
+        out = y.view(points, -1, weight.shape[1])
+        return (out + rows.mT @ right if self._exact else out.baddbmm_(rows.mT, right)).view(y.shape)  # type: ignore[operator]
+
+    def _layer_norm(
+        self, func: Any, input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    ) -> Any:
+        return self._normalised(lambda x: func(x, normalized_shape, None, None, eps), input, normalized_shape, weight, bias)
+
+    def _rms_norm(self, func: Any, input: Tensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+        return self._normalised(lambda x: func(x, normalized_shape, None, eps), input, normalized_shape, weight, None)
+
+    def _normalised(self, plain: Any, x: Tensor, shape: Any, gain: Any, bias: Any) -> Any:
+        if self._points == 1:
+            return NotImplemented
+        x = self._grouped(x, self._read(gain) if self._read(gain) is not None else self._read(bias))
+        y = plain(x).view(self._points, -1, *shape)
+        if gain is not None:
+            y = y * self._stacked(gain)[:, None]
+        return (y if bias is None else y + self._stacked(bias)[:, None]).view(x.shape)
+
+    def _by_entry(self, func: Any, one: Any, other: Any) -> Any:
+        turned = self._read(other) is not None
+        value, x = (other, one) if turned else (one, other)
+        if not isinstance(x, Tensor) or self._read(x) is not None or x.ndim <= value.ndim:
+            return NotImplemented
+        x = self._grouped(x, self._read(value))
+        each = self._stacked(value).repeat_interleave(len(x) // self._points, 0)
+        each = each.view(len(x), *[1] * (x.ndim - 1 - value.ndim), *value.shape)
+        return func(x, each) if turned else func(each, x)
+
+    def _convolution(
+        self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1,
+    ) -> Any:  # fmt: skip
+        if self._points == 1 or input.ndim != weight.ndim:
+            return NotImplemented
+        index, of_bias = self._read(weight), self._read(bias)
+        x = self._grouped(input, index if index is not None else of_bias)
+        y = func(x, weight, bias, stride, padding, dilation, groups)
+        out = y.contiguous().view(self._points, -1, groups, weight.shape[0] // groups, y[0, 0].numel())
+        if index is not None:
+            left, right = self._of(index, y.dtype, y.device)
+            assert right is not None
+            rank = right.shape[1]
+            for here, part, a, b in zip(out, x.chunk(self._points), left, right, strict=True):
+                filters = b.to(x.dtype).view(1, rank, *weight.shape[1:]).expand(groups, *[-1] * weight.ndim).flatten(0, 1)
+                along = func(part, filters, None, stride, padding, dilation, groups)
+                of_groups = a.view(rank, groups, -1).permute(1, 2, 0)
+                here += of_groups @ along.view(len(part), groups, rank, -1).to(y.dtype)
+        if of_bias is not None:
+            out = out + self._of(of_bias, y.dtype, y.device)[0].view(self._points, 1, groups, -1, 1)
+        return out.view(y.shape)
+
+    def _stacked(self, value: Tensor) -> Tensor:
+        """Return a vector's values at all points, stacked; of one that is not trained, its value alone."""
+        index = self._read(value)
+        if index is None:
+            return value[None]
+        left, right = self._of(index, value.dtype, value.device)
+        moved = left if right is None else left.mT @ right
+        return value.detach() + moved.view(self._points, *value.shape)
+
+    def _grouped(self, x: Tensor, index: int | None) -> Tensor:
+        """Return x with the points as blocks of its first axis: as it is, or repeated where it has one row for all.
+
+        Raises ValueError where the first axis is not the records.
+        """
+        if len(x) % self._rows == 0:
+            return x
+        if len(x) == 1:
+            return x.expand(self._rows, *x.shape[1:])
+        name = "a parameter" if index is None else self._weights.names[index]
+        raise ValueError(f"{ONE}: {name} is read with {len(x)} rows, not with a multiple of {self._rows}, the records")
 
 
-def extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the index of the first element that a tensor has in its storage, and the index after the last one."""
-    start = int(tensor.storage_offset())
-    if tensor.is_contiguous() or tensor.numel() == 0:
-        return start, start + tensor.numel()
-    return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Return functional.linear of dual numbers, of whose derivative only those products are formed that are not 0.
+
+    torch's own derivative multiplies by a matrix of zeros where the weight is frozen.
+    """
+    unpack: Any = forward_ad.unpack_dual
+    values, moved = unpack(input)
+    if moved is None or unpack(weight)[1] is not None:
+        product = functional.linear(input, weight)
+    else:
+        product = forward_ad.make_dual(*functional.linear(torch.stack([values, moved]), weight))  # type: ignore[no-untyped-call]
+    return product if bias is None else product + bias
 
 
-def _array(tensor: Tensor) -> NDArray[Any] | None:
-    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
-        return None
-    found: NDArray[Any] = tensor.view(-1).numpy()
-    return found
+class Guard(TorchDispatchMode):
+    """A torch mode that refuses operations on memory which they must not read or write behind torch's functions.
+
+    Args:
+        trained: by storage, the name of a trainable parameter, which only `Shifted` may hand to an operation.
+        kept: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that is
+            put back afterwards.
+        sharded: whether FSDP reads the memory; then only operations on whole sharded parameters are refused.
+
+    Attributes:
+        refused: the error with which an operation was refused; None if there was none.
+    """
+
+    def __init__(self, trained: Mapping[int, str], kept: Mapping[int, str], *, sharded: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._trained, self._kept, self._open = trained, kept, 0
+        self._sharded = sharded
+        self.refused: ValueError | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Inside the block trainable parameters may be read."""
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # `Shifted` is for what losses call, not for this
+            if not func.is_view:
+                written = _written(func, args, kwargs) if func._schema.is_mutable else []
+                for value in _pytree.tree_leaves((args, kwargs)):
+                    if isinstance(value, Tensor):
+                        self._look(func, value, any(value is one for one in written))
+            return func(*args, **kwargs)
+
+    def _look(self, func: Any, value: Tensor, written: bool) -> None:
+        shard = is_sharded(value)
+        where = storage_of(piece(value)[0] if shard else value)
+        trained, kept = self._trained.get(where) if shard or not self._sharded else None, self._kept.get(where)
+        if trained is not None and written:
+            self.refused = ValueError(f"the losses must not write trainable parameter {trained}; got {func}")
+        elif trained is not None and not self._open:
+            how = "in a forward, which gathers it" if shard else "by torch's functions on it"
+            self.refused = ValueError(f"the losses must read {trained} {how}; got {func}")
+        elif written and kept:
+            self.refused = ValueError(
+                f"losses must not change what is handed out with the module; got a write of {kept} by {func}"
+            )
+        if self.refused is not None:
+            raise self.refused
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments that an operation writes."""
+    found = [
+        args[number] if number < len(args) else kwargs.get(argument.name)
+        for number, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return _pytree.tree_leaves(found)
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -106,360 +439,36 @@ def storage_of(tensor: Tensor) -> int:
         return 0
 
 
-class Scratch:
-    """Lends memory for one shifted parameter on the CPU, and lends it again when the operation is over.
+def derivative_of(found: Tensor) -> Tensor:
+    """Return the derivative of a result that `Shifted` computed with dual numbers; NaN where the result is not finite.
 
-    Fresh memory from the system takes longer than shifting the weights. On CUDA torch's allocator keeps memory itself.
+    Raises ValueError where it has none.
     """
-
-    def __init__(self) -> None:
-        self._held: Tensor | None = None
-        self._idle = 0
-
-    def take(self, count: int, like: Tensor) -> Tensor:
-        """Return an uninitialised tensor of shape (count,), of the type and on the device of `like`."""
-        size = count * like.element_size()
-        if size < 1 << 16 or like.device.type != "cpu":
-            return torch.empty(count, dtype=like.dtype, device=like.device)
-        if self._held is not None and _references(self._held) > self._idle:
-            return torch.empty(count, dtype=like.dtype, device=like.device)
-        if self._held is None or self._held.numel() < size:
-            self._held = None
-            self._held = torch.empty(size, dtype=torch.uint8)
-            self._idle = _references(self._held)
-        return self._held[:size].view(like.dtype)
+    value, tangent = forward_ad.unpack_dual(found)  # type: ignore[no-untyped-call]
+    if tangent is None:
+        raise ValueError(f"{NONE}: they do not depend on the weights by operations that can be differentiated")
+    return torch.where(value.isfinite(), tangent, torch.nan)
 
 
-@dataclass(frozen=True)
-class Shift:
-    """The point x + scale u at which weights are evaluated, where u is the direction `number` of a run.
-
-    Attributes:
-        directions: the directions of the run.
-        low: the 16 further bits of half-precision weights x, by the parameter's index.
-        factors: a number for each parameter, by which `scale` is multiplied for it; "scale" in the methods is that
-            product.
-    """
-
-    directions: Directions
-    number: int
-    scale: float
-    low: Mapping[int, Tensor]
-    factors: Sequence[float]
-
-    def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
-        """Write x + scale u, rounded to the type of the weights, to `out`, for some elements of the parameter at a
-        place.
-
-        Args:
-            start: the first of them, counted from where this process's piece begins.
-            source: the weights x at these elements, as a vector, of the shape of `out`.
-        """
-        low, first = self.low.get(place.index), place.origin + start
-        if low is None:
-            self.directions.shift(source, self.number, place.index, self.scale_of(place), first, out)
-            return
-        part, count, number = low[start : start + source.numel()], source.numel(), self.number
-        for here, u in self.directions.blocks(
-            number, place.index, first, count, self.scale_of(place), device=source.device
-        ):
-            out[here] = join(source[here], part[here]).add_(u)
-
-    def whole(self, place: Place) -> Tensor:
-        """Return x + scale u for all that this process holds of the parameter at a place, in its shape, rounded to its
-        type."""
-        source = place.tensor.contiguous().view(-1)
-        out = torch.empty_like(source)
-        self.of(source, place, 0, out)
-        return out.view(place.tensor.shape)
-
-    def has_launches(self, place: Place) -> bool:
-        """Whether `together` makes the copy of the parameter at a place by a launch of a CUDA kernel."""
-        plain = place.array is None and place.index not in self.low and place.tensor.is_contiguous()
-        return plain and self.directions.launched(place.tensor.device)
-
-    def goes_with(self, one: Place, other: Place) -> bool:
-        """Whether one launch can make the copies of the parameters at both places, of which the first has launches."""
-        same = one.tensor.dtype == other.tensor.dtype and one.tensor.device == other.tensor.device
-        return same and self.scale_of(one) == self.scale_of(other) and self.has_launches(other)
-
-    def together(self, places: Sequence[Place]) -> list[Tensor]:
-        """Return for each place x + scale u for what this process holds of the parameter there, as a vector. The first
-        has launches and the others go with it."""
-        sources = [(place.tensor.view(-1), place.index, place.origin) for place in places]
-        return self.directions.shift_all(sources, self.number, self.scale_of(places[0]))
-
-    def rows(self, place: Place, rows: Tensor) -> Tensor:
-        """Return x + scale u for some rows of the matrix at a place, rounded to its type.
-
-        Args:
-            rows: their numbers, shape (m,).
-        """
-        source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
-        value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
-        return self._rows(place, rows).add_(value).to(source.dtype)
-
-    def tangent(self, place: Place) -> Tensor:
-        """Return scale u for all that this process holds of the parameter at a place, in its shape, rounded to its
-        type."""
-        zero = torch.zeros(place.tensor.shape, dtype=place.tensor.dtype, device=place.tensor.device)
-        return self.directions.add_(zero, self.number, place.index, self.scale_of(place), place.origin)
-
-    def rows_of_tangent(self, place: Place, rows: Tensor) -> Tensor:
-        """Return scale u for some rows of the matrix at a place, rounded to its type.
-
-        Args:
-            rows: their numbers, shape (m,).
-        """
-        return self._rows(place, rows).to(place.tensor.dtype)
-
-    def _rows(self, place: Place, rows: Tensor) -> Tensor:
-        width, summed = place.tensor.shape[1], wide(place.tensor.dtype)
-        here = rows + place.origin // width
-        return self.directions.rows(self.number, place.index, here, width, self.scale_of(place), summed)
-
-    def scale_of(self, place: Place) -> float:
-        """Return the scale for the parameter at a place: the shift times the direction's and the group's factors."""
-        return self.scale * self.factors[place.index]
+@cache
+def _ready() -> None:
+    """Import the module that torch imports at the first dual number, without its deprecation warnings, which concern
+    torch alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import_module("torch._decomp.decompositions_for_jvp")
 
 
-class Ahead:
-    """Makes shifted copies on a GPU before they are read, those of several parameters by one launch of a kernel, as a
-    launch from Python takes longer than shifting a small parameter.
-
-    Which ones are read one after the other is learned from the first evaluation. In an evaluation that reads them in
-    another order the copies are the same, and more of them are made. Copies are kept until others are made, so that
-    memory grows by `_AHEAD` bytes at most, and by no more than the largest parameter.
-
-    Args:
-        largest: the number of bytes of that parameter.
-    """
-
-    def __init__(self, largest: int) -> None:
-        self._limit = min(_AHEAD, largest)
-        self._order: list[int] = []
-        self._made: dict[int, Tensor] = {}
-
-    def copy(self, place: Place, shift: Shift, places: Mapping[int, list[Place]]) -> Tensor | None:
-        """Return x + scale u for what this process holds of the parameter at a place, as a vector; None where copies
-        are not made ahead, as on a CPU or where precision "master" keeps further bits.
-
-        The caller must not write the copy. Call `forget()` whenever the point changes.
-
-        Args:
-            places: where all parameters lie in memory, by storage.
-        """
-        if place.index in self._made:
-            return self._made[place.index]
-        if not shift.has_launches(place):
-            return None
-        self._made.clear()
-        group = self._group(place, shift, {one.index: one for held in places.values() for one in held})
-        self._made = dict(zip((one.index for one in group), shift.together(group), strict=True))
-        return self._made[place.index]
-
-    def forget(self) -> None:
-        """Give the copies up, as the point is no longer the same."""
-        self._made.clear()
-
-    def _group(self, place: Place, shift: Shift, places: Mapping[int, Place]) -> list[Place]:
-        """Return this place, and those read after it whose copies can be made by the same launch. places: of all
-        parameters in memory, by the parameter's index."""
-        if place.index not in self._order:
-            self._order.append(place.index)
-            return [place]
-        group, taken = [place], _bytes(place)
-        for index in self._order[self._order.index(place.index) + 1 :]:
-            one = places.get(index)
-            taken += 0 if one is None else _bytes(one)
-            if one is None or taken > self._limit or not shift.goes_with(place, one):
-                break
-            group.append(one)
-        return group
-
-
-def _bytes(place: Place) -> int:
-    return place.tensor.numel() * place.tensor.element_size()
-
-
-def _references(tensor: Tensor) -> int:
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
-
-
-class Shifted(TorchDispatchMode):
-    """A torch mode that hands shifted copies of the trainable parameters to every operation that reads them.
-
-    Operations raise ValueError where they would write a parameter, or read parts of its elements (some bytes of a
-    number).
-
-    Args:
-        shift: the point x + shift u.
-        places: where parameters lie in memory, as `storages` returns it; it is replaced when they get other memory.
-        scratch: lends the memory for the copies on a CPU.
-        ahead: makes the copies on a GPU; None on a CPU.
-        unread: a set of parameters' names, from which those that are read are removed.
-        guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that
-            is put back afterwards.
-
-    Attributes:
-        written: becomes True when such a buffer is written, or may have been.
-    """
-
-    def __init__(
-        self,
-        shift: Shift,
-        places: dict[int, list[Place]],
-        scratch: Scratch,
-        ahead: Ahead | None,
-        unread: set[str],
-        guarded: Mapping[int, str] = MappingProxyType({}),
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._shift, self.places, self._scratch, self._ahead, self._unread = shift, places, scratch, ahead, unread
-        self._guarded, self.written = guarded, False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if types:
-            self._refuse_shards(func, [*args, *kwargs.values()])
-        if func.is_view:
-            return func(*args, **kwargs)
-        if func._schema.is_mutable:
-            self._refuse_writes(func, args, kwargs)
-        elif id(func) in _UNSAID:
-            self.written |= len(args) <= _TRAINING or args[_TRAINING] is not False
-        if func is _EMBEDDING and self._shift.scale and (place := self._few_rows(args[0], args[1])):
-            rows, which = looked_up(args[1])
-            return func(self._shift.rows(place, rows), which)
-        if kwargs:
-            kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
-        return func(*map(self._replaced, args), **kwargs)
-
-    def _replaced(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            places = self._touched(value)
-            if places and not self._shift.scale:  # the scale is 0: the point is x, the weights themselves
-                self._unread.difference_update(place.name for place in places)
-                return value
-            return self._copy(value, places) if places else value
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(self._replaced, value))
-        return value
-
-    def _touched(self, value: Tensor) -> list[Place]:
-        """Return the places of the trainable parameters whose memory the tensor `value` overlaps; an empty list if
-        there are none."""
-        places = self.places.get(storage_of(value))
-        if not places:
-            return []
-        start, stop = extent(value)
-        one, own = value.element_size(), places[0].tensor.element_size()
-        return [place for place in places if place.start * own < stop * one and start * one < place.stop * own]
-
-    def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
-        """Return a copy of a tensor, which overlaps the parameters at these places, with its values at x + scale u."""
-        own = places[0].tensor.dtype
-        if value.dtype != own:
-            try:
-                return self._copy(value.view(own), places).view(value.dtype)
-            except RuntimeError:
-                raise ValueError(f"the losses must not read parts of {places[0].name} as {value.dtype}") from None
-        start, stop = extent(value)
-        place = places[0]
-        if len(places) == 1 and place.start <= start and stop <= place.stop and place.tensor.is_contiguous():
-            self._unread.discard(place.name)
-            first = start - place.start
-            made = None if self._ahead is None else self._ahead.copy(place, self._shift, self.places)
-            if made is not None:
-                return made.as_strided(value.size(), value.stride(), made.storage_offset() + first)
-            out, count, shift = self._scratch.take(stop - start, value), stop - start, self._shift
-            if place.array is None:
-                shift.of(value.as_strided((count,), (1,), start), place, first, out)
-            else:  # the same bits with fewer calls of torch
-                scale = shift.scale * shift.factors[place.index]
-                x, origin = place.array[first : first + count], place.origin + first
-                shift.directions.shift_array(x, shift.number, place.index, scale, origin, out.numpy())
-            return out.as_strided(value.size(), value.stride(), 0)
-        first, last = start, stop  # a parameter that is not in row-major order is copied as a whole
-        for place in places:
-            self._unread.discard(place.name)
-            if not place.tensor.is_contiguous():
-                first, last = min(first, place.start), max(last, place.stop)
-        source = value.as_strided((last - first,), (1,), first)
-        out = self._scratch.take(last - first, source)
-        if len(places) > 1 or first < places[0].start or places[0].stop < last:
-            out.copy_(source)
-        for place in places:
-            if place.tensor.is_contiguous():
-                here = slice(max(first, place.start) - first, min(last, place.stop) - first)
-                self._shift.of(source[here], place, here.start + first - place.start, out[here])
-            else:
-                size, stride = place.tensor.size(), place.tensor.stride()
-                there = out.as_strided(size, stride, out.storage_offset() + place.start - first)
-                there.copy_(self._shift.whole(place))
-        return out.as_strided(value.size(), value.stride(), out.storage_offset() + start - first)
-
-    def _few_rows(self, weight: Tensor, rows: Tensor) -> Place | None:
-        """Return the place of the parameter `weight` if an embedding looks up few of its rows.
-
-        rows: the row numbers that are looked up. None if there are many, or if the matrix is no trainable parameter.
-        """
-        if not few_rows(weight, rows):
-            return None
-        for place in self._touched(weight):
-            whole = place.tensor.shape == weight.shape and place.tensor.stride() == weight.stride()
-            if whole and extent(weight) == (place.start, place.stop) and weight.is_contiguous():
-                self._unread.discard(place.name)
-                return place
-        return None
-
-    def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
-        """Raise ValueError if one of the `values`, the arguments of the operation `func`, is a sharded trainable
-        parameter as a whole, whose other parts lie in other processes."""
-        for value in values:
-            if isinstance(value, (list, tuple)):
-                self._refuse_shards(func, value)
-            elif is_sharded(value) and (places := self._touched(piece(value)[0])):
-                raise ValueError(f"the losses must read {places[0].name} in a forward, which gathers it; got {func}")
-
-    def _refuse_writes(self, func: Any, args: Any, kwargs: Any) -> None:
-        for number, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[number] if number < len(args) else kwargs.get(argument.name)
-                for tensor in value if isinstance(value, (list, tuple)) else [value]:
-                    if isinstance(tensor, Tensor):
-                        self._refuse_write(func, tensor)
-
-    def _refuse_write(self, func: Any, tensor: Tensor) -> None:
-        if places := self._touched(tensor):
-            raise ValueError(f"the losses must not write trainable parameter {places[0].name}; got {func}")
-        guarded = self._guarded.get(storage_of(tensor))
-        if guarded:
-            raise ValueError(
-                f"losses must not change what is handed out with the module; got a write of {guarded} by {func}"
-            )
-        self.written |= guarded is not None
-
-
-def few_rows(weight: Tensor, rows: Tensor) -> bool:
-    """Whether an embedding looks up at most an eighth (one in `_ROWS_SHARE`) as many rows as its matrix `weight` has.
-
-    Args:
-        rows: the row number of each look-up.
-    """
-    return weight.ndim == 2 and rows.numel() * _ROWS_SHARE <= weight.shape[0]
-
-
-def looked_up(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row numbers to read for an embedding, and for each of its look-ups the index of its row among these.
-
-    On a CPU a row that is looked up several times is read once.
-
-    Args:
-        rows: the row number of each look-up.
-    """
-    if rows.device.type == "cpu":
-        found: tuple[Tensor, Tensor] = torch.unique(rows, return_inverse=True)
-        return found
-    which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
-    return rows.reshape(-1), which  # finding the distinct rows would make the CPU wait for the GPU
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Inside the block there are dual numbers, and attention runs by its plain kernel, the only one with a forward
+    derivative. Another operation that has none raises ValueError, which names it."""
+    _ready()
+    try:
+        with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+            yield
+    except (RuntimeError, NotImplementedError) as error:
+        said = " ".join(str(error).split())
+        if not any(word in said for word in ("forward AD", "forward mode AD", "jvp", "forward-mode")):
+            raise
+        raise ValueError(f"{NONE}: {said:.200}") from error

@@ -5,13 +5,13 @@ private records: a buffer that the first batch fills, or a running maximum, woul
 leaves nothing there:
 
     a buffer                      is put back after each evaluation, so the next one finds it as the first one did
-    a frozen parameter, a buffer  is not copied: an operation that would write it is refused
-      of more than 2^22 elements
+    a frozen parameter, a buffer  is not copied: an operation that would write it is refused before a run begins, and
+      of more than 2^22 elements  a run ends where one did (`require_unwritten`)
     an entry of a registry        is put back too: made, taken away or replaced buffers, parameters, submodules
 
 What is put back is what was there when the evaluation began; what others write between evaluations stays. The
-statistics of batch normalisation come from kernels that do not say that they write, and numpy may write any memory.
-Therefore buffers are also compared by value at each save and at the end (`settle`). Two things are not seen: frozen
+statistics of batch normalisation come from kernels that do not say that they write, so buffers are compared by value
+after such a function; numpy may write any memory, so they are compared at each save and at the end too (`settle`). Two things are not seen: frozen
 parameters that are written in such ways, and values in plain attributes, which no `state_dict` has.
 """
 
@@ -62,6 +62,7 @@ class Untrained:
         self._there: list[Any] = []
         self._held: list[_Held] = []
         self._state: list[tuple[int, int]] = []
+        self._written = ""
         self.guarded: dict[int, str] = {}
         self.parts: list[nn.Module] = []
 
@@ -93,9 +94,19 @@ class Untrained:
             if not _alike(live, there):
                 live.clear()
                 live.update(there)
-        for held in self._held:
+        for held, before in zip(self._held, self._state, strict=True):
             _put_back(held)
+            if held.copy is None and _state(held.tensor)[1] != before[1]:
+                self._written = held.name
         self._state = [_state(held.tensor) for held in self._held]
+
+    def require_unwritten(self) -> None:
+        """Raise ValueError if an evaluation has written a frozen parameter or a large buffer, which is not put back."""
+        if self._written:
+            raise ValueError(
+                f"losses must not change what is handed out with the module; got a write of {self._written}: the module"
+                " may hold what is private"
+            )
 
     @contextmanager
     def left(self) -> Iterator[Callable[[], None]]:

@@ -6,7 +6,6 @@ must come from any offset.
 
 import hashlib
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpzero_theory.optim.weights import directions as module
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.sphere import DIRECTIONS, quantiles
 
@@ -55,8 +53,17 @@ def test_words_are_those_of_the_definition(key, number, parameter, start, count)
     assert words.tolist() == expected
 
 
-def dense(directions, number, parameter, count, dtype=torch.float32):
-    return directions.fill_(torch.empty(count, dtype=dtype), number, parameter)
+@settings(max_examples=20)
+@given(st.integers(0, 2**128 - 1), st.integers(0, MASK), st.integers(0, MASK), st.integers(0, 2**40))
+def test_other_devices_make_the_same_words_by_operations_on_tensors(key, number, parameter, block):
+    directions = Directions(key, "gaussian")
+    found = directions._philox(torch.tensor([block, block + 2]), parameter, number)
+    for row, of in zip(found.numpy().view(np.uint64), (block, block + 2), strict=True):
+        assert row.tolist() == philox([1 + of, parameter, number, 0], [key & MASK, key >> 64])
+
+
+def dense(directions, number, parameter, count, dtype=torch.float32, start=0):
+    return directions.coordinates(number, parameter, start, count, 1.0, dtype)
 
 
 def test_a_sign_is_a_bit():
@@ -77,21 +84,16 @@ def test_a_gaussian_coordinate_is_a_quantile_of_16_bits():
 def test_every_block_from_every_offset_gives_the_same_values(kind, start, length):
     directions, count = Directions(KEY, kind), min(length, 3001 - start)
     whole = dense(directions, 3, 7, 3001)
-    part = directions.fill_(torch.empty(count), 3, 7, start)
+    part = dense(directions, 3, 7, count, start=start)
     assert torch.equal(part, whole[start : start + count])
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
-def test_pieces_do_not_change_the_values(kind, monkeypatch):
-    directions = Directions(KEY, kind)
-    whole = dense(directions, 3, 7, 10_000)
-    monkeypatch.setattr("dpzero_theory.optim.weights.directions._CPU_CHUNK", 256)
-    assert torch.equal(dense(directions, 3, 7, 10_000), whole)
-    assert torch.equal(directions.fill_(torch.empty(5_001), 3, 7, 999), whole[999:6000])
-    pieces = list(directions.blocks(3, 7, 130, 1000))
-    assert [here.start for here, _ in pieces[1:]] == [here.stop for here, _ in pieces[:-1]]
-    assert pieces[-1][0].stop == 1000
-    assert len(pieces) > 3
+@pytest.mark.parametrize("width", [33, 64, 300])
+def test_rows_are_those_of_the_whole(kind, width):
+    directions, rows = Directions(KEY, kind), torch.tensor([7, 0, 199, 7])
+    whole = directions.coordinates(3, 7, 0, 200 * width, 0.1).view(200, width)
+    assert torch.equal(directions.rows(3, 7, rows, width, 0.1), whole[rows])
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
@@ -105,10 +107,7 @@ def test_a_shift_is_one_rounded_sum_of_the_rounded_product(kind, dtype):
     before = source.clone()
     assert torch.equal(directions.shift(source, 2, 4, scale), expected)
     assert torch.equal(source, before)
-    turned = source.t().contiguous().t()
-    assert torch.equal(directions.shift(turned, 2, 4, scale), expected)
-    assert directions.shift(turned, 2, 4, scale).stride() == turned.stride()
-    assert directions.add_(source, 2, 4, scale) is source
+    assert directions.shift(source, 2, 4, scale, out=source) is source
     assert torch.equal(source, expected)
 
 
@@ -141,33 +140,75 @@ def test_the_sphere_has_radius_root_d(sizes):
     assert directions.factor(10, sizes) != factor or sum(sizes) == 1
 
 
-def test_kernels_that_do_not_run_or_err_are_not_used_and_it_is_said(monkeypatch):
-    """That is so where no C compiler is installed. It is tested on the CPU, with functions in place of the kernels."""
+SHAPES = ((3, 5), (4,), (6, 2, 2), ())
 
-    def right(key, number, parameter, start, count, domain, device):
-        words = Directions(key, "gaussian").words(number, parameter, start, count)
-        return torch.from_numpy(words.view(np.int64)).to(device)
 
-    def wrong(*given):
-        return right(*given) ^ 1
+def explicit(key, law_rank, number, shapes):
+    """Returns a low-rank direction written out, one float64 tensor for each shape, from the words of this file's own
+    generator."""
+    words = [philox([1 + block, 0, number, 0], [key & MASK, key >> 64]) for block in range(8)]
+    bits = [1.0 if word >> place & 1 else -1.0 for block in words for word in block for place in range(64)]
+    found = []
+    for shape in shapes:
+        rows, columns = shape[0] if shape else 1, math.prod(shape[1:])
+        if len(shape) < 2:
+            vector, bits = bits[:rows], bits[rows:]
+            found.append(torch.tensor(vector, dtype=torch.float64).view(shape))
+            continue
+        left, bits = bits[: law_rank * rows], bits[law_rank * rows :]
+        right, bits = bits[: law_rank * columns], bits[law_rank * columns :]
+        total = torch.zeros(rows, columns, dtype=torch.float64)
+        for r in range(law_rank):
+            a, b = left[r * rows : (r + 1) * rows], right[r * columns : (r + 1) * columns]
+            total += torch.outer(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+        found.append((total / math.sqrt(law_rank)).view(shape))
+    return found
 
-    def fails(*_):
-        raise RuntimeError("Failed to find C compiler")
 
-    def full(*_):
-        raise torch.OutOfMemoryError
+@pytest.mark.parametrize("rank", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_low_rank_direction_is_that_of_the_definition(rank, dtype):
+    directions = Directions(KEY, f"low-rank:{rank}")
+    amounts = [(5, 0.3), (2, -0.001)]
+    for index, shape in enumerate(SHAPES):
+        rows = shape[0] if shape else 1
+        found = directions.sum(amounts, index, SHAPES, 0, rows, dtype, torch.device("cpu"))
+        expected = sum(amount * explicit(KEY, rank, number, SHAPES)[index] for number, amount in amounts)
+        room = 2.0 ** (-52 if dtype == torch.float64 else -23) * 4 * rank
+        assert found.dtype == dtype
+        assert (found.view(shape).double() - expected).abs().max() <= room
+        part = directions.sum(amounts, index, SHAPES, rows // 2, rows, dtype, torch.device("cpu"))
+        assert torch.equal(part, found[rows // 2 :])
 
-    found, device = module._that_run.__wrapped__, torch.device("cpu")
-    for words, why in ((wrong, "not those of the CPU"), (fails, "RuntimeError: Failed to find C compiler")):
-        monkeypatch.setattr(module, "_triton", lambda words=words: SimpleNamespace(words=words))
-        with pytest.warns(UserWarning, match=why):
-            assert found(device) is None
-    monkeypatch.setattr(module, "_triton", lambda: None)
-    with pytest.warns(UserWarning, match="Triton is not installed"):
-        assert found(device) is None
-    monkeypatch.setattr(module, "_triton", lambda: SimpleNamespace(words=full))
-    with pytest.raises(torch.OutOfMemoryError):
-        found(device)
-    good = SimpleNamespace(words=right)
-    monkeypatch.setattr(module, "_triton", lambda: good)
-    assert found(device) is good
+
+def test_a_direction_of_rank_one_has_the_norm_of_the_sphere():
+    directions, shapes = Directions(KEY, "low-rank"), SHAPES[:3]
+    integers = [directions.integers(9, index, 0, math.prod(shape), shapes) for index, shape in enumerate(shapes)]
+    assert sum(int((part**2).sum()) for part in integers) == 15 + 4 + 24 == directions.squared_norm(9, (15, 4, 24))
+    written = explicit(KEY, 1, 9, shapes)
+    for part, whole in zip(integers, written, strict=True):
+        assert part.tolist() == whole.flatten().tolist()
+    assert directions.integers(9, 0, 4, 7, shapes).tolist() == integers[0][4:11].tolist()
+
+
+@pytest.mark.parametrize(("rank", "count"), [(1, 1), (1, 16), (4, 16), (1, 300)])
+def test_a_sum_has_the_same_bits_in_every_order(rank, count):
+    """The order of the directions changes the order of summation, as another kernel does; partial sums are exact."""
+    rng = np.random.default_rng(0)
+    amounts = [(number, float(rng.normal() * 10.0 ** rng.integers(-3, 3))) for number in range(count)]
+    directions, shapes = Directions(KEY, f"low-rank:{rank}"), ((31, 67),)
+    found = [
+        directions.sum(order, 0, shapes, 0, 31, torch.float32, torch.device("cpu"))
+        for order in (amounts, amounts[::-1], [amounts[place] for place in rng.permutation(count)])
+    ]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    expected = sum(amount * explicit(KEY, rank, number, shapes)[0] for number, amount in amounts)
+    assert (found[0].double() - expected).abs().max() <= 2.0**-17 * max(abs(amount) for _, amount in amounts) * rank
+
+
+def test_ranks_that_are_refused():
+    for name in ("low-rank:0", "low-rank:x", "low-rank:65", "low-rank:-1"):
+        with pytest.raises(ValueError, match=f"^direction must be low-rank or low-rank:RANK .*; got '{name}'"):
+            Directions(KEY, name)
+    assert Directions(KEY, "low-rank:1").law.name == "low-rank"

@@ -31,8 +31,8 @@ def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
     for number in (4, 5, 6):
         factor = weights.directions.factor(number, weights.sizes)
         u = {
-            name: factor * weights.directions.fill_(torch.empty_like(value), number, index)
-            for index, (name, value) in enumerate(start.items())
+            name: factor * weights.directions.coordinates(number, index, 0, p.numel(), 1.0, p.dtype).view(p.shape)
+            for index, (name, p) in enumerate(start.items())
         }
         oracle = [
             torch.func.functional_call(module, {name: start[name] + s * u[name] for name in u}, (x,)).sum()
@@ -143,14 +143,20 @@ def shared_memory():
     return module
 
 
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(nn.Linear(2, 2))
+
+
 REFUSED = {
     "module must be a torch.nn.Module": lambda: "a string",
     "module must have a trainable parameter": lambda: nn.Linear(2, 2).requires_grad_(False),
+    "module must not have trainable parts that are scripted; got 0": lambda: nn.Sequential(scripted()),
     "module must not be torch.nn.DataParallel": lambda: nn.Sequential(nn.DataParallel(nn.Linear(2, 2))),
     "trainable parameter weight must be in memory": lambda: nn.Linear(2, 2, device="meta"),
     "trainable parameters must not share memory; got a and b": shared_memory,
     "trainable parameter w must be dense and floating-point": lambda: one(torch.zeros(3, dtype=torch.complex64)),
-    "trainable parameter w must fill its memory": lambda: one(torch.zeros(4, 4)[:, :2]),
     "trainable parameter w must be a plain tensor; got Own": lambda: one(torch.zeros(3).as_subclass(Own)),
 }
 

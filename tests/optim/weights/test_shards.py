@@ -10,7 +10,7 @@ import torch
 from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.verify import Recorded, verify
 from tests import forks
-from tests.optim.sharded import RUNS, TOKENS, Net, finished, half_way, mezo, resumed, seeded, weights
+from tests.optim.sharded import RUNS, TOKENS, Net, finished, half_way, mezo, resumed, seeded, shifted_output, weights
 
 pytestmark = pytest.mark.xdist_group("shards")  # One test worker runs these tests, so that their fixtures are made once
 
@@ -81,11 +81,8 @@ def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[
     assert equal(resumed(Net(torch.bfloat16), folder / f"checkpoint-{len(ranks)}.pt"), whole)
 
 
-def test_mixed_precision_casts_the_shifted_weights(ranks: list[dict[str, Any]]) -> None:
-    module = Net()
-    weights(module).move_([(5, 0.1)])
-    with torch.no_grad():
-        expected = module.bfloat16()(TOKENS)
+def test_mixed_precision_shifts_the_cast_weights(ranks: list[dict[str, Any]]) -> None:
+    expected = shifted_output(Net().bfloat16())
     assert all(torch.equal(rank["mixed"], expected) for rank in ranks)
 
 
