@@ -60,7 +60,7 @@ class Job(NamedTuple):
 
 
 _GPU_TESTS = (
-    "tests/optim/weights/test_philox_triton.py tests/optim/test_run.py tests/synthetic/test_engine.py"
+    "tests/optim/weights/test_directions.py tests/optim/test_run.py tests/synthetic/test_engine.py"
     " tests/curvature/test_spectrum.py"
 )
 _STEP = "benchmarks optimizer_step --preset gpu --budget 60 --device cuda --sizes"

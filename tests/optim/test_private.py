@@ -121,7 +121,7 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
     score = 0.0
     for number in range(STEPS):
         u = torch.zeros(3, dtype=torch.float64)
-        run.weights.directions.add_(u, number, 0, 1.0)
+        run.weights.directions.shift(u, number, 0, 1.0, out=u)
         score += run.step().sums[0] * float(torch.sign(u[0]))
     return np.array([score])
 

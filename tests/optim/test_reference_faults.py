@@ -39,7 +39,7 @@ def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.nd
         before = module.weight.detach().clone()
         run.step()
         u = torch.zeros_like(before)
-        run.weights.directions.add_(u, number, 0, run.weights.directions.factor(number, run.weights.sizes))
+        run.weights.directions.shift(u, number, 0, run.weights.factor(number), out=u)
         moved = (module.weight.detach() - before) @ u / (u @ u)
         released = float(moved) / (-run.plan.step_size(number) * run.plan.unit)
         errors.append((released - guess.discrete_gaussian(run.plan.scale) - truth, released - truth))
@@ -95,7 +95,8 @@ def test_fault_f_the_denominator_is_the_expected_batch(tmp_path: Path) -> None:
         before = module.weight.detach().clone()
         released = run.step().sums[0]
         expected = before.clone()
-        run.weights.directions.add_(expected, number, 0, -0.05 * (1.0 / run.plan.rule.levels / 20) * released)
+        amount = -0.05 * (1.0 / run.plan.rule.levels / 20) * released
+        run.weights.directions.shift(expected, number, 0, amount, out=expected)
         assert torch.equal(module.weight.detach(), expected)
     assert len(set(sizes)) > 2
 

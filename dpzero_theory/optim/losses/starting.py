@@ -150,7 +150,7 @@ class _Look:
     def at(self, points: list[Point], width: float) -> Array:
         """Return the losses (or derivatives) at these points, shape (points, records)."""
         batches, ask = [self._evaluation.batch(part) for part in self._parts], self._evaluation.losses
-        parts = [self._weights.evaluated(points, lambda module, b=batch: ask(module, batch=b)) for batch in batches]  # type: ignore[misc]
+        parts = [self._weights.evaluated(points, lambda module, b=batch: ask(module, batch=b)) for batch in batches]
         found = np.concatenate([on_host(part) for part in parts], axis=1)
         if not np.isfinite(found).all():
             raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")

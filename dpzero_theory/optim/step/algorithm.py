@@ -223,7 +223,7 @@ class _DPGD0th(Algorithm):
 
     def require(self, direction: object, directions_per_step: object) -> None:
         if not DIRECTIONS[direction].fixed_norm:  # type: ignore[index]
-            raise ValueError(f"direction must have the norm sqrt(d) always for dpgd-0th; got {direction!r}")
+            check.choice("direction", direction, [name for name, law in DIRECTIONS.items() if law.fixed_norm])
         check.integer("directions_per_step", directions_per_step, at_most=1)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:

@@ -53,6 +53,10 @@ _STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 """The constants of Philox4x64: what words are multiplied by, and what is added to the key after each of ten rounds."""
 
 
+Shapes = tuple[tuple[int, ...], ...]
+"""The shapes of all parameters, in order."""
+
+
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which sums with weights of the given type are formed: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -77,7 +81,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def places(shapes: tuple[tuple[int, ...], ...], rank: int) -> tuple[tuple[Place, ...], int]:
+def places(shapes: Shapes, rank: int) -> tuple[tuple[Place, ...], int]:
     """Return the place of each of the parameters with these shapes in directions of this rank, and how many signs a
     direction has in all."""
     found, start = [], 0
@@ -127,8 +131,9 @@ class Directions:
         counted = {"counter": self._counter, "key": self._key}
         self._state: Any = {"bit_generator": "Philox", "state": counted, **_NO_WORDS}
         self._tables: dict[tuple[float, torch.dtype, torch.device], Any] = {}
+        self._on_device: dict[torch.device, Tensor] = {}
         self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
-        self._signs: tuple[tuple[int, ...], Tensor] | None = None
+        self._signs: tuple[tuple[int, ...], dict[tuple[torch.dtype, torch.device], Tensor]] | None = None
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
         """Return the random words start, ..., start + count - 1 of a direction and a parameter."""
@@ -190,7 +195,8 @@ class Directions:
             place = places(shapes, 1)[0][parameter]
             width = place.columns or 1
             first, last = start // width, -(-(start + count) // width)
-            found = self.sum([(number, 1.0)], parameter, shapes, first, last, torch.float64, _CPU).view(-1)
+            with exactly(_CPU):
+                found = self.sum([(number, 1.0)], parameter, shapes, first, last, torch.float64, _CPU).view(-1)
             return found[start - first * width :][:count].numpy().astype(np.int64)
         return self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64).numpy().astype(np.int64)
 
@@ -243,10 +249,10 @@ class Directions:
         """
         each = 4 * self._per_word
         starts = rows * width
-        counters = (starts // each)[:, None] + torch.arange(-(-width // each) + 1, device=rows.device)
+        counters = (starts // each).unsqueeze(1) + torch.arange(-(-width // each) + 1, device=rows.device)
         table = torch.as_tensor(self._table(scale, dtype, rows.device))
         values = self._looked_up(table, self._philox(counters, parameter, number)).view(len(rows), -1)
-        return values.gather(1, (starts % each)[:, None] + torch.arange(width, device=rows.device))
+        return values.gather(1, (starts % each).unsqueeze(1) + torch.arange(width, device=rows.device))
 
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
@@ -271,7 +277,7 @@ class Directions:
         self,
         amounts: Sequence[tuple[int, float]],
         parameter: int,
-        shapes: tuple[tuple[int, ...], ...],
+        shapes: Shapes,
         first: int,
         last: int,
         dtype: torch.dtype,
@@ -280,10 +286,11 @@ class Directions:
         """Return rows first, ..., last - 1 of the sum of amount u_number over the pairs (number, amount), for one
         parameter; the rows of a vector are its entries.
 
-        For low-rank laws the sum is one matrix product, shape (rows, columns), whose bits are the same for every order
-        of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so that every
-        partial sum is a multiple that `dtype` holds exactly. With K amounts this keeps 24 - log2(K rho) bits of the
-        largest amount in float32, and 53 - log2(K rho) in float64, which also sums where K rho > 64. For other laws it is formed in the order given.
+        Call it inside `exactly`. For low-rank laws the sum is one matrix product, shape (rows, columns), whose bits are
+        the same for every order of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power
+        of two, so that every partial sum is a multiple that `dtype` holds exactly. With K amounts this keeps 24 -
+        log2(K rho) bits of the largest amount in float32, and 53 - log2(K rho) in float64, which also sums where K rho
+        > 64. For other laws the sum is formed in the order given.
 
         Args:
             amounts: the pairs; for a normalised law each amount is times the direction's factor.
@@ -301,48 +308,41 @@ class Directions:
             return found
         summed = torch.float64 if rank * len(amounts) > _MANY else dtype
         left, right = self.factors(tuple(number for number, _ in amounts), parameter, shapes, summed, device)
-        exact = _on_a_grid([amount / math.sqrt(rank) if shape[1:] else amount for _, amount in amounts], rank, summed)
-        scale = torch.tensor(exact, dtype=summed, device=device)
-        with _exactly(device):
-            if right is None:
-                return (scale @ left[:, first:last]).to(dtype)
-            scaled = left[:, :, first:last] * scale[:, None, None]
-            return (scaled.flatten(0, 1).T @ right.flatten(0, 1)).to(dtype)
+        root = math.sqrt(rank) if shape[1:] else 1.0
+        scale = torch.tensor(_on_a_grid(tuple(amount / root for _, amount in amounts), rank, summed), dtype=summed)
+        if right is None:
+            return (scale.to(device) @ left[:, first:last]).to(dtype)
+        scaled = left[:, :, first:last] * scale.to(device)[:, None, None]
+        return (scaled.flatten(0, 1).T @ right.flatten(0, 1)).to(dtype)
 
     def factors(
-        self,
-        numbers: tuple[int, ...],
-        parameter: int,
-        shapes: tuple[tuple[int, ...], ...],
-        dtype: torch.dtype,
-        device: torch.device,
+        self, numbers: tuple[int, ...], parameter: int, shapes: Shapes, dtype: torch.dtype, device: torch.device
     ) -> tuple[Tensor, Tensor | None]:
         """Return the signs of the low-rank directions with these numbers, for one parameter.
 
         For a matrix they are the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns), for a vector its
         signs, shape (P, rows), and None.
         """
-        return self.split(self.signs(numbers, shapes).to(device, dtype), parameter, shapes)
-
-    def split(
-        self, signs: Tensor, parameter: int, shapes: tuple[tuple[int, ...], ...]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the part of `signs`, which `signs` returned, that belongs to one parameter, as `factors` does."""
-        rank = self.law.rank
-        start, rows, columns = places(shapes, rank)[0][parameter]
+        start, rows, columns = places(shapes, self.law.rank)[0][parameter]
+        signs = self.signs(numbers, shapes, dtype, device)
         if not columns:
             return signs[:, start : start + rows], None
-        middle = start + rank * rows
-        left, right = signs[:, start:middle], signs[:, middle : middle + rank * columns]
-        return left.unflatten(1, (rank, rows)), right.unflatten(1, (rank, columns))
+        middle, end = start + self.law.rank * rows, start + self.law.rank * (rows + columns)
+        split = (len(numbers), self.law.rank, -1)
+        return signs[:, start:middle].view(split), signs[:, middle:end].view(split)
 
-    def signs(self, numbers: tuple[int, ...], shapes: tuple[tuple[int, ...], ...]) -> Tensor:
-        """Return all signs of the low-rank directions with these numbers, float32 on the CPU, one direction a row. The
-        last ones are kept."""
+    def signs(
+        self, numbers: tuple[int, ...], shapes: Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
+    ) -> Tensor:
+        """Return all signs of the low-rank directions with these numbers, one direction a row. The last are kept."""
         if self._signs is None or self._signs[0] != numbers:
             total = places(shapes, self.law.rank)[1]
-            self._signs = numbers, torch.stack([self.coordinates(number, 0, 0, total) for number in numbers])
-        return self._signs[1]
+            made = [self.coordinates(number, 0, 0, total)[None] for number in numbers]
+            self._signs = numbers, {(torch.float32, _CPU): torch.cat(made)}
+        kept = self._signs[1]
+        if (dtype, device) not in kept:
+            kept[dtype, device] = kept[torch.float32, _CPU].to(device, dtype)
+        return kept[dtype, device]
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
         """Return the table from a field of a word to the coordinates that it stands for, times `scale`, in `dtype`: an
@@ -352,17 +352,21 @@ class Directions:
         if found is None:
             if len(self._tables) >= 8:
                 self._tables.clear()
-            with np.errstate(over="ignore"):
-                found = (scale * self._fields).astype(_NUMPY[dtype])
-            found = found if device.type == "cpu" else torch.from_numpy(found).to(device)
+            if device.type == "cpu":
+                with np.errstate(over="ignore"):
+                    found = (scale * self._fields).astype(_NUMPY[dtype])
+            else:
+                if device not in self._on_device:
+                    self._on_device[device] = torch.from_numpy(self._fields).to(device)
+                found = (scale * self._on_device[device]).to(dtype)
             self._tables[scale, dtype, device] = found
         return found
 
     def _looked_up(self, table: Tensor, words: Tensor) -> Tensor:
         """Return the coordinates that words stand for, as a vector. words: int64, contiguous."""
         if self._field.itemsize == 1:
-            return table[words.view(torch.uint8).int().view(-1)].view(-1)
-        return table[words.view(torch.int16).int().view(-1) & 0xFFFF]
+            return table.index_select(0, words.view(torch.uint8).view(-1).int()).view(-1)
+        return table.index_select(0, words.view(torch.int16).view(-1).int() & 0xFFFF)
 
     def _philox(self, blocks: Tensor, parameter: int, number: int) -> Tensor:
         """Return the four random words of each block of four, as int64 along a new last axis: those of `words`, by
@@ -395,7 +399,8 @@ def _product(factor: int, words: Tensor) -> tuple[Tensor, Tensor]:
     return high * large + (middle >> 32 & _LOW) + (other >> 32 & _LOW), words * _signed(factor)
 
 
-def _on_a_grid(amounts: Sequence[float], rank: int, dtype: torch.dtype) -> list[float]:
+@lru_cache(maxsize=8)
+def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> list[float]:
     """Return the amounts rounded to multiples of a power of two, so few of them that a sum of rank * len(amounts)
     multiples with any signs has no more bits than `dtype` holds."""
     largest = max(map(abs, amounts))
@@ -407,7 +412,7 @@ def _on_a_grid(amounts: Sequence[float], rank: int, dtype: torch.dtype) -> list[
 
 
 @contextmanager
-def _exactly(device: torch.device) -> Iterator[None]:
+def exactly(device: torch.device) -> Iterator[None]:
     """Inside the block matrix products of float32 are not rounded to fewer bits (TF32, bfloat16, autocast)."""
     before = torch.get_float32_matmul_precision()
     try:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.directions import Directions, blocks, chunk, wide
+from dpzero_theory.optim.weights.directions import Directions, blocks, chunk, exactly, wide
 from dpzero_theory.optim.weights.precision import Rounding, require_names
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -65,6 +65,7 @@ class Weights:
         untrained: puts the module's buffers back after each evaluation, and guards its frozen parameters.
         guarded: whether operations that read or write memory behind torch's functions are looked for and refused. A
             run sets it to False when it begins.
+        ids: by the `id` of a tensor, the index of the trainable parameter that it is; `index` adds to it.
         unread: names of the parameters that no evaluation has read so far.
 
     Raises:
@@ -83,7 +84,7 @@ class Weights:
         self.sizes = tuple(parameter.numel() for parameter in self.parameters)
         self.d = sum(self.sizes)
         whole = [None if is_sharded(parameter) else parameter for parameter in self.parameters]
-        self._ids: dict[int, int | None] = {id(p): index for index, p in enumerate(whole) if p is not None}
+        self.ids: dict[int, int | None] = {id(p): index for index, p in enumerate(whole) if p is not None}
         self._rounding = Rounding(precision, [held for held, _ in self.pieces()])
         self.unread = set(self.names)
         self.untrained = Untrained(module, parameters=not self.collective)
@@ -122,7 +123,7 @@ class Weights:
             else:
                 with differentiable(), self._at(numbers, None, len(part) * records):
                     values = derivative_of(call())
-            found += [values] if len(part) == 1 else values.unflatten(0, (len(part), -1)).unbind()
+            found += [values] if len(part) == 1 else values.view(len(part), -1).unbind()
         return found
 
     def shifted(self, number: int, shift: float) -> AbstractContextManager[None]:
@@ -152,7 +153,9 @@ class Weights:
             raise ValueError("shifted contexts must not be nested")
         scales = [self._scaled("shift", *pair) for pair in zip(numbers, shifts or [1.0] * len(numbers), strict=True)]
         if len(numbers) > 1 and not self.directions.law.rank:
-            raise ValueError(f"points_at_once must be 1 where directions are not low-rank; got {self.directions.law.name}")
+            raise ValueError(
+                f"points_at_once must be 1 where directions are not low-rank; got {self.directions.law.name}"
+            )
         self.untrained.begin()
         training = [part for part in self.untrained.parts if part.training]
         guard = None
@@ -188,13 +191,13 @@ class Weights:
 
     def index(self, value: object) -> int | None:
         """Return the index of the trainable parameter that a value is, or that FSDP has gathered as it; else None."""
-        found = self._ids.get(id(value), -1)
+        found = self.ids.get(id(value), -1)
         if found == -1 and self.collective and type(value) is nn.Parameter:  # gathered weights are other objects
             names = {name: index for index, name in enumerate(self.names)}
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 if type(parameter) is nn.Parameter:
-                    self._ids.setdefault(id(parameter), names.get(name))
-            found = self._ids.get(id(value))
+                    self.ids.setdefault(id(parameter), names.get(name))
+            found = self.ids.get(id(value))
         return None if found == -1 else found
 
     def require_used(self) -> None:
@@ -221,21 +224,27 @@ class Weights:
         scales = [(number, self._scaled("amount", number, amount)) for number, amount in amounts]
         if not scales:
             return
-        largest = chunk(self.parameters[0].device)
-        for index, (held, origin) in enumerate(self.pieces()):
-            flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
-            first, count = origin // width, flat.numel() // width
-            for start, rows in blocks(count, max(1, largest // width)):
-                here, begin = slice(start * width, (start + rows) * width), first + start
-                delta = self.directions.sum(
-                    scales, index, self.shapes, begin, begin + rows, wide(held.dtype), held.device
-                ).view(-1)
-                if through is not None:
-                    delta = through(index, here, delta, self._rounding.value(flat, index, here, wide(held.dtype)))
-                self._rounding.add_(flat, index, here, delta)
-            if not held.is_contiguous():
-                held.copy_(flat.view(held.shape))
+        with exactly(self.parameters[0].device):
+            for index, (held, origin) in enumerate(self.pieces()):
+                self._move(held, index, origin, scales, through)
         self._moved()
+
+    def _move(
+        self, held: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]], through: Through | None
+    ) -> None:
+        """Move what this process holds of the parameter `index`, from its coordinate `origin` on.
+
+        scales: pairs (number of a direction, amount times the direction's factor).
+        """
+        flat, width, summed = held.contiguous().view(-1), math.prod(self.shapes[index][1:]), wide(held.dtype)
+        for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):
+            here, first = slice(start * width, (start + rows) * width), origin // width + start
+            delta = self.directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
+            if through is not None:
+                delta = through(index, here, delta, self._rounding.value(flat, index, here, summed))
+            self._rounding.add_(flat, index, here, delta)
+        if not held.is_contiguous():
+            held.copy_(flat.view(held.shape))
 
     def add_(self, values: Callable[[int, int, int], Tensor]) -> None:
         """Add a vector with one number for each weight to the weights, one block of coordinates after the other.

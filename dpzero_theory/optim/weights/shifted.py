@@ -20,20 +20,21 @@ What reads a parameter's memory behind torch's functions (a view that was kept, 
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from dpzero_theory.optim.weights.directions import places
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ _SHAPE = {
     *(Tensor.is_contiguous, Tensor.element_size, Tensor.is_floating_point, Tensor.is_complex, Tensor.storage_offset),
 }
 """Methods that read nothing of a tensor's values."""
-_UNSAID = {functional.batch_norm, torch.batch_norm, torch.native_batch_norm, functional.instance_norm, torch.instance_norm}
+_UNSAID = {
+    functional.batch_norm,
+    torch.batch_norm,
+    torch.native_batch_norm,
+    functional.instance_norm,
+    torch.instance_norm,
+}
 """Functions that may write the statistics of batch normalisation without saying so."""
 _BY_ENTRY = {
     *("mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"),
@@ -60,9 +67,9 @@ _BY_ENTRY = {
 _ROWS_SHARE = 8
 """Where an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
 shifted, not the whole matrix."""
-_SMALL = 1 << 20
-"""A matrix of at most so many entries is shifted as a whole where it is read by more rows than it has columns: that
-takes less time than adding to the rows of the product."""
+_SMALLEST, _SMALL = 1 << 14, 1 << 20
+"""A matrix of at most so many entries is shifted as a whole, always or where it is read by more rows than it has
+columns: that takes less time than adding to the rows of the product."""
 
 
 class Shifted(TorchFunctionMode):
@@ -91,37 +98,40 @@ class Shifted(TorchFunctionMode):
         self._scale: Any = torch.tensor(shifts, dtype=torch.float64)
         if exact:
             self._scale = forward_ad.make_dual(torch.zeros_like(self._scale), self._scale)  # type: ignore[no-untyped-call]
-        self._signs: dict[Any, tuple[Tensor, Tensor]] = {}
-        self._call: Mapping[Any, Callable[..., Any]] = {
-            functional.linear: self._linear,
-            functional.embedding: self._embedding,
-            torch.addmm: self._addmm,
-            functional.layer_norm: self._layer_norm,
-            functional.rms_norm: self._rms_norm,
-            **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), self._convolution),
-            **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), self._convolution),
-        }
+        self._scaled: dict[Any, Tensor] = {}
+        self._ids = weights.ids
+        calls: dict[Any, Callable[..., Any]] = {
+            functional.linear: self._linear, functional.embedding: self._embedding, torch.addmm: self._addmm,
+        }  # fmt: skip
+        if self._points > 1:
+            calls |= {functional.layer_norm: self._layer_norm, functional.rms_norm: self._rms_norm}
+            calls |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), self._matmul)
+            calls |= dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), self._convolution)
+        self._calls = calls if self._directions.law.rank else {functional.embedding: self._few_rows}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if func in _UNSAID:
             self.written = True
         if not self._reads(args) and not (kwargs and self._reads(kwargs.values())):
             if self._exact and func is functional.linear:
-                return _linear(*args, **kwargs)
-            return func(*args, **kwargs)
+                return _linear(*args, **(kwargs or {}))
+            return func(*args, **kwargs) if kwargs else func(*args)
         if func in _SHAPE:
-            return func(*args, **kwargs)
+            return func(*args)
         if self._guard is None:
-            return self._shifted(func, args, kwargs)
+            return self._shifted(func, args, kwargs or {})
         with self._guard.opened():
-            return self._shifted(func, args, kwargs)
+            return self._shifted(func, args, kwargs or {})
 
     def _reads(self, values: Any) -> bool:
-        index = self._weights.index
-        return any(
-            self._reads(value) if type(value) in (list, tuple) else index(value) is not None for value in values
-        )
+        """Whether one of these arguments is a trainable parameter."""
+        ids, sharded = self._ids, self._weights.collective
+        for value in values:
+            if ids.get(id(value)) is not None or (sharded and self._weights.index(value) is not None):
+                return True
+            if type(value) in (list, tuple) and self._reads(value):
+                return True
+        return False
 
     def _shifted(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.__name__ == "__get__":  # func reads an attribute; few attributes of tensors are tensors
@@ -129,68 +139,98 @@ class Shifted(TorchFunctionMode):
             if not isinstance(found, Tensor):
                 return found
         if self._exact and func in _CONSTANT:
-            name = self._weights.names[self._weights.index(args[0])]  # type: ignore[index]
-            raise ValueError(f"{NONE}: {name} is read without its derivative (detach, or .data)")
+            raise ValueError(f"{NONE}: {self._first(args)} is read without its derivative (detach, or .data)")
         if self._still:
-            _pytree.tree_map(self._read, (args, kwargs))
+            _each(self._read, args)
+            _each(self._read, kwargs.values())
             return func(*args, **kwargs)
-        if self._directions.law.rank:
-            call = self._call.get(func)
-            found = NotImplemented if call is None else call(func, *args, **kwargs)
-            if found is NotImplemented and self._points > 1 and func.__name__ in _BY_ENTRY and not kwargs:
-                found = self._by_entry(func, *args)
-            if found is not NotImplemented:
-                return found
-        elif func is functional.embedding and (found := self._few_rows(func, *args, **kwargs)) is not NotImplemented:
+        call = self._calls.get(func)
+        found = NotImplemented if call is None else call(func, *args, **kwargs)
+        if found is NotImplemented and self._points > 1 and func.__name__ in _BY_ENTRY and not kwargs:
+            found = self._by_entry(func, *args)
+        if found is not NotImplemented:
             return found
         if self._points > 1:
-            read = next(leaf for leaf in _pytree.tree_leaves((args, kwargs)) if self._read(leaf) is not None)
-            raise ValueError(f"{ONE}: {self._weights.names[self._weights.index(read)]} is read by {func.__name__}")  # type: ignore[index]
-        args, kwargs = _pytree.tree_map(self._whole, (args, kwargs))
+            raise ValueError(f"{ONE}: {self._first([*args, *kwargs.values()])} is read by {func.__name__}")
+        args = _each(self._whole, args)
+        if kwargs:
+            kwargs = dict(zip(kwargs, _each(self._whole, kwargs.values()), strict=True))
         if self._exact and func is functional.linear:
             return _linear(*args, **kwargs)
         return func(*args, **kwargs)
 
+    def _first(self, values: Any) -> str:
+        """Return the name of the first trainable parameter among arguments."""
+        found = (self._weights.index(leaf) for leaf in _pytree.tree_leaves(list(values)))
+        return next(self._weights.names[index] for index in found if index is not None)
+
+    def _hidden(self) -> AbstractContextManager[Any]:
+        """Inside the block operations make shifted weights, unseen by modes that trace what the losses do: they differ
+        from call to call, as what was made is kept."""
+        return nullcontext() if self._guard is None else _disable_current_modes()
+
     def _read(self, value: Any) -> int | None:
         """Return the index of a trainable parameter, and note that it is read; None for another value."""
-        index = self._weights.index(value)
+        index = self._weights.index(value) if isinstance(value, Tensor) else None
         if index is not None:
             self._weights.unread.discard(self._weights.names[index])
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """Return the factors of a parameter's part of the points' directions, of which the first is times the shift:
-        `Directions.split`."""
-        found = self._signs.get((dtype, device))
+        `Directions.factors`."""
+        numbers, shapes = self._numbers, self._weights.shapes
+        found = self._scaled.get((dtype, device))
         if found is None:
-            signs = self._directions.signs(self._numbers, self._weights.shapes)
-            scaled = signs * self._scale.to(torch.float32 if dtype != torch.float64 else dtype)[:, None]
-            found = self._signs[dtype, device] = scaled.to(device, dtype), signs.to(device, dtype)
-        split, shapes = self._directions.split, self._weights.shapes
-        left, right = split(found[0], index, shapes)[0], split(found[1], index, shapes)[1]
-        rank = self._directions.law.rank
-        return (left if rank == 1 or right is None else left / rank**0.5), right
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            with self._hidden():
+                signs = self._directions.signs(numbers, shapes, wide, device)
+                found = self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
+                self._directions.signs(numbers, shapes, dtype, device)
+        (start, rows, columns), rank = places(shapes, self._directions.law.rank)[0][index], self._directions.law.rank
+        if not columns:
+            return found[:, start : start + rows], None
+        middle, split = start + rank * rows, (self._points, rank, -1)
+        left = found[:, start:middle].view(split)
+        right = self._directions.signs(numbers, shapes, dtype, device)[:, middle : middle + rank * columns].view(split)
+        return (left if rank == 1 else left / rank**0.5), right
 
     def _whole(self, value: Any) -> Any:
         """Return x + shift u for a trainable parameter, rounded to its type; another value as it is."""
         index = self._read(value)
         if index is None:
             return value
-        own = value.detach()
-        summed = torch.float64 if own.dtype == torch.float64 else torch.float32
+        with self._hidden():
+            return self._made(index, value)
+
+    def _made(self, index: int, value: Tensor) -> Tensor:
+        own, dtype = value.detach(), value.dtype
+        summed = torch.float64 if dtype == torch.float64 else torch.float32
         if self._directions.law.rank:
             left, right = self._of(index, summed, own.device)
-            flat = own.to(summed).reshape(-1, 1 if right is None else right.shape[2])
-            found = flat + left[0][:, None] if right is None else torch.addmm(flat, left[0].T, right[0])
+            source = own if dtype == summed else own.to(summed)
+            if right is None:
+                found = source + left.view(own.shape)
+            else:
+                found = torch.addmm(source.reshape(len(own), -1), left[0].T, right[0]).view(own.shape)
         elif self._exact:
             u = self._directions.coordinates(self._numbers[0], index, 0, own.numel(), 1.0, summed, own.device)
             found = own.to(summed) + self._scale[0].to(own.device, summed) * u.view(own.shape)
         else:
             found = self._directions.shift(own.contiguous(), self._numbers[0], index, self._factors[0])
-        found = found.view(own.shape).to(own.dtype)
+        found = found if dtype == found.dtype else found.to(dtype)
         return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
 
-    def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: Any = None, *rest: Any, **named: Any) -> Any:
+    def _few_rows(
+        self,
+        func: Any,
+        ids: Tensor,
+        weight: Tensor,
+        padding_idx: Any = None,
+        max_norm: Any = None,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
         """Return the rows of an embedding that are looked up, shifted, if they are few."""
         del padding_idx, rest, named
         if max_norm is not None or weight.ndim != 2 or ids.numel() * _ROWS_SHARE > weight.shape[0]:
@@ -198,6 +238,12 @@ class Shifted(TorchFunctionMode):
         index = self._read(weight)
         if index is None:
             return NotImplemented
+        with self._hidden():
+            which, values = self._looked_up(ids, weight, index)
+        return func(which, values)
+
+    def _looked_up(self, ids: Tensor, weight: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Return for each look-up of an embedding the index of its row among some rows, and these rows, shifted."""
         if ids.device.type == "cpu":
             rows, which = torch.unique(ids, return_inverse=True)
         else:  # finding the distinct rows would make the CPU wait for the GPU
@@ -208,23 +254,30 @@ class Shifted(TorchFunctionMode):
         u = self._directions.rows(self._numbers[0], index, rows, weight.shape[1], scale, summed)
         if self._exact:
             u = u * self._scale[0].to(u.device, summed)
-        return func(which, (own + u).to(own.dtype))
+        return which, (own + u).to(own.dtype)
 
     def _linear(self, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        return self._product(lambda x, w, b: _linear(x, w, b) if self._exact else func(x, w, b), input, weight, bias)
+        return self._product(_linear if self._exact else func, input, weight, bias)
 
     def _addmm(self, func: Any, input: Tensor, mat1: Tensor, mat2: Tensor, **factors: Any) -> Any:
         if factors or input.ndim != 1:
             return NotImplemented
-        return self._product(
-            lambda x, w, b: x @ w if b is None else func(b, x, w), mat1, mat2, input, turned=True
-        )
+        return self._product(lambda x, w, b: x @ w if b is None else func(b, x, w), mat1, mat2, input, turned=True)
+
+    def _matmul(self, func: Any, one: Tensor, other: Tensor) -> Any:
+        index = self._read(other)
+        if index is None or other.ndim > 2:
+            return NotImplemented
+        if other.ndim == 2:
+            return self._product(lambda x, w, _: func(x, w), one, other, None, turned=True)
+        x, left = self._grouped(one, index), self._of(index, one.dtype, one.device)[0]
+        return func(x, other) + (x.reshape(self._points, -1, len(other)) @ left[:, :, None]).view(x.shape[:-1])
 
     def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
         """Return plain(x, weight, bias), the product of x with the transposed weight (with `turned`, the weight itself)
         plus the bias, at the points."""
-        index, of_bias = self._read(weight), self._read(bias)
-        if self._read(x) is not None or weight.ndim != 2:
+        index = self._read(weight)
+        if self._ids.get(id(x)) is not None or weight.ndim != 2:
             return NotImplemented
         width = weight.shape[0 if turned else 1]
         if self._points == 1:
@@ -232,6 +285,7 @@ class Shifted(TorchFunctionMode):
             if index is None or self._is_cheaper(x, weight, width):
                 return plain(x, self._whole(weight), bias)
             return self._with(plain(x, weight, bias), x.reshape(1, -1, width), index, None, turned)
+        of_bias = self._read(bias)
         x = self._grouped(x, index if index is not None else of_bias)
         y = plain(x, weight, bias)
         return self._with(y, x.reshape(self._points, -1, width), index, of_bias, turned)
@@ -239,16 +293,15 @@ class Shifted(TorchFunctionMode):
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
         """Whether it takes less time to shift the matrix than to add to the product with it, without more rounding."""
         return (
-            weight.numel() <= _SMALL
-            and x.numel() >= width * width
+            (weight.numel() <= _SMALLEST or (weight.numel() <= _SMALL and x.numel() >= width * width))
             and weight.dtype == x.dtype
             and weight.dtype in (torch.float32, torch.float64)
             and not torch.is_autocast_enabled(x.device.type)
         )
 
     def _with(self, y: Tensor, x: Tensor, index: int | None, of_bias: int | None, turned: bool) -> Tensor:
-        """Return y plus the product of x, shape (points, rows, columns), with the shift of a matrix, plus the shift of a
-        bias. The memory of y is used."""
+        """Return y plus the product of x, shape (points, rows, columns), with the shift of a matrix, plus the shift of
+        a bias. The memory of y is used."""
         left = along = None
         if index is not None:
             left, right = self._of(index, y.dtype, y.device)
@@ -283,7 +336,9 @@ class Shifted(TorchFunctionMode):
     def _layer_norm(
         self, func: Any, input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
     ) -> Any:
-        return self._normalised(lambda x: func(x, normalized_shape, None, None, eps), input, normalized_shape, weight, bias)
+        return self._normalised(
+            lambda x: func(x, normalized_shape, None, None, eps), input, normalized_shape, weight, bias
+        )
 
     def _rms_norm(self, func: Any, input: Tensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
         return self._normalised(lambda x: func(x, normalized_shape, None, eps), input, normalized_shape, weight, None)
@@ -322,7 +377,9 @@ class Shifted(TorchFunctionMode):
             assert right is not None
             rank = right.shape[1]
             for here, part, a, b in zip(out, x.chunk(self._points), left, right, strict=True):
-                filters = b.to(x.dtype).view(1, rank, *weight.shape[1:]).expand(groups, *[-1] * weight.ndim).flatten(0, 1)
+                filters = (
+                    b.to(x.dtype).view(1, rank, *weight.shape[1:]).expand(groups, *[-1] * weight.ndim).flatten(0, 1)
+                )
                 along = func(part, filters, None, stride, padding, dilation, groups)
                 of_groups = a.view(rank, groups, -1).permute(1, 2, 0)
                 here += of_groups @ along.view(len(part), groups, rank, -1).to(y.dtype)
@@ -364,6 +421,13 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     else:
         product = forward_ad.make_dual(*functional.linear(torch.stack([values, moved]), weight))  # type: ignore[no-untyped-call]
     return product if bias is None else product + bias
+
+
+def _each(function: Callable[[Any], Any], values: Any) -> list[Any]:
+    """Return function(value) for each value, and in place of a list or a tuple one of what the function gives."""
+    return [
+        type(value)(_each(function, value)) if type(value) in (list, tuple) else function(value) for value in values
+    ]
 
 
 class Guard(TorchDispatchMode):

@@ -11,8 +11,9 @@ leaves nothing there:
 
 What is put back is what was there when the evaluation began; what others write between evaluations stays. The
 statistics of batch normalisation come from kernels that do not say that they write, so buffers are compared by value
-after such a function; numpy may write any memory, so they are compared at each save and at the end too (`settle`). Two things are not seen: frozen
-parameters that are written in such ways, and values in plain attributes, which no `state_dict` has.
+after such a function; numpy may write any memory, so they are compared at each save and at the end too (`settle`). Two
+things are not seen: frozen parameters that are written in such ways, and values in plain attributes, which no
+`state_dict` has.
 """
 
 from collections.abc import Callable, Iterator

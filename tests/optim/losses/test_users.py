@@ -60,7 +60,7 @@ def test_a_users_difference_is_that_of_the_users_texts(tmp_path: Path, combined:
         direction = run.weights.directions
         shifts = [torch.zeros_like(w) for w in weights]
         for i, shift in enumerate(shifts):
-            direction.fill_(shift, 3 * release + k, i)
+            direction.shift(shift, 3 * release + k, i, 1.0, out=shift)
         for user in range(len(COUNTS)):
             ends = []
             for sign in (1, -1):

@@ -64,7 +64,7 @@ def test_the_sensitivity_is_reached(kind: str) -> None:
 def test_the_integer_vector_is_along_the_direction(kind: str) -> None:
     directions, sizes = Directions(9, kind), (300_000,)
     u = torch.zeros(sizes, dtype=torch.float64)
-    directions.add_(u, 2, 0, directions.factor(2, sizes))
+    directions.shift(u, 2, 0, directions.factor(2, sizes), out=u)
     v = directions.integers(2, 0, 0, sizes[0])
     np.testing.assert_allclose(v * math.sqrt(sizes[0] / directions.squared_norm(2, sizes)), u.numpy(), rtol=1e-14)
     assert np.abs(v).max() <= directions.largest

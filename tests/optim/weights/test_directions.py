@@ -209,6 +209,6 @@ def test_a_sum_has_the_same_bits_in_every_order(rank, count):
 
 def test_ranks_that_are_refused():
     for name in ("low-rank:0", "low-rank:x", "low-rank:65", "low-rank:-1"):
-        with pytest.raises(ValueError, match=f"^direction must be low-rank or low-rank:RANK .*; got '{name}'"):
+        with pytest.raises(ValueError, match=f"^direction must be low-rank or low-rank:RANK, .*; got '{name}'"):
             Directions(KEY, name)
     assert Directions(KEY, "low-rank:1").law.name == "low-rank"

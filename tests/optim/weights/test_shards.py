@@ -10,7 +10,7 @@ import torch
 from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.verify import Recorded, verify
 from tests import forks
-from tests.optim.sharded import RUNS, TOKENS, Net, finished, half_way, mezo, resumed, seeded, shifted_output, weights
+from tests.optim.sharded import RUNS, Net, finished, half_way, mezo, resumed, seeded, shifted_output, weights
 
 pytestmark = pytest.mark.xdist_group("shards")  # One test worker runs these tests, so that their fixtures are made once
 

@@ -3,7 +3,6 @@
 They are compared with modules whose weights are really shifted, and with directions that are written out.
 """
 
-import copy
 import warnings
 
 import pytest
@@ -173,6 +172,7 @@ def dense(weights, number, shift, inputs):
 def test_points_are_those_of_dense_weights(law, at_once, dtype, small, monkeypatch):
     """`small` is the size up to which a matrix may be shifted as a whole."""
     monkeypatch.setattr("dpzero_theory.optim.weights.shifted._SMALL", small)
+    monkeypatch.setattr("dpzero_theory.optim.weights.shifted._SMALLEST", small)
     module = Batched(dtype)
     weights = Weights(module, Directions(KEY, law))
     before = weights.fingerprint()
@@ -225,7 +225,9 @@ def test_half_precision_keeps_shifts_that_its_weights_would_lose(at_once, cast):
             return module((x if cast else x.bfloat16()).repeat(copies, 1)).float().sum(1)
 
     u = explicit(weights, NUMBER)["weight"]
-    found = weights.evaluated([(NUMBER, 1000 * shift), (NUMBER, -1000 * shift)] + [(NUMBER, shift)] * 3, ask, at_once, 8)
+    found = weights.evaluated(
+        [(NUMBER, 1000 * shift), (NUMBER, -1000 * shift)] + [(NUMBER, shift)] * 3, ask, at_once, 8
+    )
     expected = 2000 * shift * (x.double() @ u.T).sum(1)
     assert float(((found[0] - found[1]).double() - expected).norm() / expected.norm()) < 0.05
     assert not torch.equal(found[2], ask(module))
