@@ -67,7 +67,7 @@ def seeded(module: nn.Module, **changes: Any) -> Run:
 
 def directions(kind: str, count: int) -> NDArray[np.float64]:
     public = Directions(SEED.to_bytes(16, "little"), kind)
-    shift = [public.fill_(torch.zeros(D, dtype=torch.float64), number, 0) for number in range(count)]
+    shift = [public.coordinates(number, 0, 0, D, 1.0, torch.float64) for number in range(count)]
     factor = [public.factor(number, (D,)) for number in range(count)]
     return np.array([f * u.numpy() for f, u in zip(factor, shift, strict=True)])
 

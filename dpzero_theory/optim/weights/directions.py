@@ -357,7 +357,7 @@ class Directions:
                     found = (scale * self._fields).astype(_NUMPY[dtype])
             else:
                 if device not in self._on_device:
-                    self._on_device[device] = torch.from_numpy(self._fields).to(device)
+                    self._on_device[device] = torch.tensor(self._fields).to(device)
                 found = (scale * self._on_device[device]).to(dtype)
             self._tables[scale, dtype, device] = found
         return found

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,9 +36,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from dpzero_theory.optim.weights.directions import places
 from dpzero_theory.optim.weights.shards import is_sharded, piece
-
-if TYPE_CHECKING:
-    from dpzero_theory.optim.weights.module import Weights
 
 NONE = "difference must be 'forward' or 'central' for these losses"
 """The rule that losses without derivatives break, with which the message that refuses them begins."""
@@ -76,7 +73,7 @@ class Shifted(TorchFunctionMode):
     """A torch mode in which functions that read trainable parameters compute with x + shift u.
 
     Args:
-        weights: the parameters and the directions.
+        weights: the parameters and the directions, `module.Weights`.
         numbers: of the directions, one for each point that is evaluated in one pass.
         shifts: the shift along each of them, times the direction's factor.
         rows: the number of rows of a batch with a copy of the records for each point; used with several points.
@@ -88,7 +85,7 @@ class Shifted(TorchFunctionMode):
     """
 
     def __init__(
-        self, weights: "Weights", numbers: Sequence[int], shifts: Sequence[float], rows: int, guard: Any, *, exact: bool
+        self, weights: Any, numbers: Sequence[int], shifts: Sequence[float], rows: int, guard: Any, *, exact: bool
     ) -> None:
         super().__init__()
         self._weights, self._directions, self._numbers = weights, weights.directions, tuple(numbers)
@@ -162,7 +159,7 @@ class Shifted(TorchFunctionMode):
     def _first(self, values: Any) -> str:
         """Return the name of the first trainable parameter among arguments."""
         found = (self._weights.index(leaf) for leaf in _pytree.tree_leaves(list(values)))
-        return next(self._weights.names[index] for index in found if index is not None)
+        return str(next(self._weights.names[index] for index in found if index is not None))
 
     def _hidden(self) -> AbstractContextManager[Any]:
         """Inside the block operations make shifted weights, unseen by modes that trace what the losses do: they differ
