@@ -14,7 +14,21 @@ FIELDS = ["Version", "Source", "Behaviour", "Output", "Matters", "Guessed"]
 
 def test_there_are_a_dozen() -> None:
     assert len(SCRIPTS) >= 12
-    assert sorted(FOLDER.iterdir()) == SCRIPTS
+    assert sorted(FOLDER.iterdir()) == sorted([*SCRIPTS, FOLDER / "tables"])
+
+
+@pytest.mark.parametrize("script", sorted((FOLDER / "tables").iterdir()), ids=lambda path: path.stem)
+def test_a_table_says_what_it_is_made_of(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    head, body = script.read_text().split("\nset -euo pipefail\n")
+    said = dict(re.findall(r"^# ([A-Z]\w+): (.*(?:\n#   .*)*)", head, re.M))
+    assert list(said) == ["Version", "Source", "Output"]
+    (title,) = re.findall(r'the table "(.*)" of docs/results/others.md', said["Output"])
+    page = (FOLDER.parent / "docs" / "results" / "others.md").read_text()
+    (section,) = re.findall(rf"^## {title}\n.*?(?=\n## |\Z)", page, re.M | re.S)
+    assert f"findings/tables/{script.name}" in section
+    assert '! grep -vxFf "$page" rows.md' in body
+    assert "dpzero" not in body
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
