@@ -3,15 +3,12 @@
     --epsilon 2 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson --relation add-remove
     --noise-multiplier 12.5 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson
     --solve-for steps --epsilon 2 --noise-multiplier 12.5 --delta 1e-5 --n 1024 --batch 64 --sampling poisson
-    --noise-multiplier 12.5 --delta 1e-5 --n 1024 --batch 64 --sampling poisson --sweep steps=100:1e5:log:20
 
 The noise multiplier is the standard deviation of the noise on the sum of a batch over the per-record clip. Without
 --batch every step uses all n records; with it --sampling must say how batches are drawn.
 """
 
 import argparse
-import csv
-import io
 import json
 import math
 import sys
@@ -20,17 +17,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.cli import SWEEP, Parser, command, integer, number, output_file, sweep
+from dpzero_theory.cli import Parser, command, integer, number, output_file
 from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
-from dpzero_theory.privacy.solve import MOST_RECORDS, SOUGHT, Question, sweep_row
+from dpzero_theory.privacy.solve import SOUGHT, Question
 from dpzero_theory.privacy.step import Drawing, Step, Steps
 
-_LEAST_MULTIPLIER, _MOST_MULTIPLIER = 1e-6, 1e12
 _SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """With these two samplings a noise multiplier on the command line must be at least the number, 0.03, because less noise
 needs a grid with too many points."""
@@ -39,14 +35,6 @@ _RELATION = "replace-one"
 _RATES = (0.01, 0.001)
 """The false positive rates at which `--risk` states the true positive rate of the best attack."""
 _FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
-_WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
-"""The largest value of each flag for a whole number on the command line: releases, records of a batch, and records."""
-_REAL = {
-    "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
-    "noise_multiplier": {"at_least": _LEAST_MULTIPLIER, "at_most": _MOST_MULTIPLIER},
-    "delta": {"above": 0.0, "below": 1.0},
-}
-"""The range of each real number that the command line takes, as keyword arguments of `check.real`."""
 
 
 def _parser() -> Parser:
@@ -56,29 +44,22 @@ def _parser() -> Parser:
         aliases={"target_epsilon": "--epsilon", "target_delta": "--delta", "size": "--group"},
     )
     question = parser.add_argument_group("the question: the one that is left out is found")
-    question.add_argument("--epsilon", type=number(**_REAL["epsilon"]), help="the target, > 0")
+    question.add_argument("--epsilon", type=number(above=0.0, at_most=LARGEST_EPSILON), help="the target, > 0")
     question.add_argument(
-        "--noise-multiplier", type=number(**_REAL["noise_multiplier"]), help="of the noise on the sum, > 0"
+        "--noise-multiplier", type=number(at_least=1e-6, at_most=1e12), help="of the noise on the sum"
     )
-    question.add_argument("--delta", type=number(**_REAL["delta"]), help="in (0, 1)")
+    question.add_argument("--delta", type=number(above=0.0, below=1.0), help="in (0, 1)")
     question.add_argument(
-        "--steps", type=integer(at_most=_WHOLE["steps"]), help="number of releases, >= 1: epochs times n / batch"
+        "--steps", type=integer(at_most=10**12), help="number of releases, >= 1: epochs times n / batch"
     )
-    question.add_argument("--n", type=integer(at_most=_WHOLE["n"]), help="number of records")
+    question.add_argument("--n", type=integer(at_most=10**18), help="number of records")
     question.add_argument(
-        "--batch", type=integer(at_most=_WHOLE["n"]), help="(expected) records in a batch, 1 <= batch <= n"
+        "--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n"
     )
     question.add_argument(
         "--solve-for",
         choices=[flag[2:] for flag in _FLAGS.values()],
-        help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier); where it"
-        " is given too, whether that is met",
-    )
-    question.add_argument(
-        "--sweep",
-        type=sweep([flag[2:] for flag in _FLAGS.values()], list(_WHOLE)),
-        metavar=SWEEP,
-        help="an answer for each value",
+        help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier)",
     )
     question.add_argument(
         "--sampling",
@@ -95,7 +76,7 @@ def _parser() -> Parser:
     question.add_argument(
         "--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most"
     )
-    parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--risk", action="store_true", help="say what the best attack on one record gains, too")
     parser.add_argument(
         "--certificate",
@@ -143,6 +124,8 @@ def _question(options: argparse.Namespace) -> Question:
     for known in (*SOUGHT[:4], "n", "batch"):
         if given[known] is None and known != sought:
             raise ValueError(f"{_FLAGS[known]} must be given")
+    if getattr(options, sought) is not None:
+        raise ValueError(f"{_FLAGS[sought]} must not be given: it is the one to find")
     n, batch, noise = given["n"], given["batch"], given["noise_multiplier"]
     if n is not None:
         check.integer("--group", options.group, at_most=n)
@@ -157,25 +140,6 @@ def _question(options: argparse.Namespace) -> Question:
         check.real(f"--noise-multiplier with --sampling {sampling}", noise, at_least=_LEAST_SUBSAMPLED)
     drawing: Drawing = {"sampling": sampling, "relation": options.relation or _RELATION}
     return Question(**given, drawing=drawing, group=options.group)
-
-
-def _swept(options: argparse.Namespace) -> list[Question]:
-    """The questions of a sweep, one for each of its values. Raises ValueError, which names the flag at fault."""
-    name, values = options.sweep
-    if getattr(options, name) is not None:
-        raise ValueError(f"--sweep must be of what is not given; got {name}, and {_FLAGS[name]} is given")
-    for value in (values[0], values[-1]):
-        if name in _WHOLE:
-            check.integer(f"--sweep {name}", value, at_most=_WHOLE[name])
-        else:
-            check.real(f"--sweep {name.replace('_', '-')}", value, **_REAL[name])
-    questions = [_question(argparse.Namespace(**{**vars(options), name: value})) for value in values]
-    sought = questions[0].sought
-    if sought == name:
-        raise ValueError(f"--sweep must be of what is not sought; got {name}, which is the one to find")
-    if getattr(options, sought) is not None:
-        raise ValueError(f"{_FLAGS[sought]} must not be given with --sweep: it is the one to find")
-    return questions
 
 
 def _answer(question: Question) -> tuple[dict[str, Any], Step]:
@@ -227,41 +191,6 @@ def _risk(history: Steps) -> dict[str, Any]:
     brackets = {"advantage": advantage(history)}
     brackets |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in _RATES}
     return {name: {"lower": one.lower, "value": one.value, "upper": one.upper} for name, one in brackets.items()}
-
-
-def _met(sought: str, stated: float, value: float) -> str:
-    """A sentence that says whether a run with the value `stated` of the number to find, which was given too, meets the
-    target.
-
-    sought: the number's name. value: the answer for it.
-    """
-    met = stated <= value if sought in ("steps", "batch") else value <= stated
-    return f"{_FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
-
-
-def _sweep_text(questions: Sequence[Question], variable: str, how: str) -> str:
-    """The answers to the questions of a sweep as a table, as CSV or as JSON, with a row for each question.
-
-    variable: the name of the number that is varied. how: `table`, `csv` or `json`.
-    """
-    rows = []
-    for done, question in enumerate(questions, 1):
-        rows.append(sweep_row(question, variable))
-        print(f"{done} of {len(questions)}", end="\r" if done < len(questions) else "\n", file=sys.stderr)
-    sought = questions[0].sought
-    if how == "json":
-        plain = [{k: None if v != v else v for k, v in found.items()} for found in rows]
-        return json.dumps({"answer": sought, "sweep": variable, "rows": plain}, indent=2)
-    columns = list(rows[0])
-    if how == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: "" if v != v else v for k, v in found.items()} for found in rows)
-        return text.getvalue().rstrip("\n")
-    lines = ["".join(f"{column:>18}" for column in columns[:-1]) + f"  {columns[-1]}"]
-    lines += ["".join(f"{found[c]:>18.10g}" for c in columns[:-1]) + f"  {found['method']}" for found in rows]
-    return "\n".join(lines)
 
 
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
@@ -322,14 +251,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():
-        if options.sweep is not None:
-            for flag in ("risk", "certificate"):
-                if getattr(options, flag):
-                    raise ValueError(f"--{flag} must come without --sweep")
-            print(_sweep_text(_swept(options), options.sweep[0], options.format))
-            return 0
-        if options.format == "csv":
-            raise ValueError("--format csv must come with --sweep")
         for flag in ("risk", "certificate"):
             if getattr(options, flag) and options.group > 1:
                 raise ValueError(f"--{flag} must come without --group: it is about one record")
@@ -344,9 +265,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.certificate.write_text(json.dumps(certificate, indent=2) + "\n")
             stated = certificate["statement"]
             answer["notes"].append(f"{options.certificate} states ({stated['epsilon']:g}, {stated['delta']:g})")
-        stated = getattr(options, question.sought)
-        if stated is not None:
-            answer["notes"].append(_met(question.sought, stated, answer["bracket"]["value"]))
     print(json.dumps(answer, indent=2) if options.format == "json" else _table(answer))
     return 0
 

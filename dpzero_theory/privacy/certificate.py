@@ -16,19 +16,19 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 FORMAT = "dpzero privacy certificate 1"
-ROOM = 1e-3
+_ROOM = 1e-3
 """A certificate states an epsilon that is above the accountant's upper end by this share of it, because the checker's
 upper bound on delta is larger than the accountant's."""
-LEAST_NOISE = 1 / 16
+_LEAST_NOISE = 1 / 16
 """Certificates are made for steps whose noise multiplier is above this. The checker refuses less noise, for which its
 bound on the cost of a lattice does not hold."""
-LEAST_EPSILON, MOST_EPSILON = 1e-3, 1e3
+_LEAST_EPSILON, _MOST_EPSILON = 1e-3, 1e3
 """The least and the largest epsilon that a certificate states."""
 _BATCHES = ("full", "poisson", "cyclic-poisson")
 _NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")
 
 
-def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> dict[str, Any]:
+def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) -> dict[str, Any]:
     """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON.
 
     Args:
@@ -53,9 +53,9 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> 
         raise ValueError(f"history must have 1 to 100 parts to be checked; got {len(releases)}")
     parts = [_part(release) for release in releases]
     found = epsilon_of_history(releases, delta)
-    stated = max(found.upper * (1 + room), LEAST_EPSILON)
-    if not stated <= MOST_EPSILON:
-        raise ValueError(f"history must cost an epsilon of at most {MOST_EPSILON:g} to be checked; got {stated:g}")
+    stated = max(found.upper * (1 + room), _LEAST_EPSILON)
+    if not stated <= _MOST_EPSILON:
+        raise ValueError(f"history must cost an epsilon of at most {_MOST_EPSILON:g} to be checked; got {stated:g}")
     digits = 10.0 ** (5 - math.floor(math.log10(stated)))
     return {
         "format": FORMAT,
@@ -73,7 +73,7 @@ def _part(release: Step) -> dict[str, Any]:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"
         other = "(epsilon_of_history states the cost of any history, without a certificate)"
         raise ValueError(f"{rule} {other}; got {release.sampling.word} and {release.mechanism}")
-    check.real("noise_multiplier", release.noise, above=LEAST_NOISE, at_most=1e6)
+    check.real("noise_multiplier", release.noise, above=_LEAST_NOISE, at_most=1e6)
     check.integer("coordinates", release.coordinates, at_most=10**12)
     return {
         "steps": release.steps,

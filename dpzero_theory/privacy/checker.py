@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from flint import arb, ctx, fmpz_poly
 
 FORMAT = "dpzero privacy certificate 1"
-NAMES = {"format", "version", "history", "statement", "bracket", "method"}
-PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
+_NAMES = {"format", "version", "history", "statement", "bracket", "method"}
+_PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
 _COARSEST, _MOST_LOSSES = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
 
-Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P and Q the laws of a step's output
+_Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P and Q the laws of a step's output
 
 
 class Refused(Exception):
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Gaussian:  # noise of standard deviation s
+class _Gaussian:  # noise of standard deviation s
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
@@ -59,7 +59,7 @@ class Gaussian:  # noise of standard deviation s
 
 
 @dataclass(frozen=True)
-class Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities have a constant ratio beyond both means
+class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities have a constant ratio beyond both means
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
@@ -83,7 +83,7 @@ class Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities ha
         return distance if a >= 1 else -distance
 
 
-def divergences(noise: Gaussian | Laplace, q: arb, relation: str) -> list[Divergence]:
+def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
     """The hockey-stick divergence h of one step as a function, for each order of two neighbouring data sets; N(m) is
     the law of outputs with mean m. The best event is a half-line. If a record is there or not (or adds nothing), the
     laws are P = (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11). If it is replaced, Q = (1-q)
@@ -108,7 +108,7 @@ def divergences(noise: Gaussian | Laplace, q: arb, relation: str) -> list[Diverg
     return [replaced] if relation == "replace-one" else [removed, added]
 
 
-def number(source: dict[str, object], name: str, least: float, most: float) -> float:
+def _number(source: dict[str, object], name: str, least: float, most: float) -> float:
     """The number `source[name]` of a certificate. Raises Refused unless it is above `least` and at most `most`."""
     value = source[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
@@ -116,16 +116,16 @@ def number(source: dict[str, object], name: str, least: float, most: float) -> f
     return float(value)
 
 
-def read_part(part: object) -> tuple[int, list[Divergence], arb]:
+def read_part(part: object) -> tuple[int, list[_Divergence], arb]:
     """Read a history's entry: how many of its steps may hold a record, one step's divergences, and the gap g to
     continuous noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so
     delta(epsilon) <= e^g delta'(epsilon - 2 g), delta' for continuous noise. Raises Refused for an unknown kind."""
-    if not isinstance(part, dict) or set(part) != PART:
-        raise Refused(f"each part of the history must have {', '.join(sorted(PART))}, and nothing else")
-    steps, coordinates = (int(number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
+    if not isinstance(part, dict) or set(part) != _PART:
+        raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
+    steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
     if (steps, coordinates) != (part["steps"], part["coordinates"]):
         raise Refused("steps and coordinates must be whole numbers")
-    s, rate = arb(number(part, "noise_multiplier", 1 / 16, 1e6)), number(part, "sample_rate", 0, 1)
+    s, rate = arb(_number(part, "noise_multiplier", 1 / 16, 1e6)), _number(part, "sample_rate", 0, 1)
     mechanism, sampling, relation = part["mechanism"], str(part["sampling"]), part["relation"]
     if relation not in ("replace-one", "add-remove", "zero-out"):
         raise Refused(f"relation must be replace-one, add-remove or zero-out; got {str(relation)[:40]}")
@@ -138,19 +138,19 @@ def read_part(part: object) -> tuple[int, list[Divergence], arb]:
     elif sampling != "poisson" and not (sampling == "full" and rate == 1):
         raise Refused("sampling must be full with sample_rate 1, poisson or cyclic-poisson:GROUPS")
     if mechanism == "laplace" and coordinates == 1:  # a clip of >= 2^30 lattice units: g = 1/(2 b) a step, b = 2^30 s
-        return (count, divergences(Laplace(s), q, relation), arb(steps) / (s * 2**31) * 1.01)
+        return (count, _divergences(_Laplace(s), q, relation), arb(steps) / (s * 2**31) * 1.01)
     if mechanism == "gaussian":
-        return (count, divergences(Gaussian(s), q, relation), arb(0))
+        return (count, _divergences(_Gaussian(s), q, relation), arb(0))
     if mechanism != "discrete-gaussian":
         raise Refused("mechanism must be gaussian, discrete-gaussian or, with one coordinate, laplace")
     # With a clip of >= 2^28 lattice units, discrete noise is Gaussian noise of variance s^2 - (2/2^28)^2, rounded at
     # random by a kernel 2 units wide, whose normaliser is constant up to 1 +- 2 e^(-8 pi^2), by Poisson summation.
     less, gap = s * (1 - arb(2) ** -40), (-8 * arb.pi() ** 2).exp() * 4.1 * steps * coordinates
-    return (count, divergences(Gaussian(less), q, relation), gap)
+    return (count, _divergences(_Gaussian(less), q, relation), gap)
 
 
 @dataclass(frozen=True)
-class Law:
+class _Law:
     """The law of a loss: (first + k) H has mass at most masses[k], infinity at most `lost`, in units of 2^-bits."""
 
     first: int
@@ -158,7 +158,7 @@ class Law:
     lost: int
 
 
-def rounded_up(x: arb) -> int:
+def _rounded_up(x: arb) -> int:
     """An integer >= 1 that exceeds every number in the interval `x` by 1 or more. Raises Refused if `x` is not
     finite."""
     found = x.upper().ceil().unique_fmpz() if x.is_finite() else None
@@ -167,7 +167,7 @@ def rounded_up(x: arb) -> int:
     return max(int(found), 0) + 1
 
 
-def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
+def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
     """A law on multiples of H = `width` at least as costly as one step with divergence `h`, by the module's point 1.
     bits: masses are in units of 2^-bits. small: at either end losses of less than this probability are cut."""
 
@@ -188,12 +188,12 @@ def one_step(h: Divergence, width: arb, bits: int, small: float) -> Law:
         after = (width * i).exp()
         beyond = h(after) if i <= high else value  # the polygon's last edge is level
         steeper, slope = slope, (beyond - value) / (after - at)
-        masses.append(rounded_up((slope - steeper) * at * unit))
+        masses.append(_rounded_up((slope - steeper) * at * unit))
         at, value = after, beyond
-    return Law(low, fmpz_poly(masses), rounded_up(value * unit))
+    return _Law(low, fmpz_poly(masses), _rounded_up(value * unit))
 
 
-def product(one: Law, other: Law, bits: int, small: int) -> Law:
+def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
     """The law of the sum of losses `one` and `other`, in units of 2^-bits. Mass of up to `small` units at the low end
     moves to larger losses, and at the high end to an infinite loss."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
@@ -207,30 +207,30 @@ def product(one: Law, other: Law, bits: int, small: int) -> Law:
     masses[first] += low
     if last - first > _MOST_LOSSES:
         raise Refused(f"more than {_MOST_LOSSES} cells would be needed")
-    return Law(one.first + other.first + first, fmpz_poly(masses[first:last]), one.lost + other.lost + high)
+    return _Law(one.first + other.first + first, fmpz_poly(masses[first:last]), one.lost + other.lost + high)
 
 
-def bound(parts: list[tuple[int, Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
+def bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
     """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; rounding is far below `delta`."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
-    total, share = Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: left out at each end
+    total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: left out at each end
     for count, h in parts:
-        power, made = one_step(h, width, bits, share), 1
+        power, made = _one_step(h, width, bits, share), 1
         while True:  # the law of `count` steps, by repeated squaring
             if count & made:
-                total = product(total, power, bits, int(share * made * 2.0**bits))
+                total = _product(total, power, bits, int(share * made * 2.0**bits))
             if 2 * made > count:
                 break
             made *= 2
-            power = product(power, power, bits, int(share * made * 2.0**bits))
+            power = _product(power, power, bits, int(share * made * 2.0**bits))
     over = arb(total.lost)
     for k, mass in enumerate(total.masses.coeffs()):
         over += arb(mass) * (-(epsilon - width * (total.first + k)).expm1()).max(arb(0))
     return over / arb(2) ** bits
 
 
-def confirmed(parts: list[tuple[int, Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
+def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
     """An upper bound on delta(epsilon) of `parts`, at most `most`. Raises Refused if no finer grid would give one."""
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
     while not (delta_bound := bound(parts, epsilon, delta, width)) <= most:
@@ -244,7 +244,7 @@ def confirmed(parts: list[tuple[int, Divergence]], epsilon: arb, most: arb, delt
 def confirm(text: str) -> tuple[float, float, float]:
     """Epsilon, delta and a bound on delta(epsilon) of the certificate `text` (JSON). Raises Refused if unconfirmed."""
     ctx.prec = 256  # the precision of interval arithmetic, in bits
-    certificate = parse(text)
+    certificate = _parse(text)
     history, statement = certificate["history"], certificate["statement"]
     if not isinstance(history, list) or not 1 <= len(history) <= 100:
         raise Refused("history must be a list of 1 to 100 parts")
@@ -253,18 +253,18 @@ def confirm(text: str) -> tuple[float, float, float]:
         raise Refused("all parts of the history must have one relation")
     if not isinstance(statement, dict) or set(statement) != {"epsilon", "delta"}:
         raise Refused("statement must have epsilon and delta, and nothing else")
-    epsilon, delta = number(statement, "epsilon", 0, 1000), number(statement, "delta", 1e-30, 0.5)
+    epsilon, delta = _number(statement, "epsilon", 0, 1000), _number(statement, "delta", 1e-30, 0.5)
     gap = sum((part_gap for _, _, part_gap in parts), arb(0))
     if not 2 * gap < epsilon / 2:
         raise Refused("noise on a lattice costs more than this statement says")
     largest = arb(0)
     for direction in range(len(parts[0][1])):
         each = [(count, directions[direction]) for count, directions, _ in parts]
-        largest = largest.max(confirmed(each, epsilon - 2 * gap, arb(delta) * (-gap).exp(), delta))
+        largest = largest.max(_confirmed(each, epsilon - 2 * gap, arb(delta) * (-gap).exp(), delta))
     return epsilon, delta, float((largest * gap.exp()).upper())
 
 
-def parse(text: str) -> dict[str, object]:
+def _parse(text: str) -> dict[str, object]:
     """The certificate in the JSON `text`, as a dictionary. Raises Refused if it is not one."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -276,8 +276,8 @@ def parse(text: str) -> dict[str, object]:
         content = json.loads(text, object_pairs_hook=once)
     except (RecursionError, ValueError):
         raise Refused("this is not JSON") from None
-    if not isinstance(content, dict) or set(content) != NAMES or content["format"] != FORMAT:
-        raise Refused(f"a certificate has {', '.join(sorted(NAMES))}, and its format is {FORMAT!r}")
+    if not isinstance(content, dict) or set(content) != _NAMES or content["format"] != FORMAT:
+        raise Refused(f"a certificate has {', '.join(sorted(_NAMES))}, and its format is {FORMAT!r}")
     return content
 
 

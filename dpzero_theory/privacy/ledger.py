@@ -69,7 +69,7 @@ class BudgetSpentError(LedgerError):
 
 
 @dataclass(frozen=True)
-class Spend:
+class _Spend:
     """What one payment paid for: the releases numbered from `release` to `release + count - 1`. check: the payment's
     hash in hexadecimal digits, which is equal in copies of the file."""
 
@@ -99,7 +99,7 @@ class Account:
     moves: int
     last: bytes
     records: list[tuple[int, bytes]]
-    spends: tuple[Spend, ...] = ()
+    spends: tuple[_Spend, ...] = ()
     step: Step | None = None
     steps: int = 2**62
     block: int = 1
@@ -421,7 +421,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
                 right = token == nonce + _check(nonce, last, f"{spent} {len(block)}".encode())
                 if not right or [row[0] for row in block] != numbers:
                     raise ValueError(f"release {spent} does not match its check")
-                spends.append(Spend(spent, len(block), token.hex()))
+                spends.append(_Spend(spent, len(block), token.hex()))
                 last, spent = token, spent + len(block)
             for number, _, sums, chain in block:
                 if (sums, chain) != (None, None):

@@ -23,7 +23,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, step_of
 
-Entry = tuple[float, float, int]
+_Entry = tuple[float, float, int]
 """One entry of an Opacus accountant's history, with noise multiplier, sample rate and number of steps."""
 
 
@@ -37,7 +37,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
     relation = Relation.ADD_REMOVE
 
     def __init__(self) -> None:
-        self.history: list[Entry] = []
+        self.history: list[_Entry] = []
 
     @classmethod
     def mechanism(cls) -> str:
@@ -92,7 +92,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return epsilon_of_history(history_from_opacus(self.history, self.relation), delta)
 
 
-def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:
+def history_from_opacus(history: Iterable[_Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:
     """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as steps, those of equal kind together.
 
     history: entries (noise multiplier > 0, sample rate in (0, 1], steps >= 1). relation: the name of a `Relation`.

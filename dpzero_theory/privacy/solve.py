@@ -367,23 +367,3 @@ class Question:
 
         bracket = group_delta(history, epsilon, size=self.group, n=self.n)
         return settled(bracket, beyond) if epsilon > 0 else replace(bracket, value=bracket.upper)
-
-
-def sweep_row(question: Question, variable: str) -> dict[str, float | str]:
-    """Return one row of a sweep, a dictionary: the value of the variable in this question under its name, the answer
-    under the name of the number that is sought, the ends of its bracket ("lower", "upper"), and "method".
-
-    variable: the name of the variable. Where there is no answer (no noise is needed, or no number of steps meets the
-    target) the numbers are NaN and the method is replaced by the reason.
-    """
-    first = {variable: getattr(question, variable)}
-    try:
-        bracket = question.answer()
-    except ValueError as error:
-        return first | {question.sought: math.nan, "lower": math.nan, "upper": math.nan, "method": str(error)}
-    return first | {
-        question.sought: bracket.value,
-        "lower": bracket.lower,
-        "upper": bracket.upper,
-        "method": bracket.method,
-    }

@@ -99,20 +99,6 @@ def test_steps_batch_n_and_delta_are_found_too(capsys, sought, expected, given):
         assert "n = 1024   (exact value in [102" in said(capsys, words)
 
 
-def test_a_sweep_is_a_row_for_each_value(capsys):
-    words = [*NOISE, "--sweep", "steps=100:10000:log:3"]
-    lines = said(capsys, [*words, "--format", "csv"]).splitlines()
-    assert lines[0] == "steps,epsilon,lower,upper,method"
-    assert [line.split(",")[0] for line in lines[1:]] == ["100", "1000", "10000"]
-    spent = float(lines[3].split(",")[1])
-    assert 1.999 < spent <= 2
-    assert said(capsys, words).splitlines()[3].split()[:2] == ["10000", f"{spent:.10g}"]
-    assert [row["steps"] for row in answer(capsys, words)["rows"]] == [100, 1000, 10000]
-    full = ["--epsilon", "2", "--delta", "1e-5", "--steps", "10", "--sweep", "n=100:200:lin:2"]
-    first, second = answer(capsys, full)["rows"]
-    assert first["noise_multiplier"] == second["noise_multiplier"]
-
-
 def refused(capsys, arguments, name):
     seconds = []
     for _ in range(3):  # The fastest of three calls counts, since the others may have waited for other processes
@@ -148,7 +134,6 @@ def test_bad_values_name_the_flag(capsys, flag, value):
 
 
 ONE = ["--epsilon", "2", "--delta", "0.5", "--steps", "1", "--n", "1000", "--batch", "1", "--sampling", "poisson"]
-SOLVE_DELTA = [*TARGET[:4], "--solve-for", "delta", "--noise-multiplier", "9", "--n", "9", "--sweep", "steps=1:9"]
 
 
 @pytest.mark.parametrize(
@@ -163,16 +148,9 @@ SOLVE_DELTA = [*TARGET[:4], "--solve-for", "delta", "--noise-multiplier", "9", "
         ([*MINI, "--solve-for", "epsilon"], "--noise-multiplier"),
         ([*MINI, "--solve-for", "sigma"], "--solve-for"),
         ([*NOISE, "--solve-for", "n"], "--epsilon"),
-        ([*TARGET, "--solve-for", "delta", "--noise-multiplier", "900", "--sweep", "steps=1:9"], "--steps"),
-        (SOLVE_DELTA, "--delta"),
+        ([*NOISE, "--epsilon", "2", "--steps", "9", "--solve-for", "steps"], "--steps must not be given: it is the"),
         ([*MINI, "--group", "1025"], "--group"),
         ([*TARGET[:6], "--noise-multiplier", "3", "--solve-for", "n"], "--batch"),
-        ([*NOISE, "--sweep", "steps=0:3"], "--sweep"),
-        ([*NOISE, "--sweep", "steps=1:1e13"], "--sweep"),
-        ([*NOISE, "--sweep", "delta=0.1:1"], "--sweep"),
-        ([*NOISE, "--sweep", "n=10:100", "--steps", "5"], "--sweep"),
-        ([*NOISE, "--sweep", "epsilon=1:2", "--steps", "5"], "--solve-for"),
-        ([*MINI, "--format", "csv"], "--format"),
         (ONE, "--delta"),
     ],
 )
@@ -198,28 +176,6 @@ def test_groups_from_the_command_line(capsys):
     given += ["--group", "3"]
     steps = [*given, "--epsilon", repr(found["epsilon"]), "--solve-for", "steps"]
     assert 99 <= answer(capsys, steps)["steps"] <= 101
-    rows = said(capsys, [*given, "--sweep", "steps=50:100:lin:2", "--format", "csv"]).splitlines()
-    assert float(rows[-1].split(",")[1]) == pytest.approx(found["epsilon"])
-
-
-@pytest.mark.parametrize(
-    ("sought", "given", "met"),
-    [
-        ("delta", "1e-5", True),
-        ("delta", "1e-9", False),
-        ("epsilon", "2.1", True),
-        ("epsilon", "1.9", False),
-        ("noise-multiplier", "900", True),
-        ("noise-multiplier", "300", False),
-        ("steps", "9000", True),
-        ("steps", "12000", False),
-    ],
-)
-def test_what_is_sought_may_be_given_and_is_then_said_to_be_met_or_not(capsys, sought, given, met):
-    flags = {"epsilon": "2", "noise-multiplier": "400", "delta": "1e-5", "steps": "10000", "n": "1024", sought: given}
-    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    found = answer(capsys, [*words, "--solve-for", sought])
-    assert found["notes"][-1] == f"--{sought} {float(given):g}, which was given too, is {'met' if met else 'not met'}"
 
 
 @pytest.mark.parametrize(
@@ -257,14 +213,12 @@ def test_risk_and_a_certificate_of_the_answer(tmp_path, capsys):
     assert "advantage of the best attack = 0." in said(capsys, [*words, "--epsilon", "4"])
 
 
-@pytest.mark.parametrize("flags", [["--sweep", "steps=1:10:lin:2"], ["--steps", "3", "--group", "2"]])
 @pytest.mark.parametrize("flag", ["--risk", "--certificate"])
-def test_risk_and_certificates_are_about_one_record_and_one_answer(tmp_path, capsys, flags, flag):
-    words = ["--noise-multiplier", "2", "--delta", "1e-5", "--n", "1000", *flags, flag]
+def test_risk_and_certificates_are_about_one_record(tmp_path, capsys, flag):
+    words = ["--noise-multiplier", "2", "--delta", "1e-5", "--n", "1000", "--steps", "3", "--group", "2", flag]
     with pytest.raises(SystemExit, match="2"):
         main([*words, str(tmp_path / "x.json")] if flag == "--certificate" else words)
-    other = "--group" if "--group" in flags else "--sweep"
-    assert f"{flag} must come without {other}" in capsys.readouterr().err
+    assert f"{flag} must come without --group" in capsys.readouterr().err
 
 
 def test_a_relation_that_was_not_given_is_said(capsys):
