@@ -182,14 +182,14 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 
     Args:
         problem: the constants that the theorem assumes; n must be the plan's.
-        plan: the plan of a private run with a constant step size and plain updates, or a prescription.
+        plan: the plan of a private run with a constant step size, or a prescription.
 
     Returns:
         A certificate, whose `bound` is an upper bound on E||grad F_S(x_tau)||^2, where F_S is the mean loss and x_tau a
         uniformly random iterate of the run. It is infinite where nothing is certified.
 
     Raises:
-        ValueError: n differs, or the plan has a schedule, an update rule or a noise law that the theorem doesn't cover.
+        ValueError: n differs, or the plan has step sizes or a noise law that the theorem doesn't cover.
         PreconditionError: a direction law or a number of directions that the theorem does not cover.
     """
     if problem.n != plan.n:
@@ -198,8 +198,8 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         step_size, noise_std = plan.step_size, plan.noise_std
         check.precondition(plan.noise_ratio == 1, f"noise_ratio must be 1; got {plan.noise_ratio!r}")
     else:
-        if len(set(plan.step_sizes)) != 1 or not plan.plain or plan.law is None or plan.law.noise != "gaussian":
-            raise ValueError("plan must have one step size, plain updates and Gaussian noise to be certified")
+        if len(set(plan.step_sizes)) != 1 or plan.law is None or plan.law.noise != "gaussian":
+            raise ValueError("plan must have one step size and Gaussian noise to be certified")
         if plan.sampling.word not in ("full", "poisson"):
             raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]

@@ -2,15 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Required, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES, Difference, require_smoothing
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
-from dpzero_theory.optim.step.update import MOST_STEPS, UPDATES, StepSize, Update, step_sizes
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
@@ -24,19 +23,15 @@ from dpzero_theory.theory.problem import Prescription
 _MOST_SCALE = 2**56
 """The largest parameter `scale` of the discrete noise on integers. With it the noise, its tail included, still fits
 into 64 bits."""
+_MOST_STEPS = 10**9
+"""The largest number of releases in a plan."""
+_MOST_STEP_SIZES = 10**7
+"""The largest number of releases with step sizes of their own, each of which a plan keeps."""
+StepSize = float | Callable[[int], float]
+"""The step size alpha >= 0, or a function from a release's number, 0 to T - 1, to it."""
 
 
-class Moving(TypedDict, total=False):
-    """Settings of a plan that may be left out; `Plan.for_target` describes them."""
-
-    direction: str
-    directions_per_step: int
-    difference: str
-    update: str
-    weight_decay: float
-
-
-class Target(Drawing, Moving, total=False):
+class Target(Drawing, total=False):
     """The keyword arguments of `Plan.for_target`, which describes them."""
 
     target_epsilon: Required[float]
@@ -48,7 +43,9 @@ class Target(Drawing, Moving, total=False):
     smoothing: Required[float]
     algorithm: str
     noise: str
-    schedule: str
+    direction: str
+    directions_per_step: int
+    difference: str
     stopping: str
 
 
@@ -65,8 +62,7 @@ class Plan:
         steps: T >= 1, the number of releases in all.
         clip: C as in `for_target`; 0 for mezo.
         step_sizes: alpha >= 0, one for all steps or one for each.
-        smoothing, algorithm, direction, directions_per_step, difference, update, weight_decay, stopping: as in
-            `for_target`. Where a release is a vector (dpgd-0th) the update is plain, without weight decay.
+        smoothing, algorithm, direction, directions_per_step, difference, stopping: as in `for_target`.
 
     Raises:
         ValueError: a value outside its range, or values that do not fit together.
@@ -82,8 +78,6 @@ class Plan:
     direction: str = "rademacher"
     directions_per_step: int = 1
     difference: str = "central"
-    update: str = "plain"
-    weight_decay: float = 0.0
     stopping: str = "any"
 
     def __post_init__(self) -> None:
@@ -99,13 +93,11 @@ class Plan:
         # numbers of other libraries, such as numpy's, become Python's, which a file can keep
         for name, value in {
             "n": check.integer("n", self.n),
-            "steps": check.integer("steps", self.steps, at_most=MOST_STEPS),
+            "steps": check.integer("steps", self.steps, at_most=_MOST_STEPS),
             "directions_per_step": int(self.directions_per_step),
             "clip": check.real("clip", self.clip, at_least=0),
             "smoothing": check.real("smoothing", self.smoothing, at_least=0),
-            "weight_decay": check.real("weight_decay", self.weight_decay, at_least=0),
             "step_sizes": tuple(check.real("step_size", alpha, at_least=0) for alpha in self.step_sizes),
-            "update": self.update_rule.name,
         }.items():
             object.__setattr__(self, name, value)
         self.sampling.batch_size(self.n)
@@ -120,8 +112,6 @@ class Plan:
             object.__setattr__(self, "step", replace(self.step, coordinates=numbers))
             check.real("noise_multiplier", self.step.noise, above=0, at_most=_MOST_SCALE / rule.levels)
             replace(self.step, steps=self.steps)  # which refuses too little noise for so many
-        if not (self.plain or rule.replayable):
-            raise ValueError(f"update must be plain, without weight decay, for {self.algorithm}; got {self.update!r}")
 
     @classmethod
     def for_target(cls, *, n: int, **target: Unpack[Target]) -> "Plan":
@@ -146,10 +136,6 @@ class Plan:
             directions_per_step: K, 1 if left out; a record's K differences are clipped jointly, and a step uses the
                 mean.
             difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).
-            update: how releases move the weights: `plain` (the default), `momentum:B` or `adam:B1,B2` (`step.update`).
-            weight_decay: w >= 0, decoupled: each step takes alpha w x off the weights x; 0 if left out.
-            schedule: what becomes of step_size, if that is a number, along the run: a name of `step.update.SCHEDULES`;
-                `constant` if left out.
             stopping: `any` (the default), or `fixed` if the number of steps made will not depend on what they release.
                 A run that is stopped early claims epsilon of the plan, or of the steps paid for.
 
@@ -160,13 +146,13 @@ class Plan:
                 probability at most delta (`calibrate_noise_multiplier`); there is then no least noise.
         """
         check.settings(target, Target.__annotations__, Target.__required_keys__)
-        given: Any = {"algorithm": "dpzero", "noise": "gaussian", "schedule": "constant", **target}
+        given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
         take = given.pop
         rule = _private(given["algorithm"])
         law = rule.law(take("noise"))
         goal, delta = check.real("target_epsilon", take("target_epsilon"), above=0), take("target_delta")
         batches = drawn(take("sampling"), _rate(n, take("expected_batch")))
-        alphas = step_sizes(take("step_size"), given["steps"], take("schedule"))
+        alphas = _step_sizes(take("step_size"), given["steps"])
         # The plan with the most noise finds what else does not fit, before seconds of calibration.
         most = _MOST_SCALE / rule.levels
         check.real("clip", given["clip"], above=0)
@@ -217,17 +203,26 @@ class Plan:
         step_size: StepSize,
         smoothing: float,
         sampling: str,
-        schedule: str = "constant",
-        **moving: Unpack[Moving],
+        direction: str = "rademacher",
+        directions_per_step: int = 1,
+        difference: str = "central",
     ) -> "Plan":
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
         The arguments are those of `for_target` with the same names; there is no budget, relation, clip or noise. Raises
         ValueError for one outside its range.
         """
-        batches, alphas = drawn(sampling, _rate(n, expected_batch)), step_sizes(step_size, steps, schedule)
         return cls(
-            batches, n=n, steps=steps, clip=0.0, smoothing=smoothing, step_sizes=alphas, algorithm="mezo", **moving
+            drawn(sampling, _rate(n, expected_batch)),
+            n=n,
+            steps=steps,
+            clip=0.0,
+            smoothing=smoothing,
+            step_sizes=_step_sizes(step_size, steps),
+            algorithm="mezo",
+            direction=direction,
+            directions_per_step=directions_per_step,
+            difference=difference,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,11 +238,6 @@ class Plan:
     def difference_rule(self) -> Difference:
         """At which points a step evaluates the losses, and how a record's K differences follow."""
         return DIFFERENCES[self.difference]
-
-    @cached_property
-    def update_rule(self) -> Update:
-        """How releases move the weights, such as by momentum, without the step size and the weight decay."""
-        return UPDATES[self.update]
 
     @property
     def sampling(self) -> Sampling:
@@ -275,11 +265,6 @@ class Plan:
         """The parameter of the discrete noise on sums of integers, rounded up: its standard deviation, or Laplace
         noise's b; 0 where there is no noise."""
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
-
-    @cached_property
-    def plain(self) -> bool:
-        """Whether each step adds -alpha times the released estimate of the gradient to the weights, and no more."""
-        return self.update == "plain" and self.weight_decay == 0
 
     @cached_property
     def scalars(self) -> int:
@@ -316,7 +301,7 @@ class Plan:
         """Return pairs (number of a direction u, amount): `factor` times a release's estimate of the gradient.
 
         The estimate is the sum of amount u over the pairs, with the released average along u, over K, as the amount.
-        Where the update is plain, the weights move by it with the factor -alpha.
+        The weights move by it with the factor -alpha.
 
         Args:
             release: the release's number.
@@ -389,7 +374,7 @@ class Plan:
         ours, others = self.words, other.words
         for name, mine in ours.items():
             begun = others[name]
-            # Another version's calibration may be closer by 1e-6; the last bit of a cosine depends on the processor.
+            # Another version's calibration may be closer by 1e-6, and a step size's last bit depend on the processor.
             near = name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6)
             near = near or (name == "step_sizes" and len(mine) == len(begun) and _near(mine, begun))
             if mine != begun and not near:
@@ -427,3 +412,11 @@ def _private(algorithm: str) -> Algorithm:
 def _rate(n: int, expected_batch: float) -> float:
     count = check.integer("n", n)
     return check.real("expected_batch", expected_batch, above=0.0, at_most=float(count)) / count
+
+
+def _step_sizes(step_size: StepSize, steps: int) -> tuple[float, ...]:
+    """Return the step sizes of a plan: a single one where step_size is a number, else one for each release."""
+    if not callable(step_size):
+        return (check.real("step_size", step_size, at_least=0),)
+    count = check.integer("steps", steps, at_most=_MOST_STEP_SIZES)  # the plan stores a step size for each step
+    return tuple(check.real("step_size", step_size(release), at_least=0) for release in range(count))

@@ -103,7 +103,7 @@ def make_private_with_epsilon(
             released; see `files.folder`.
         options: the settings of the plan, as `Plan.for_target` describes them: target_epsilon, target_delta, steps,
             expected_batch, clip, step_size, smoothing, relation and sampling must be given; algorithm, noise,
-            direction, directions_per_step, schedule, update, weight_decay, difference and stopping may be. And how it
+            direction, directions_per_step, difference and stopping may be. And how it
             is run, as `make_private` describes it: precision, micro_batch, points_at_once, collate, resume,
             paid_at_once and isolation. `losses.starting` suggests clip, step size and smoothing from public records.
 

@@ -3,12 +3,12 @@
     run = make_private_with_epsilon(...)        # optim.private
     run.run(); run.get_epsilon(delta)
 
-A step does the following, in the order that crash safety needs. It pays for the release in the ledger (on disk), draws
-the secret batch, evaluates every micro-batch at x +- lambda u, sums the clipped differences, adds noise once, writes
-what is released to the transcript, and moves the weights. The transcript is on disk before the next payment, before a
-checkpoint and at the end. A crash loses at most what was paid for at once (`paid_at_once`; with 1, the step that was
+A step does the following, in the order that crash safety needs. It pays for the release in the run's file (on disk),
+draws the secret batch, evaluates every micro-batch at the points of the difference rule, sums the clipped differences,
+adds noise once, records what is released, and moves the weights. The record is on disk before the next payment, before
+a checkpoint and at the end. A crash loses at most what was paid for at once (`paid_at_once`; with 1, the step that was
 being made): those releases stay paid for, and their directions are not used again, since directions are numbered as
-releases are. A resumed run has the weights of a checkpoint, or the initial ones, moved by the rest of the transcript.
+releases are. A resumed run has the weights of a checkpoint, or the initial ones, moved by the rest of the records.
 
 An exception or an interrupt (Ctrl-C) at any point of a step leaves the module unshifted, with the weights of a
 beginning of the transcript, and the next step catches up with the rest. Where the move itself or a write was
@@ -21,12 +21,12 @@ batch's size is secret too, so nobody should publish how long steps took.
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpzero_theory.check import integer, real
 from dpzero_theory.optim.files.folder import Folder
@@ -35,9 +35,8 @@ from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.weights.directions import Directions, wide
+from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.optim.weights.shards import collected, piece
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Step
@@ -75,7 +74,6 @@ class Run:
         self.weights.untrained.begin()
         self.weights.guarded = False  # the start has looked at the losses
         self.sums = sums
-        self._moves = Moves(self.plan, weights)
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
         self._files: Any = files  # rank 0 alone has it
@@ -88,8 +86,10 @@ class Run:
 
         A record whose loss raises counts as 0 (`losses.evaluation`).
 
-        Raises BudgetSpentError when all T releases are made, LedgerError where the release cannot be paid for, and
-        TranscriptError where `catch_up` raises it or the release cannot be recorded.
+        Raises:
+            BudgetSpentError: all T releases are made.
+            LedgerError: the release cannot be paid for or recorded.
+            TranscriptError: as `catch_up`.
         """
         if not self._current:
             self.catch_up()
@@ -110,11 +110,12 @@ class Run:
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
         """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`).
 
-        Raises what `step` raises, and RuntimeError where the weights of several ranks differ at the end.
-
         Args:
             callback: if given, is called after each step with what the step released; if it ends the run by an
                 exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
+
+        Raises:
+            RuntimeError: the weights of several ranks differ at the end; or what `step` raises.
         """
         self.catch_up()
         while self.releases_left:
@@ -127,9 +128,9 @@ class Run:
     def catch_up(self) -> None:
         """Move the weights by what the transcript holds beyond them, which is nothing except after a resumption.
 
-        Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run,
-        where the transcript ends before the checkpoint, and where releases are vectors, which it does not hold, and no
-        checkpoint is loaded.
+        Raises:
+            TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run; the
+                transcript ends before the checkpoint; or releases are vectors, and no checkpoint is loaded.
         """
         if self._current:
             return
@@ -155,15 +156,14 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps may still be made: those of the plan that are not made and, in a run with a ledger, not paid
-        for by an earlier process that crashed."""
+        """How many steps may still be made: those of the plan that are not made and, in a private run, not paid for by
+        an earlier process that crashed."""
         left: int = self._ranks.lead(lambda: self._files.left(self._position or 0))
         return left
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are paid for. Their epsilon is what the run costs only if their number was fixed without
-        looking at what they released; `get_epsilon` says what may be claimed."""
+        """The releases that are paid for. `get_epsilon` says what may be claimed of them."""
         return self._ranks.lead(lambda: self._files.history)
 
     def get_epsilon(self, delta: float) -> float:
@@ -183,8 +183,7 @@ class Run:
         return self.plan.claimed(spent, delta).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a `Checkpoint` as tensors by name: the trainable weights, the further bits of half-precision weights,
-        what the update rule keeps (such as momentum), and how many releases have moved the weights.
+        """Return a checkpoint as tensors by name: the trainable weights, and how many releases have moved them.
 
         It holds released information only, in copies in host memory that later steps do not change. Weights that are
         sharded are gathered, on rank 0 alone, for a file that every process loads.
@@ -192,14 +191,11 @@ class Run:
         self.catch_up()
         self._ranks.lead(lambda: self._files.file.sync())
         self.weights.untrained.settle()
-        position = self._position or 0  # `_catch_up` has set `_position`; `or 0` is for the type checker
-        kept = self.weights.state_dict()
-        return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
+        position = self._position or 0  # `catch_up` has set `_position`; `or 0` is for the type checker
+        return Checkpoint(self._header.key, position, self.weights.values(), self.weights.state_dict()).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint of this run.
-
-        The next step first moves the weights by what the transcript holds beyond the checkpoint.
+        """Load a checkpoint of this run. The next step first moves the weights by what the transcript holds beyond it.
 
         The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round.
 
@@ -216,12 +212,10 @@ class Run:
         self._position, self._current = None, False
         self.weights.load_values(found.weights)
         self.weights.load_state_dict(found.kept)
-        self._moves.load_state_dict(found.update)
         self._position = found.position
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load the checkpoint `state`, as `state_dict` returned it, and end the run there: its files are closed, and it
-        makes no more steps. The weights stay those of the checkpoint, without the releases after it.
+        """Load a checkpoint, and end the run there: its file is closed, and it makes no more steps.
 
         Raises ValueError for a checkpoint of another run.
         """
@@ -258,11 +252,10 @@ class Run:
                 "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
             )
         self.weights.forget()
-        self._moves.forget()
 
     def _move(self, record: Record) -> None:
         self._position = None  # how many releases the weights have is unknown while they move
-        self._moves.make(record.release, record.sums)
+        move(self.plan, self.weights, record)
         self._position = record.release + 1
 
     def _move_by_vector(self, release: int, total: Sums) -> None:
@@ -282,6 +275,14 @@ class Run:
         self._position = release + 1
 
 
+def move(plan: Plan, weights: Weights, record: Record) -> None:
+    """Move weights by one release: x <- x - alpha g, where g is the mean over K directions of (released average) u.
+
+    That is post-processing, which costs no privacy. Raises ValueError inside an evaluation.
+    """
+    weights.move_(plan.along(record.release, record.sums, -plan.step_size(record.release)))
+
+
 def directions_of(header: Header) -> Directions:
     """Return the random directions u_0, u_1, ... of the run with this header, whose public key determines them."""
     return Directions(bytes.fromhex(header.key), header.plan.direction)
@@ -298,20 +299,24 @@ def weights_of(header: Header, module: nn.Module) -> Weights:
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     """Move the weights of a module as the run in the folder at `path`, or in the file of it alone, did.
 
-    Returns what the run was begun with. Raises TranscriptError for other initial weights, or a run that released
-    vectors, which are kept nowhere, LedgerError for a damaged file, and OSError.
-
     Args:
+        path: the folder or the file.
         module: with the weights that the run began with.
+
+    Returns:
+        What the run was begun with.
+
+    Raises:
+        TranscriptError: other initial weights, or a run that released vectors, which are kept nowhere.
+        LedgerError, OSError: a damaged file, or none.
     """
     header, records, _ = read(Path(path))
     weights = weights_of(header, module)
     require_initial(header, weights)
     if not header.plan.scalars:
         raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
-    moves = Moves(header.plan, weights)
     for record in records:
-        moves.make(*record)
+        move(header.plan, weights, record)
     return header
 
 
@@ -320,82 +325,3 @@ def require_initial(header: Header, weights: Weights) -> None:
     found = weights.fingerprint()
     if found != header.fingerprint:
         raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
-
-
-class Moves:
-    """Moves weights by releases, from the initial weights on or from those of a checkpoint whose state is loaded.
-
-    Beside the weights it keeps the numbers that the plan's update rule needs (none, momentum, or Adam's means), in
-    float32, or in float64 where weights are float64, and sharded as the weights are.
-    """
-
-    def __init__(self, plan: Plan, weights: Weights) -> None:
-        self._plan, self._weights, self._update = plan, weights, plan.update_rule
-        self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
-
-    def make(self, release: int, sums: Sequence[float]) -> None:
-        """Move the weights by one release, as the plan says.
-
-        Args:
-            release: its number, 0 to T - 1.
-            sums: its K released numbers, noise included.
-
-        Raises:
-            ValueError: a call inside an evaluation, where weights must not move.
-        """
-        plan = self._plan
-        alpha, decay = plan.step_size(release), plan.weight_decay
-        if plan.plain:
-            self._weights.move_(plan.along(release, sums, -alpha))
-            return
-
-        def amount(index: int, here: slice, estimate: Tensor, weight: Tensor) -> Tensor:
-            found = self._update.direction(estimate, [tensors[index][here] for tensors in self._kept], release)
-            if decay:
-                found.add_(weight.mul(decay))
-            return found.mul_(-alpha)
-
-        self._weights.move_(plan.along(release, sums), amount)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the numbers that the update rule keeps, in host memory; of sharded parameters on rank 0 alone.
-
-        Their keys are NAME.PARAMETER, such as `momentum.layer.weight`.
-        """
-        found = {
-            f"{word}.{name}": collected(held.view(piece(of)[0].shape), of)
-            for word, tensors in zip(self._update.kept, self._kept, strict=True)
-            for name, held, of in zip(self._weights.names, tensors, self._weights.parameters, strict=True)
-        }
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back the numbers of the update rule.
-
-        Args:
-            state: what `state_dict` returned.
-
-        Raises:
-            ValueError: other names or sizes.
-        """
-        weights = self._weights
-        names = {f"{word}.{name}" for word in self._update.kept for name in weights.names}
-        if set(state) != names:
-            raise ValueError(f"state must hold {sorted(names)} for the update; got {sorted(state)}")
-        for word, tensors in zip(self._update.kept, self._kept, strict=True):
-            for name, held, (_, origin), size in zip(
-                weights.names, tensors, weights.pieces(), weights.sizes, strict=True
-            ):
-                found = state[f"{word}.{name}"]
-                integer(f"size of {word}.{name}", found.numel(), at_least=size, at_most=size)
-                held.copy_(found.reshape(-1)[origin : origin + held.numel()])
-
-    def forget(self) -> None:
-        """Set the numbers that the update rule keeps to zero, as at the start; the weights stay as they are."""
-        for tensors in self._kept:
-            for tensor in tensors:
-                tensor.zero_()
-
-
-def _empty(held: Tensor) -> Tensor:
-    return torch.zeros(held.numel(), dtype=wide(held.dtype), device=held.device)

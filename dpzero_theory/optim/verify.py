@@ -33,7 +33,7 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from dpzero_theory.optim.files.transcript import Checkpoint, Content, is_checkpoint, read, run_in
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
-    from dpzero_theory.optim.run import Moves, require_initial, weights_of
+    from dpzero_theory.optim.run import move, require_initial, weights_of
 
 CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"
@@ -118,7 +118,7 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, plan.words[name]) for name in said]
-    found += [Finding(name, claimed.facts[name]) for name in ("differences", "update")]
+    found.append(Finding("differences", claimed.facts["differences"]))
     known = None if header.isolation in ("", *ISOLATIONS) else False
     found.append(Finding("isolation", header.isolation or "not looked at", known))
     found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"))
@@ -160,11 +160,10 @@ def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> li
         text = f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept"
         return [*found, Finding("final weights", text, holds=False)]
     last = header.plan.steps if final.position is None else final.position
-    moves = Moves(header.plan, weights)
     try:
         for record in content.records:
             if record.release < last:
-                moves.make(*record)
+                move(header.plan, weights, record)
     except _REFUSALS as error:
         return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
     values = weights.values()

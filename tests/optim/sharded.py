@@ -38,9 +38,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "sphere": {"direction": "sphere", "directions_per_step": 2},
     "poisson": {"sampling": Poisson(0.1), "steps": 6},
     "dpgd-0th": {"algorithm": "dpgd-0th", "coordinates": 2**32},
-    "momentum": {"update": "momentum:0.9", "direction": "low-rank", "directions_per_step": 2},
     "low-rank": {"direction": "low-rank:2"},
-    "adam": {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 2},
+    "low-rank, several": {"direction": "low-rank", "directions_per_step": 2},
     "nearest": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
 }
@@ -118,7 +117,7 @@ def mezo(module: nn.Module) -> Run:
     Its update is Adam, so that a checkpoint has to keep Adam's averages beside the weights.
     """
     options = {key: value for key, value in STEP.items() if key != "clip"}
-    chosen = Plan.without_privacy(n=len(DATA), sampling="full", update="adam:0.9,0.99", **options)
+    chosen = Plan.without_privacy(n=len(DATA), sampling="full", **options)
     return make_from_seed_not_private(module, losses, DATA, chosen, seed=3, micro_batch=4, precision="master")
 
 

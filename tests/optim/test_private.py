@@ -175,9 +175,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 BAD: list[Any] = ["2", torch.tensor(1.0), True, {"a": 1}, math.nan, -1, 10**400]
 NUMBERS = (
     "target_epsilon", "target_delta", "steps", "expected_batch", "clip", "step_size", "smoothing",
-    "directions_per_step", "weight_decay", "micro_batch", "points_at_once", "paid_at_once",
+    "directions_per_step", "micro_batch", "points_at_once", "paid_at_once",
 )  # fmt: skip
-WORDS = ("relation", "sampling", "algorithm", "noise", "direction", "schedule", "update", "precision", "isolation")
+WORDS = ("relation", "sampling", "algorithm", "noise", "direction", "precision", "isolation")
 OTHERS = ("resume", "folder", "module", "losses", "data", "collate")
 
 

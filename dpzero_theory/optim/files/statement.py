@@ -179,7 +179,6 @@ def statement(content: Content) -> Statement:
         "stopping": STOPPING[plan.stopping],
         "directions": f"{plan.direction}, {plan.directions_per_step} a step",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
-        "update": f"{plan.update}, weight decay {plan.weight_decay:g}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {account.digest[:16]}, {account.moves} times moved to another disk",
     }

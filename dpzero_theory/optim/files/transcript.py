@@ -9,7 +9,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -26,7 +26,7 @@ RUN = "run.sqlite"
 """The file of a run in its folder."""
 OF_TRAINER = "_dpzero"
 """The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
-_KEY, _POSITION, _WEIGHTS, _KEPT, _UPDATE = "run.key", "run.position", "weights.", "kept.", "update."
+_KEY, _POSITION, _WEIGHTS, _KEPT = "run.key", "run.position", "weights.", "kept."
 
 
 class TranscriptError(RuntimeError):
@@ -153,18 +153,16 @@ class Checkpoint:
         weights: the trainable weights, by name.
         kept: for half-precision weights in precision "master", the 16 bits by which each is finer than its type, by
             name (`Weights.state_dict`); empty otherwise.
-        update: what the update rule keeps, such as momentum, by name (`Moves.state_dict`).
     """
 
     key: str
     position: int
     weights: Mapping[str, Tensor]
     kept: Mapping[str, Tensor]
-    update: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the checkpoint as tensors by name, which `torch.save` and safetensors keep."""
-        parts = {_WEIGHTS: self.weights, _KEPT: self.kept, _UPDATE: self.update}
+        parts = {_WEIGHTS: self.weights, _KEPT: self.kept}
         return {
             _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
             _POSITION: torch.tensor(self.position),
@@ -181,7 +179,7 @@ class Checkpoint:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
         key, position = bytes(tensors[_KEY].tolist()).hex(), int(tensors[_POSITION])
-        return cls(key, position, below(_WEIGHTS), below(_KEPT), below(_UPDATE))
+        return cls(key, position, below(_WEIGHTS), below(_KEPT))
 
 
 def is_checkpoint(tensors: Mapping[str, Any]) -> bool:

@@ -8,8 +8,7 @@ loss is the mean over its own labelled tokens (or other positions; the label -10
 and 0 if it has none. It does not depend on how many tokens other records have, as transformers' own mean over a batch
 does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run counts as 0; for
 the measures `error` and `expected-error` its prediction there is wrong. If the first batch has labels, and none of them
-is a class, ValueError says so. Labels of several classes are numbers from 0 to 1, or -100 where it is unknown whether a
-class is right. A record with another number there is refused in the first batch, and has the loss NaN later.
+is a class, ValueError says so.
 """
 
 import math
@@ -47,22 +46,18 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int] | None = None) -> Losses:
     """Return the loss function of the model's task, which gives one loss for each record of a batch.
 
-    The tasks are classification, tagging of tokens, and masked, causal or seq2seq language modelling.
+    The tasks are classification, regression, tagging of tokens, and masked, causal or seq2seq language modelling.
 
     Args:
-        model: of transformers, or wrapped by peft. Its class says which task it has, and `problem_type` of its
-            configuration says what a classifier's labels are: one class, several classes, or numbers. If it is None,
-            labels are a number where num_labels is 1, several classes where they are floating-point, and else a class.
-        measure: `cross-entropy`, which means the mean binary one for labels of several classes, and the mean squared
-            error for numbers. Or `error`, the metric itself: the share of a record's labelled tokens whose most likely
-            class is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough
-            to change answers, 0.1 to 0.3. Or `expected-error`, the mean over the labelled tokens of 1 - p, where p is
-            the softmax probability of the label's class: the error of answers that are drawn from the model instead of
-            the most likely ones, averaged over the draws. It lies in [0, 1] too, and moves with every change of the
-            weights, so that a smaller lambda (1e-2 to 3e-2) and a smaller clip do.
+        model: of transformers, or wrapped by peft. Its class says which task it has; a classifier with num_labels = 1
+            or the `problem_type` regression predicts numbers.
+        measure: `cross-entropy`; the mean squared error where a label is a number. Or `error`, the metric itself: the
+            share of a record's labelled tokens whose most likely class is wrong. A zeroth-order method needs no
+            derivative of it, but a smoothing lambda that is large enough to change answers, 0.1 to 0.3. Or
+            `expected-error`, the mean over the labelled tokens of 1 - p, where p is the softmax probability of the
+            label's class: it moves with every change of the weights, so that a smaller lambda (1e-2 to 3e-2) will do.
         options: the numbers of two or more tokens; if given, these alone are the classes of a causal or masked language
-            model, such as the words of the answers. A label that is none of them counts as no class: the record's
-            cross-entropy is then NaN, and its `error` and `expected-error` count a wrong prediction.
+            model, such as the words of the answers. A label that is none of them counts as no class.
 
     Raises:
         ValueError: another measure, options that do not fit, or a model whose task is none of these.
@@ -74,16 +69,14 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
     def known(mappings: tuple[Mapping[str, Any], ...]) -> bool:
         return any(name in mapping.values() for mapping in mappings)
 
-    several = {"cross-entropy": _several, "error": _several_wrong, "expected-error": _several_chance_wrong}[measure]
-    kind = getattr(config, "problem_type", None)
-    if known(_CLASSIFIERS):
-        if kind == "multi_label_classification":
-            return _joined(_same, several)
-        if kind == "regression" or (kind is None and getattr(config, "num_labels", 2) == 1):
-            if measure != "cross-entropy":
-                raise ValueError(f"measure must be 'cross-entropy' where the label is a number; got {measure!r}")
-            return _joined(_same, _squared)
     single = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}[measure]
+    kind = getattr(config, "problem_type", None)
+    if known(_CLASSIFIERS) and kind == "multi_label_classification":
+        raise ValueError("losses must be given for a classifier of several classes at once; got problem_type " + kind)
+    if known(_CLASSIFIERS) and (kind == "regression" or (kind is None and getattr(config, "num_labels", 2) == 1)):
+        if measure != "cross-entropy":
+            raise ValueError(f"measure must be 'cross-entropy' where the label is a number; got {measure!r}")
+        return _joined(_same, _squared)
     if options is not None:
         causal = known(_CAUSAL) and not getattr(config, "is_encoder_decoder", False)
         if not causal and not known((auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,)):
@@ -93,9 +86,7 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
         return _joined(_decoded, single)
     if known(_CAUSAL):
         return _joined(_next_token, single)
-    if known(_CLASSIFIERS):
-        return _joined(_same, single, None if kind else several)
-    if known(_TAGGERS):
+    if known(_CLASSIFIERS) or known(_TAGGERS):
         return _joined(_same, single)
     raise ValueError(
         "losses must be given for a model that is no classifier and no language model of transformers, as a function "
@@ -104,17 +95,7 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
 
 
 def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Measure) -> Losses:
-    """Return the loss function of a language model where only some tokens are classes.
-
-    Args:
-        options: the numbers of these tokens.
-        config: the configuration of the model, which has the size of the vocabulary.
-        forward: gives logits and labels of a batch.
-        measure: gives losses from logits and labels.
-
-    Raises:
-        ValueError: options that are no tokens, fewer than two, or not all different.
-    """
+    """Return the loss function of a language model where only the tokens `options` are classes."""
     for option in options:
         check.integer("options", option, at_least=0, at_most=getattr(config, "vocab_size", 2**31) - 1)
     if len(set(options)) != len(options) or len(options) < 2:
@@ -151,21 +132,24 @@ def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
     return torch.stack([values[row] for row in which])
 
 
-def _joined(forward: Forward, measure: Measure, of_floats: Measure | None = None) -> Losses:
-    """Return the loss function of a task. of_floats: the measure for floating-point labels; None for the same one."""
+def _joined(forward: Forward, measure: Measure) -> Losses:
+    """Return the loss function of a task."""
     looked = False  # true once the labels of the first batch were looked at
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked
         logits, labels = forward(module, batch)
-        floats = labels.is_floating_point() and labels.shape == logits.shape
-        one = of_floats if of_floats is not None and floats else measure
-        labels = _fitted(logits, labels, one)
-        if not looked:
+        labels = _fitted(logits, labels, measure)
+        if not looked and measure is not _squared:
             with _disable_current_modes():  # isolation "exact" refuses losses whose operations read values
-                _require_values(logits.shape[-1], labels, one)
+                found = labels[labels != IGNORED]
+                if found.numel() and not ((found >= 0) & (found < logits.shape[-1])).any():
+                    raise ValueError(
+                        f"labels must be integers from 0 to {logits.shape[-1] - 1}, the model's classes, or {IGNORED}"
+                        f" for none; got {int(found[0])}: give the model num_labels, or number the classes from 0"
+                    )
             looked = True
-        return one(logits.float(), labels)
+        return measure(logits.float(), labels)
 
     losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run compares this name
     return losses
@@ -190,41 +174,20 @@ def _fitted(logits: Tensor, labels: Tensor, measure: Measure) -> Tensor:
     Raises ValueError unless there is a label for each position of the logits, an integer where a label is a class.
     """
     shape = tuple(logits.shape)
-    wanted = shape[:-1] if measure in _SINGLE else shape
+    wanted = shape if measure is _squared else shape[:-1]
     given = labels.reshape(wanted) if {labels.shape, wanted} == {shape[:1], (*shape[:1], 1)} else labels
     if tuple(given.shape) != wanted:
         raise ValueError(
             f"labels must be of shape {wanted} for a model that gives {shape}; got {tuple(labels.shape)}: the collator"
-            " and the model must be of one task (several classes: problem_type='multi_label_classification'; numbers:"
-            " problem_type='regression')"
+            " and the model must be of one task (numbers: problem_type='regression')"
         )
-    if measure not in _SINGLE:
+    if measure is _squared:
         return given
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
-            f"labels must be integers, numbers of classes; got {labels.dtype} (a number to predict: num_labels=1;"
-            " several classes: problem_type='multi_label_classification')"
+            f"labels must be integers, numbers of classes; got {labels.dtype} (a number to predict: num_labels=1)"
         )
     return given.long()
-
-
-def _require_values(classes: int, labels: Tensor, measure: Measure) -> None:
-    """Raise ValueError where no label is a class, or where one of several classes is no number from 0 to 1.
-
-    classes: how many classes the model has. labels: as `_fitted` returns them. measure: says what a label is.
-    """
-    found = labels[labels != IGNORED]
-    if measure in _SINGLE and found.numel() and not ((found >= 0) & (found < classes)).any():
-        raise ValueError(
-            f"labels must be integers from 0 to {classes - 1}, the model's classes, or {IGNORED} for none; got"
-            f" {int(found[0])}: give the model num_labels, or number the classes from 0"
-        )
-    if measure in _SEVERAL and not ((found >= 0) & (found <= 1)).all():
-        wrong = found[~((found >= 0) & (found <= 1))][0]
-        raise ValueError(
-            f"labels must be numbers from 0 to 1, or {IGNORED} where it is unknown whether a class is right; got"
-            f" {wrong.item()}"
-        )
 
 
 def _logits(module: nn.Module, batch: Batch) -> Tensor:
@@ -295,41 +258,9 @@ def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
     return _over_places(1 - right * known, labels)
 
 
-_SINGLE = (_cross_entropy, _wrong, _chance_wrong)
-"""The measures of tasks in which each labelled position has one class."""
-
-
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
-
-
-def _several(logits: Tensor, labels: Tensor) -> Tensor:
-    right = labels.float().clamp(0, 1)
-    return _over_classes(functional.binary_cross_entropy_with_logits(logits, right, reduction="none"), labels)
-
-
-def _several_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    return _over_classes(((logits > 0) != (labels > 0.5)).float(), labels)
-
-
-def _several_chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    return _over_classes((logits.sigmoid() - labels.float()).abs(), labels)
-
-
-def _over_classes(values: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean of each record's values over the classes with a label, NaN if a label is no number from 0 to 1.
-
-    values, labels: shape (records, classes).
-    """
-    known = labels != IGNORED
-    wrong = known & ~((labels >= 0) & (labels <= 1))
-    mean = values.where(known, 0).sum(1) / known.sum(1).clamp(min=1)
-    return mean.masked_fill(wrong.any(1), math.nan)
-
-
-_SEVERAL = (_several, _several_wrong, _several_chance_wrong)
-"""The measures of tasks in which each class has a label of its own."""
 
 
 def _squared(logits: Tensor, labels: Tensor) -> Tensor:

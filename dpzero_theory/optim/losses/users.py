@@ -3,21 +3,16 @@
     data = by_user(texts, "speaker", at_most=8)
     run = make_private_with_epsilon(model, losses, data, collate=collate, ...)   # with losses and collate of texts
 
-The record of a user is the list of the user's entries ("texts"), and its loss is the mean, or the sum, of their losses.
-So n is the number of users, what is clipped is the difference of a user, and a step's sum changes by one clipped number
-a direction when all texts of a user do, however many they are. All guarantees of a run hold for users in the place of
-records: two data sets are neighbours under a relation if they differ in all texts of one user.
+The record of a user is the list of the user's entries ("texts"), and its loss is the mean of their losses. So n is the
+number of users, what is clipped is the difference of a user, and all guarantees of a run hold for users in the place of
+records: two data sets are neighbours if they differ in all texts of one user.
 
 With `at_most` each step evaluates at most so many texts of a user. They are drawn anew for each release, without
 replacement, from the secret key in the run's folder, so that a resumed run and all points of a step have the same ones.
 The draw of one user does not depend on other users. It adds no privacy and costs none.
 
 A user is evaluated with no other user's texts beside, in parts of `micro_batch` texts. So the loss of a user is the
-user's own to the last bit, also with isolation="exact", and memory does not grow with the number of texts that are
-evaluated at once. `losses` may even mix the texts of one user.
-
-A text with several owners is refused. The guarantee would not hold for any of them: a text that is put into the record
-of one owner is read in the steps of that owner, and so the other owner's texts move two clipped numbers, or more.
+user's own to the last bit, and memory does not grow with the number of texts.
 """
 
 import math
@@ -36,7 +31,6 @@ from dpzero_theory.optim.losses.records import Collate, Data, drawn_records, req
 
 Key = str | int | Callable[[Any], object] | Sequence[object]
 """What says whose a text is: the name of a column, a position in a tuple, a function, or the owners of all texts."""
-COMBINED = ("mean", "sum")
 
 
 class ByUser:
@@ -45,12 +39,11 @@ class ByUser:
     Args:
         texts: the data set of texts.
         places: for each user the numbers of their texts.
-        at_most, combined: as in `by_user`.
+        at_most: as in `by_user`.
     """
 
-    def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None, combined: str) -> None:
-        self.texts, self.at_most, self.combined = texts, at_most, combined
-        self._places = places
+    def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None) -> None:
+        self.texts, self.at_most, self._places = texts, at_most, places
 
     def __len__(self) -> int:
         return len(self._places)
@@ -67,14 +60,13 @@ class ByUser:
 
     def over(self, texts: Data) -> "ByUser":
         """Return the same users over another data set, which holds the same texts in another form."""
-        return ByUser(texts, self._places, self.at_most, self.combined)
+        return ByUser(texts, self._places, self.at_most)
 
     @property
     def unit(self) -> str:
-        """What one record is, in words, which the run's files keep: a user, how the losses of the user's texts are
-        combined, and how many texts a step uses at most."""
+        """What one record is, in words, which the run's files keep."""
         most = "all texts" if self.at_most is None else f"at most {self.at_most} texts a step"
-        return f"user: {self.combined} of the losses of {most}"
+        return f"user: mean of the losses of {most}"
 
     def collate(self, collate: Collate, texts_at_once: int) -> Collate:
         """Return a function from users' records to their batch: for each user, parts of at most `texts_at_once` texts.
@@ -90,30 +82,28 @@ class ByUser:
         return lambda users: [parts(texts) for texts in users]
 
     def losses(self, losses: Losses) -> Losses:
-        """Return the loss function of users: it gives one loss for each user of a batch that `collate` made, the mean
-        or the sum of the losses of the user's texts. losses: gives one loss for each text of a batch."""
+        """Return the loss function of users, for batches that `collate` made. losses: one for each text of a batch."""
 
         @wraps(losses)
         def of_users(module: nn.Module, batch: Any) -> Tensor:
             found = [
                 torch.cat([per_record(losses(module, content), count) for count, content in parts]) for parts in batch
             ]
-            return torch.stack([user.mean() if self.combined == "mean" else user.sum() for user in found])
+            return torch.stack([user.mean() for user in found])
 
         return of_users
 
 
-def by_user(texts: Data, key: Key, *, at_most: int | None = None, combined: str = "mean") -> ByUser:
+def by_user(texts: Data, key: Key, *, at_most: int | None = None) -> ByUser:
     """Make one record of all texts of each user, so that a run's privacy is for users.
 
     Args:
         texts: a map-style data set. An entry ("text") is what `losses` and `collate` take, and has one owner.
         key: whose a text is. The name of a column or the position in a tuple at which an entry has its owner, a
             function from an entry to its owner, or a sequence of the owners of all entries. An owner is a text, a
-            number or another hashable value. A named column is left out of the records.
+            number or another hashable value. A named column is left out of the records. A text with several owners is
+            refused: it would be read in the steps of each of them.
         at_most: m >= 1, the largest number of a user's texts in a step, drawn anew in each; None for all.
-        combined: how the losses of a user's texts become the user's loss, "mean" or "sum". With "sum" and `at_most` it
-            is the sum over the texts that are drawn.
 
     Returns:
         The data set of users, in the order in which they first appear. Its length n is the number of users.
@@ -125,13 +115,12 @@ def by_user(texts: Data, key: Key, *, at_most: int | None = None, combined: str 
     if isinstance(texts, ByUser):
         raise ValueError("texts must be the entries themselves; got what by_user has returned")
     most = None if at_most is None else check.integer("at_most", at_most)
-    check.choice("combined", combined, COMBINED)
     places: dict[Hashable, list[int]] = {}
     for number, owner in enumerate(_owners(texts, key)):
         places.setdefault(_owner(owner, number), []).append(number)
     if isinstance(key, str):
         texts = texts.remove_columns(key) if hasattr(texts, "remove_columns") else _Without(texts, key)
-    return ByUser(texts, list(places.values()), most, combined)
+    return ByUser(texts, list(places.values()), most)
 
 
 class _Without:
@@ -167,8 +156,7 @@ def _owners(texts: Data, key: Key) -> Sequence[object]:
 
 
 def _owner(owner: Any, number: int) -> Hashable:
-    """Return the owner of text `number` as a hashable value. Raises ValueError where there is no owner (None, "" or
-    NaN), where there are several (a list, tuple, set or mapping), and for a value that cannot be hashed."""
+    """Return the owner of text `number`. Raises ValueError where there is none, or several, or one that has no hash."""
     if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
         owner = owner.item() if owner.ndim == 0 else owner.tolist()
     if isinstance(owner, list | tuple | set | frozenset | Mapping):

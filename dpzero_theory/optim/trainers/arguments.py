@@ -42,7 +42,7 @@ HONOURED = _by_name(
 on evaluation sets alone: training records are read as the batches are drawn."""
 INSTEAD = _by_name(
     {
-        "the step is that of the run's plan: give step_size, schedule, update and weight_decay in private": """
+        "the step is that of the run's plan: give step_size in private": """
             learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules
             adam_beta1 adam_beta2 adam_epsilon weight_decay""",
         "give steps, sampling, expected_batch and micro_batch in private": """

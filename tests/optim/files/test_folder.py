@@ -143,12 +143,12 @@ def test_a_run_that_is_killed_inside_or_between_steps_resumes_without_spending_t
     assert torch.equal(weights(run), replayed(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("place", ["begin", "total", "write", "make"])
+@pytest.mark.parametrize("place", ["begin", "total", "write", "move_"])
 def test_an_interrupt_inside_a_step_costs_that_step_alone(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path, 2)
-    of = {"begin": run._files, "total": run.sums, "write": run._files, "make": run._moves}[place]
+    of = {"begin": run._files, "total": run.sums, "write": run._files, "move_": run.weights}[place]
 
     def interrupted(*arguments: Any) -> Any:
         raise KeyboardInterrupt
@@ -157,7 +157,7 @@ def test_an_interrupt_inside_a_step_costs_that_step_alone(
         changed.setattr(of, place, interrupted)
         with pytest.raises(KeyboardInterrupt):
             run.step()
-    if place == "make":  # the weights may be half-way: only a resumption, or a checkpoint, knows where they are
+    if place == "move_":  # the weights may be half-way: only a resumption, or a checkpoint, knows where they are
         with pytest.raises(TranscriptError, match="the weights are not this run's initial ones"):
             run.step()
         run.close()

@@ -50,10 +50,9 @@ def started(folder: Path, data: Any, **changes: Any) -> Run:
     return make_private_with_epsilon(model(), losses, data, folder=folder, **{**SETTINGS, **changes})
 
 
-@pytest.mark.parametrize("combined", ["mean", "sum"])
-def test_a_users_difference_is_that_of_the_users_texts(tmp_path: Path, combined: str) -> None:
+def test_a_users_difference_is_that_of_the_users_texts(tmp_path: Path) -> None:
     data, release, width = texts(), 2, SETTINGS["smoothing"]
-    run = started(tmp_path / "run", by_user(data, "who", combined=combined))
+    run = started(tmp_path / "run", by_user(data, "who"))
     found = run.sums.differences(release, np.arange(len(COUNTS)))
     weights = [p.detach().clone() for p in run.weights.parameters]
     for k in range(3):
@@ -68,13 +67,13 @@ def test_a_users_difference_is_that_of_the_users_texts(tmp_path: Path, combined:
                 weight, bias = moved["weight"], moved["bias"]
                 own = [t for t in data if t["who"] == f"user {user}"]
                 each = [-torch.log_softmax(weight @ t["x"] + bias, 0)[t["y"]].item() for t in own]
-                ends.append(sum(each) / (len(each) if combined == "mean" else 1))
+                ends.append(sum(each) / len(each))
             assert found[user, k] == pytest.approx((ends[0] - ends[1]) / (2 * width), rel=1e-6, abs=1e-9)
 
 
 def test_all_texts_of_one_user_move_one_clipped_number_a_direction(tmp_path: Path) -> None:
     """The statement behind the guarantee: neighbours differ in all texts of user 4, who has 14 of 30."""
-    ours, theirs = (by_user(texts(changed), "who", combined="sum") for changed in (None, 4))
+    ours, theirs = (by_user(texts(changed), "who") for changed in (None, 4))
     one, other = (started(tmp_path / name, data) for name, data in (("one", ours), ("other", theirs)))
     for run in (one, other):
         run.weights.directions = Directions(bytes(16), "rademacher")
@@ -153,7 +152,6 @@ def test_owners_by_column_position_function_or_list() -> None:
         (["a"] * 29, {}, r"key must have one owner for each of 30 texts; got 29"),
         ("speaker", {}, r"key must be found in every text; got 'speaker'"),
         ("who", {"at_most": 0}, "at_most must be"),
-        ("who", {"combined": "max"}, "combined must be"),
     ],
 )
 def test_texts_without_one_owner_are_refused(key: Any, options: dict[str, Any], said: str) -> None:
