@@ -287,26 +287,17 @@ class Plan:
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Add noise to the sum over the whole batch, or to some of its coordinates, and return what is released.
+        """Return the sum over the whole batch, or some of its coordinates, with the noise of a release.
 
         Each coordinate of a step must be given to this method exactly once, and never the sum over a part of the batch.
-
-        Args:
-            total: the sum.
-            source: where the noise is drawn.
         """
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def along(self, release: int, sums: Iterable[float], factor: float = 1.0) -> list[tuple[int, float]]:
-        """Return pairs (number of a direction u, amount): `factor` times a release's estimate of the gradient.
+        """Return pairs (number of a direction u, amount) whose sum of amount u is `factor` times the release's estimate
+        of the gradient: the mean over its K directions of (released average) u.
 
-        The estimate is the sum of amount u over the pairs, with the released average along u, over K, as the amount.
-        The weights move by it with the factor -alpha.
-
-        Args:
-            release: the release's number.
-            sums: its K released sums.
-            factor: by which the amounts are multiplied.
+        sums: the K released sums. With the factor -alpha the weights move by it.
         """
         k = self.directions_per_step
         amount = factor / k * self.unit
@@ -330,13 +321,7 @@ class Plan:
     def epsilon(self, delta: float) -> Bracket:
         """Return a bracket of the least epsilon for which all T releases of the plan are (epsilon, delta)-DP.
 
-        Its upper end is the safe one to state.
-
-        Args:
-            delta: 0 < delta < 1, or 0 for Laplace noise.
-
-        Raises:
-            ValueError: another delta, or a plan without noise.
+        Its upper end is the safe one to state. Raises ValueError for a delta out of range, or a plan without noise.
         """
         return epsilon_of_history(replace(self.release, steps=self.steps), delta)
 

@@ -14,7 +14,6 @@ What this cannot tell is said in `CANNOT_TELL`, and at the end of each report.
 
 import json
 import sys
-import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -29,7 +28,7 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from torch import Tensor, nn
 
     from dpzero_theory.document import document
-    from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, shown, statement
+    from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, bullets, shown, statement
     from dpzero_theory.optim.files.transcript import Checkpoint, Content, is_checkpoint, read, run_in
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
@@ -63,11 +62,8 @@ class Finding(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Trainable parameters that were read from a file, by name.
-
-    Attributes:
-        key, position: of a checkpoint, the run's public key and how many releases have moved the weights; else None.
-    """
+    """Trainable parameters that were read from a file, by name; of a checkpoint also the run's public `key`, and how
+    many releases have moved the weights, `position`."""
 
     parameters: Mapping[str, Tensor]
     key: str | None = None
@@ -117,22 +113,23 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
         Finding("private", str(header.private), header.private),
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
-    found += [Finding(name, plan.words[name]) for name in said]
-    found.append(Finding("differences", claimed.facts["differences"]))
     known = None if header.isolation in ("", *ISOLATIONS) else False
-    found.append(Finding("isolation", header.isolation or "not looked at", known))
-    found.append(Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"))
-    found.append(Finding("noise on the lattice", plan.scale))
-    found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))
-    made = len(content.records)
-    found.append(Finding("releases recorded", made, made <= account.spent))
-    found.append(Finding("moved to another disk", account.moves))
-    target = account.target_epsilon * (1 + 1e-9)
-    found.append(Finding("delta", account.target_delta))
-    found.append(Finding("epsilon spent", cost.paid.upper, cost.paid.upper <= target))
-    found.append(Finding("epsilon of the plan", cost.planned.upper, cost.planned.upper <= target))
-    found.append(Finding("target epsilon", account.target_epsilon))
-    found.append(Finding("verified with", versions()))
+    made, target = len(content.records), account.target_epsilon * (1 + 1e-9)
+    found += [
+        *(Finding(name, plan.words[name]) for name in said),
+        Finding("differences", claimed.facts["differences"]),
+        Finding("isolation", header.isolation or "not looked at", known),
+        Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"),
+        Finding("noise on the lattice", plan.scale),
+        Finding("releases paid for", account.spent, account.spent <= account.steps),
+        Finding("releases recorded", made, made <= account.spent),
+        Finding("moved to another disk", account.moves),
+        Finding("delta", account.target_delta),
+        Finding("epsilon spent", cost.paid.upper, cost.paid.upper <= target),
+        Finding("epsilon of the plan", cost.planned.upper, cost.planned.upper <= target),
+        Finding("target epsilon", account.target_epsilon),
+        Finding("verified with", versions()),
+    ]
     if initial is not None:
         found += _replayed(content, initial, final)
     shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found]
@@ -140,11 +137,7 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
 
 
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
-    """Replay the run. The findings say whether the weights at the start are the run's, and the final ones the replay's.
-
-    content: of the run's transcript. initial: the weights at the start. final: the weights to compare, of a checkpoint
-    with the replay up to there; None for no comparison.
-    """
+    """Replay the run, and compare `final` with its outcome; a checkpoint with the replay up to there."""
     header = content.header
     try:
         weights = weights_of(header, _module(initial.parameters))
@@ -164,12 +157,10 @@ def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> li
         for record in content.records:
             if record.release < last:
                 move(header.plan, weights, record)
+        # bit for bit, so that a NaN is the same as a NaN with the same bits, and 0 is not -0
+        equal = weights_of(header, _module(final.parameters)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
         return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
-    values = weights.values()
-    equal = set(final.parameters) == set(values) and all(
-        _same_bits(values[name], value) for name, value in final.parameters.items()
-    )
     replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
     return [*found, Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
 
@@ -186,15 +177,6 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
             part = part.get_submodule(step)
         part.register_parameter(last, nn.Parameter(value.detach().clone()))
     return root
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same type, shape and bits, so that a NaN is the same as a NaN with the same bits,
-    and 0 is not -0."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(first, second)
 
 
 def _load(name: str, path: Path | None) -> Recorded | None:
@@ -271,8 +253,7 @@ def _shown(report: Report, form: str) -> str:
         return ""
     marks = {None: "", True: "holds"}
     lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
-    untold = [line for said in CANNOT_TELL for line in textwrap.wrap(f"- {said}", 100, subsequent_indent="  ")]
-    return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *untold])
+    return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *bullets(CANNOT_TELL)])
 
 
 def _parser() -> Parser:

@@ -4,7 +4,6 @@ Their sampling is random allocation, or groups of records that take turns.
 """
 
 import itertools
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import Ledger, LedgerError
+from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.sampling import sampling_of
 from dpzero_theory.privacy.step import step_of
 from tests.optim.small import Logistic, N, data, losses, plan
@@ -100,28 +98,7 @@ def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
         assert ledger.history == [law]
     certified = epsilon_of_history([law], 1e-5).upper
     assert run.get_epsilon(1e-5) == certified
-    assert epsilon_of_runs([tmp_path], 1e-5, planned=True) == certified
     assert 0 < certified <= run.plan.epsilon(1e-5).upper
-
-
-@pytest.mark.parametrize("settings", [ALLOCATED, HALF], ids=lambda settings: str(settings["sampling"]))
-def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """The accountant knows no such history. One of them alone is accepted."""
-    settings = {**settings, "stopping": "fixed"}
-    run = private(tmp_path / "a", **settings)
-    run.step()
-    run.close()
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    both = [tmp_path / "a", tmp_path / "b"]
-    with pytest.raises(LedgerError, match="a copy"):
-        private(tmp_path / "b", **settings, resume=True)
-    for folder, moved in ((both[0], True), (both[1], "moved")):
-        run = private(folder, **settings, resume=moved)
-        run.step()
-        run.close()
-    with pytest.raises(LedgerError, match=r"a copy of a run that was named"):
-        epsilon_of_runs(both, 1e-5, planned=True)
-    assert epsilon_of_runs(both[:1], 1e-5, planned=True) == epsilon_of_history(run.history, 1e-5).upper
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

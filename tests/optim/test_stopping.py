@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.files.folder import epsilon_of_runs
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.verify import main
@@ -49,7 +48,6 @@ def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]
         "statement": statement.costs[0].paid.upper,
         "verify": findings["epsilon spent"],
         "json": told["epsilon"][0]["paid"]["upper"],
-        "runs": epsilon_of_runs([folder], DELTA, planned=True),
         "certificate": statement.certificate["statement"]["epsilon"],
     }
 
@@ -73,18 +71,6 @@ def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> 
     assert "without looking" in statement.facts["stopping"]
     with pytest.raises(ValueError, match="stopping must be that of the run that is resumed, 'fixed'; got 'any'"):
         private(tmp_path, resume=True)  # afterwards it is too late to say
-
-
-def test_runs_together_count_their_plans_and_must_be_planned(tmp_path: Path) -> None:
-    """Two runs that were stopped count as two whole plans."""
-    stopped(tmp_path / "a")
-    stopped(tmp_path / "b")
-    both = [tmp_path / "a", tmp_path / "b"]
-    step = plan().step
-    cost = epsilon_of_history(step * 2 * STEP["steps"], DELTA).upper
-    assert epsilon_of_runs(both, DELTA, planned=True) == pytest.approx(cost, rel=1e-12)
-    with pytest.raises(ValueError, match=r"planned must be True: .*privacy\.filter\.Filter"):
-        epsilon_of_runs(both, DELTA)
 
 
 def test_words_are_checked_and_kept() -> None:

@@ -14,18 +14,17 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice, printable
-from dpzero_theory.optim.files.transcript import RUN, Header, Record, layout, parsed, read
+from dpzero_theory.optim.files.transcript import RUN, Header, Record, layout, parsed
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.optim.step.algorithm import Sums
-from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, LedgerError, counted, sync_folder
+from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, sync_folder
 from dpzero_theory.privacy.step import Step
 
 KEY = "data.key"
@@ -98,8 +97,8 @@ class Folder:
 
         Args:
             path: the folder of the run.
-            header: settings that must be those with which the run was begun. The key of the directions (unless it is a
-                seed) and the fingerprint of the weights may be others.
+            header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
+                fingerprint of the weights.
             data: the records, which must be the run's; None leaves them unchecked.
             budget: what the run may cost, as it was begun; None for a run that is not private.
             moved: whether the folder may be a copy, which is sound only if no other copy goes on.
@@ -171,11 +170,10 @@ class Folder:
 
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """A context manager that gives its block a new folder to fill, beside `path`.
+    """A context manager that gives its block a new folder to fill, which is at `path`, on disk, when the block is done.
 
-    When the block is done the folder is at `path`, on disk; after an exception it is gone. A killed process leaves it
-    as `_NAME.*.new`, which nothing reads. Raises FileExistsError where `path` is there and not empty, ValueError where
-    it is the working directory, and OSError where it cannot be made.
+    After an exception it is gone. A killed process leaves it as `_NAME.*.new`, which nothing reads. Raises
+    FileExistsError where `path` is there and not empty, and ValueError or OSError where it cannot be made.
     """
     require_new(path)
     if path.is_mount() or path == Path.cwd():
@@ -207,37 +205,6 @@ def require_new(path: Path) -> None:
             f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
             " model, data and settings that it was begun with)"
         )
-
-
-def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float, *, planned: bool = False) -> float:
-    """Return a certified upper bound on the epsilon of all releases that several runs made on the same records.
-
-    A run counts with what it may claim: its whole plan, or the releases paid for with stopping="fixed".
-
-    Args:
-        folders: of runs with one neighbouring relation; nothing is written in them.
-        delta: the delta of the bound, in (0, 1); 0 where the noise has a pure epsilon.
-        planned: True, by which the caller says that noise, batches and number of steps of every run, and how many runs
-            there are, were fixed before the first of them began. Where they followed from what earlier runs released,
-            no sum over these runs holds: a `privacy.filter.Filter` keeps such a budget.
-
-    Raises:
-        ValueError: another argument, `planned` among them.
-        LedgerError, OSError: files that are damaged or cannot be read; a run that is there twice.
-    """
-    if planned is not True:
-        raise ValueError(
-            "planned must be True: noise, batches and steps of all runs were fixed before the first began; for runs"
-            f" that were chosen by what earlier ones released keep a budget by privacy.filter.Filter; got {planned!r}"
-        )
-    counts: dict[str, Step | None] = {}
-    for folder in map(Path, folders):
-        header, _, account = read(folder, private=True)
-        if account.digest in counts:
-            raise LedgerError(f"{folder}: a copy of a run that was named: name the one that went on, and no other")
-        count = counted(account.spent, account.steps, delta, header.plan.stopping)
-        counts[account.digest] = replace(header.plan.release, steps=count) if count else None
-    return epsilon_of_history([step for step in counts.values() if step is not None], delta).upper
 
 
 def _require_secret(path: Path) -> None:

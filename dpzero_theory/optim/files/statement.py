@@ -4,6 +4,7 @@
 """
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import lru_cache
@@ -31,8 +32,7 @@ _ASSUMED = (
     " weights and what is computed from them was shown: no losses, batches or timings",
     "each record is one entry of the data set, and its loss depends on it alone; whoever has several records is"
     " covered for each of them, not for all together",
-    "n, the clip and all other settings do not depend on the records; runs that were made to choose them count too"
-    " (optim.files.folder.epsilon_of_runs)",
+    "n, the clip and all other settings do not depend on the records; runs that were made to choose them count too",
     "the operating system's entropy cannot be foreseen",
     "the run's file was not rolled back, and no copy of the folder went on elsewhere",
 )
@@ -40,14 +40,8 @@ _ASSUMED = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Brackets of epsilon at one delta.
-
-    Attributes:
-        delta: the delta.
-        paid: what may be claimed now, which is the same as for the whole plan unless the run's `stopping` says
-            otherwise.
-        planned: what may be claimed of the whole plan.
-    """
+    """Brackets of epsilon at one delta: of what may be claimed now, `paid`, and of the whole plan, `planned`. They are
+    the same unless the run's `stopping` says otherwise."""
 
     delta: float
     paid: Bracket
@@ -79,8 +73,7 @@ class Statement:
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate, a JSON value that others can check, of the epsilon of `history` at the budget's delta
-        (`privacy.certificate`); None where none can be made for such releases."""
+        """The certificate of the claimed epsilon (`privacy.certificate`); None where none can be made."""
         try:
             return privacy_certificate(self.history, self.costs[0].delta)
         except ValueError:
@@ -88,8 +81,7 @@ class Statement:
 
     @property
     def claim(self) -> str:
-        """The claim in one sentence: (epsilon, delta), with epsilon rounded up, whom it protects, and the neighbouring
-        relation."""
+        """The claim in one sentence."""
         first, facts = self.costs[0], self.facts
         pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
         whom = f" for each {self.unit}" if self.unit != "record" else ""
@@ -102,19 +94,28 @@ class Statement:
 
     def text(self) -> str:
         """The whole statement as text of several lines, wrapped at 100 characters."""
-        lines = [self.claim, ""]
-        for name, value in self.facts.items():
-            lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
-        lines += ["", "epsilon, from below and from above", f"{'delta':10}{'claimed':30}of the whole plan"]
-        lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
-        lines += ["", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"]
-        lines += [f"true minus false positive rate at most {rounded_up(self.advantage)}"]
         at = f"{100 * FALSE_POSITIVE_RATE:g}% false positives"
-        lines += [f"true positive rate at most {rounded_up(self.true_positive_rate)} at {at}"]
-        lines += ["", "assumed"]
-        for sentence in self.assumed:
-            lines += textwrap.wrap(f"- {sentence}", 100, subsequent_indent="  ")
-        return "\n".join(lines)
+        facts = [
+            line
+            for name, value in self.facts.items()
+            for line in textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
+        ]
+        return "\n".join(
+            [
+                *(self.claim, "", *facts, "", "epsilon, from below and from above"),
+                f"{'delta':10}{'claimed':30}of the whole plan",
+                *(f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs),
+                *("", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"),
+                f"true minus false positive rate at most {rounded_up(self.advantage)}",
+                f"true positive rate at most {rounded_up(self.true_positive_rate)} at {at}",
+                *("", "assumed", *bullets(self.assumed)),
+            ]
+        )
+
+
+def bullets(sentences: Sequence[str]) -> list[str]:
+    """Return lines of at most 100 characters with one dash before each sentence."""
+    return [line for said in sentences for line in textwrap.wrap(f"- {said}", 100, subsequent_indent="  ")]
 
 
 def shown(bracket: Bracket) -> str:
@@ -157,14 +158,16 @@ def statement(content: Content) -> Statement:
     release = plan.release
     law = plan.law
     assert law is not None
-    sampling, unit = plan.sampling.meaning(plan.n), _word(header.unit or _ENTRY)
+    unit = _word(header.unit or _ENTRY)
+    meanings = [release.relation.meaning, plan.sampling.meaning(plan.n)]
+    relation, sampling = (f" ({said.replace('record', unit)})" if said else "" for said in meanings)
     vectors = "a vector, one number a weight" if not plan.scalars else "one number"
     if plan.scalars > 1:
         vectors = f"{plan.scalars} numbers, clipped together"
     on_lattice = f", drawn with parameter {plan.scale}" if plan.rule.levels else ""
     facts = {
-        "relation": f"{plan.relation} ({_of(unit, release.relation.meaning)})",
-        "sampling": f"{plan.sampling.word} ({_of(unit, sampling)})" if sampling else plan.sampling.word,
+        "relation": plan.relation + relation,
+        "sampling": plan.sampling.word + sampling,
         "n": f"{plan.n} {unit}s",
         "record": header.unit or _ENTRY,
         "algorithm": f"{plan.algorithm}: a step releases {vectors}",
@@ -201,16 +204,8 @@ def statement(content: Content) -> Statement:
 
 
 def _word(unit: str) -> str:
-    """Return the word for one record, "record" or "user".
-
-    unit: what the run's files say a record is, such as "user: mean of ...".
-    """
+    """Return "record" or "user". unit: what the run's file says a record is, such as "user: mean of ..."."""
     return "record" if unit == _ENTRY else unit.partition(":")[0]
-
-
-def _of(unit: str, text: str) -> str:
-    """Return `text`, which speaks of records, with the word `unit`, such as "user", in the place of "record"."""
-    return text.replace("record", unit)
 
 
 @lru_cache(256)

@@ -231,15 +231,7 @@ class BatchSum:
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> Array:
         """Return how fast the losses of some records change along the K directions of a release, shape (records, K).
 
-        They are found by the plan's difference rule, for example as central differences of the losses, and not clipped.
-
-        Args:
-            release: the release's number.
-            records: the records' numbers.
-            points_at_once: how many points are evaluated in one pass.
-
-        Raises:
-            Exception: what the losses, or the reading of the records, raise.
+        They are found by the plan's difference rule, and not clipped. Raises what the losses, or the reading, raise.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.at(range(release * count, (release + 1) * count), smoothing)

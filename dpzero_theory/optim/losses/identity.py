@@ -38,20 +38,17 @@ _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 
 
 def layout(weights: Weights) -> str:
-    """Return a text by which a resumed run recognises the trainable parameters `weights` of a module.
-
-    It has their number, the number d of their coordinates, and a digest of their names, shapes and types.
-    """
+    """Return a text by which a resumed run recognises the trainable parameters: their number, d, and a digest of names,
+    shapes and types."""
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return a text by which a resumed run recognises the loss function `losses`: its name and a digest of its source.
+    """Return a text by which a resumed run recognises a loss function: its name and a digest of its source.
 
-    The digest leaves out comments; if there is no source, the text is the name alone. Functions that the loss function
-    calls, and values that it has closed over, are not looked at.
+    Comments are left out. Functions that it calls, and values that it has closed over, are not looked at.
     """
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # a functools.partial: look at the function in it

@@ -93,10 +93,7 @@ def examine(
     """Test that the losses keep records apart, as the module's docstring says.
 
     Args:
-        weights: the trainable weights of the module.
-        losses, data, collate: the run's loss function, its records, and the function that makes a batch of records.
-        plan: what the run does.
-        ranks: the processes of the run.
+        weights, losses, data, collate, plan, ranks: of the run.
         micro_batch: how many records the run evaluates at a time.
         isolation: a name in `ISOLATIONS`; if it is empty, only the shape of two records' losses is tested.
         points_at_once: how many points the run evaluates in one pass. Above 1, two records must get the losses in one
@@ -149,10 +146,8 @@ class _Trace(TorchDispatchMode):
 
     Attributes:
         operations: name, shapes and types of the results of each operation, in order.
-        coarsest: the coarsest relative rounding of any operation: the largest distance from 1 to the next number, over
-            all types that floating-point results had.
-        reads: the first operation that hands a value to the program (as a number or a shape), after which what the
-            program does may depend on values; empty if there was none.
+        coarsest: the coarsest relative rounding of any operation: the distance from 1 to the next number.
+        reads: the first operation that hands a value to the program, which may then go by values; "" if there was none.
     """
 
     def __init__(self) -> None:
@@ -286,9 +281,8 @@ class _Look:
 def _probed(look: _Look, data: Data, collate: Collate, rows: int, *, exact: bool) -> tuple[float, Array, Shape | None]:
     """Compare evaluations of a few records, in fewer than ten micro-batches of at most `rows` records.
 
-    Returns:
-        The largest change of a loss that was taken for rounding, the losses of the first evaluation, and for isolation
-        "exact" the shape that all batches of the run must have.
+    Returns the largest change of a loss that was taken for rounding, the losses of the first evaluation, and for
+    isolation "exact" the shape that all batches of the run must have.
     """
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
@@ -323,20 +317,9 @@ def _probed(look: _Look, data: Data, collate: Collate, rows: int, *, exact: bool
 class _Comparison:
     """Compares what records get beside others, in other places, again, among fewer, and alone.
 
-    Args:
-        look: evaluates records.
-        records: the numbers of the records; lengths: of each, to put the shortest and the longest into the first batch.
-        rows: how many records are evaluated at a time.
-        exact: whether bits must agree.
-
-    Attributes:
-        first: the evaluation of the first `rows` records.
-        learns: whether each of their losses counts in a step, and one of them changes from one point to the other.
-        rounding: the largest change of a loss that was taken for rounding.
-        shape: the one shape of all batches, if exact; else None.
-
-    Raises:
-        ValueError: a record's loss differs.
+    It raises ValueError where a record's loss differs. Attributes: `first`, the evaluation of the first records;
+    `learns`, whether each of their losses counts in a step, and one of them changes from one point to the other;
+    `rounding`, the largest change that was taken for rounding; `shape`, the one shape of all batches, or None.
     """
 
     def __init__(self, look: _Look, records: Indices, lengths: list[int], rows: int, *, exact: bool) -> None:
@@ -379,7 +362,7 @@ class _Comparison:
             self.rounding = max(self.rounding, float(np.spacing(np.float32(size) if single else size)))
 
     def _again(self, before: Indices) -> _Seen:
-        """Evaluate the records `before`, then the first ones again. Returns the evaluation of the records `before`.
+        """Evaluate the records `before`, then the first ones again, and return the evaluation of `before`.
 
         Buffers keep what each evaluation leaves there, and must not change from one to the next.
         """
@@ -396,10 +379,7 @@ class _Comparison:
     def _compare(self, seen: _Seen, reference: _Seen, here: Indices, there: Indices, how: str) -> None:
         """Raise ValueError unless records have the losses that they had in another evaluation.
 
-        Args:
-            seen, reference: the two evaluations.
-            here, there: the places of the same records in `seen` and in `reference`.
-            how: what was different about `seen`, for the message.
+        here, there: the places of the same records in `seen` and in `reference`. how: what was different about `seen`.
         """
         found, expected = seen.values[here], reference.values[there]
         if _equal(found, expected).all():
@@ -424,11 +404,8 @@ class _Comparison:
         self.rounding = max(self.rounding, gap)
 
     def _fix_shape(self, seen: list[_Seen]) -> None:
-        """Fill batches up to the shape of the first evaluation from now on.
-
-        Raises ValueError where an evaluation has another shape, or where the operations may depend on values: one hands
-        a value to the program, or an evaluation ran other operations than the first.
-        """
+        """Fill batches up to one shape from now on. Raises ValueError where evaluations had several, or operations may go
+        by values."""
         shapes = {shape_of(one.batch.content) for one in seen}
         if len(shapes) > 1:
             raise ValueError(_ONE_SHAPE)
@@ -442,11 +419,8 @@ class _Comparison:
 
 
 def _require_signal(look: _Look) -> None:
-    """Raise ValueError where a run would spend its budget on records from which it learns nothing.
-
-    More than a quarter of 32 records cannot be read or have no finite loss, or none of the losses changes from one
-    point of a step to the other, though they have derivatives.
-    """
+    """Raise ValueError where more than a quarter of 32 records have no finite loss, or none of the losses changes from
+    one point of a step to the other, though they have derivatives: the run would spend its budget on nothing."""
     plan = look.plan
     places = np.unique(np.arange(_LOOKED_AT) * plan.n // _LOOKED_AT)
     values, said = np.full((2, len(places)), math.nan), ""
@@ -475,8 +449,8 @@ def _require_signal(look: _Look) -> None:
 def _require_no_shared_columns(module: nn.Module) -> None:
     """Raise ValueError for a layer of bitsandbytes in 8 bits that has a threshold for outliers (LLM.int8's default).
 
-    Such a layer computes a column of its input in half precision for all records of a batch as soon as one record has
-    an entry above the threshold there, so that a record's loss depends on the others, however few batches show it.
+    It computes a column of its input in half precision for all records of a batch as soon as one has an entry above the
+    threshold there, however few batches show it.
     """
     for name, part in module.named_modules():
         threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
@@ -498,11 +472,7 @@ def _shapes(data: Data, collate: Collate) -> set[str]:
 
 
 def _warn(moved: float, plan: Plan, module: nn.Module) -> None:
-    """Warn, in one line each, of visible rounding and of batch normalisation in eval mode.
-
-    Rounding is visible where it can move the sum of a batch's differences by a tenth of the clip or more. moved: by how
-    much it can move a loss.
-    """
+    """Warn of visible rounding and of batch normalisation in eval mode. moved: how much rounding can move a loss."""
     shift = moved * plan.difference_rule.rounded(plan.smoothing)
     if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
         what, instead = ("losses", " or a larger smoothing") if plan.smoothing else ("derivatives", "")
@@ -524,9 +494,7 @@ def _warn(moved: float, plan: Plan, module: nn.Module) -> None:
 
 
 def _exchanged(records: Indices, kept: NDArray[np.bool_], others: Indices) -> Indices:
-    """Return numbers of records, as many as `records`: `records` where `kept` is true, and in the remaining places
-    `others` in order, repeated as often as needed. Where `others` is empty, kept records take these places too.
-    """
+    """Return `records` with `others`, repeated as often as needed, in the places where `kept` is false."""
     theirs = np.resize(others if len(others) else records[kept], len(records))
     return np.where(kept, records, theirs)
 

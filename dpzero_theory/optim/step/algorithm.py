@@ -40,15 +40,7 @@ relative rounding error of a norm in float64 for K <= 1000, and less than one of
 
 
 def clip_scalars(values: Array, clip: float) -> Array:
-    """Return s min(1, C/|s|) for each entry s; NaN becomes 0, and infinities +C and -C.
-
-    Args:
-        values: numbers, of any shape.
-        clip: C > 0.
-
-    Raises:
-        ValueError: a clip that is not positive and finite.
-    """
+    """Return s min(1, C/|s|) for each entry s; NaN becomes 0, and infinities +C and -C. clip: C > 0 (ValueError)."""
     bound = check.real("clip", clip, above=0)
     return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
 
@@ -56,7 +48,6 @@ def clip_scalars(values: Array, clip: float) -> Array:
 def clip_vectors(rows: Array, clip: float) -> Array:
     """Return g min(1, C/||g||) for each row g; a row with an entry that is not finite becomes zero.
 
-    Each row is divided by its largest entry before its norm is taken, so that squares neither overflow nor underflow.
     The norm of a clipped row is at most C up to the rounding of one product and one norm.
 
     Args:
@@ -72,7 +63,7 @@ def clip_vectors(rows: Array, clip: float) -> Array:
         raise ValueError(f"rows must have shape (n, d); got {matrix.shape}")
     size = np.abs(matrix).max(axis=1, initial=0.0)
     good = np.isfinite(size)
-    unit = np.where(good & (size > 0), size, 1.0)[:, None]
+    unit = np.where(good & (size > 0), size, 1.0)[:, None]  # so that squares neither overflow nor underflow
     scaled = np.where(good[:, None], matrix, 0.0) / unit
     norms = np.linalg.norm(scaled, axis=1, keepdims=True)
     with np.errstate(over="ignore"):
@@ -83,15 +74,9 @@ def clip_vectors(rows: Array, clip: float) -> Array:
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:
-    """Return s min(1, C/||s||) for the K differences s of each record.
+    """Return s min(1, C/||s||) for the K differences s of each record, shape (n, K).
 
-    Args:
-        rows: the differences, of shape (n, K). A NaN counts as 0; of a row with infinite entries only their signs are
-            kept.
-        clip: C > 0.
-
-    Raises:
-        ValueError: a clip that is not positive and finite, or rows of another shape.
+    A NaN counts as 0; of a row with infinite entries only their signs are kept. clip: C > 0.
     """
     if np.shape(rows)[-1] == 1:
         return clip_scalars(rows, clip)
@@ -137,14 +122,8 @@ class Algorithm(ABC):
     dtype: ClassVar[type] = np.float64
 
     def law(self, noise: object) -> Mechanism:
-        """Return the law of the noise on sums of this algorithm.
-
-        Args:
-            noise: the family of the noise, such as "gaussian".
-
-        Raises:
-            ValueError: a family that the algorithm cannot use.
-        """
+        """Return the law of the noise on sums of this algorithm, of the family `noise`, such as "gaussian". Raises
+        ValueError for a family that it cannot use."""
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
@@ -153,16 +132,10 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
-        """Raise PreconditionError if the algorithm releases vectors, and cannot do so with d coordinates and n records.
+        """Raise PreconditionError if the algorithm releases vectors, and cannot do so with d weights and n records.
 
-        A release is then an integer times v plus noise, where v is the vector of integers along the direction u, and it
-        must fit into 64 bits.
-
-        Args:
-            d: the number of trained weights.
-            squared_norm: ||v||^2 for the first direction.
-            largest: the largest |v_j| that any direction can have.
-            n: the number of records.
+        A release is then an integer times the integer vector v of a direction, plus noise, and must fit into 64 bits.
+        squared_norm: ||v||^2 of the first direction. largest: the largest |v_j| of any.
         """
         del d, squared_norm, largest, n
 
@@ -173,9 +146,7 @@ class Algorithm(ABC):
     def unit(self, clip: float, squared_norm: int) -> float:
         """Return the number, in units of loss over length, that 1 in a released sum stands for.
 
-        Args:
-            clip: C.
-            squared_norm: ||v||^2 of the vector v of integers along the direction; used where a release is a vector.
+        squared_norm: ||v||^2 of the integer vector v along the direction, where a release is a vector.
         """
         return clip / self.levels if self.levels else 1.0
 

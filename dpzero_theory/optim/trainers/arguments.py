@@ -74,7 +74,7 @@ _OF_BOTH = (
 HONOURED_IN = {
     "SFTConfig": f"""{_OF_BOTH} chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset
         completion_only_loss assistant_only_loss""".split(),
-    "DPOConfig": f"{_OF_BOTH} disable_dropout loss_type beta".split(),
+    "DPOConfig": f"{_OF_BOTH} disable_dropout beta".split(),
 }
 """Fields of TRL's configurations that a private run honours beside `HONOURED`, by the name of the configuration."""
 _INSTEAD_IN_TRL = _by_name(
@@ -83,8 +83,7 @@ _INSTEAD_IN_TRL = _by_name(
             packing packing_strategy eval_packing padding_free""",
         "no activations are kept": "activation_offloading",
         "the reference model is the model at the start": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
-        "give one loss_type": "loss_weights",
-        "give losses, one for each record": "loss_type",
+        "give losses, one for each record": "loss_type loss_weights",
         "make the trainer with it": """
             bf16 activation_checkpointing gradient_checkpointing precompute_ref_log_probs precompute_ref_batch_size""",
         "it is part of TRL's gradient training alone": """

@@ -21,27 +21,11 @@ _PAIRS = 4
 """How many pairs of records are looked at, to see whether a loss is a mean."""
 
 
-def preferences_of(arguments: Any) -> Losses:
-    """Return the losses of pairs that the arguments of TRL's `DPOTrainer` name. Raises ValueError for several kinds."""
-    kinds = arguments.loss_type if isinstance(arguments.loss_type, list) else [arguments.loss_type]
-    if len(kinds) != 1:
-        raise ValueError(f"loss_type must be one loss; got {kinds}")
-    return preference_losses(kinds[0], arguments.beta)
-
-
 def known_losses(trainer: Trainer) -> Losses | None:
     """Return the losses of a Trainer whose `compute_loss` is that of transformers, or of TRL's SFT or DPO trainer.
 
-    They give one number for each record of a batch, which is what `compute_loss` gives for the record alone.
-
-    Args:
-        trainer: a Trainer with its model.
-
-    Returns:
-        The loss function, or None for a Trainer with another `compute_loss` or with a `compute_loss_func`.
-
-    Raises:
-        ValueError: the model has no task that `losses_for` knows.
+    Returns None for another `compute_loss`, or one with a `compute_loss_func`. Raises ValueError for a model whose task
+    `losses_for` does not know.
     """
     if trainer.compute_loss_func is not None:
         return None
@@ -49,7 +33,7 @@ def known_losses(trainer: Trainer) -> Losses | None:
         case "transformers.trainer" | "trl.trainer.sft_trainer":
             return losses_for(trainer.model)
         case "trl.trainer.dpo_trainer":
-            return preferences_of(trainer.args)
+            return preference_losses(trainer.args.beta)
     return None
 
 
@@ -66,15 +50,8 @@ def by_batch(trainer: Trainer, losses: Losses) -> Losses:
 def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence[Any]], Any]]:
     """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
 
-    Whatever `compute_loss` assigns to the Trainer, or appends to a list or a dictionary of it, such as metrics for the
-    log, is dropped: it is computed from private records. Calls of `log` are dropped too.
-
-    Args:
-        trainer: the Trainer, with its model on its device.
-        data: the records.
-
-    Returns:
-        The two functions.
+    Whatever `compute_loss` assigns to the Trainer, appends to a list or a dictionary of it, or logs is dropped: it is
+    computed from private records.
 
     Raises:
         ValueError: there are several processes, or `compute_loss` of two records is no mean of what it is for each

@@ -83,11 +83,8 @@ def _require_settings(private: object) -> None:
 
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
-    """Within the context transformers takes a model for one that is not quantised.
-
-    A Trainer refuses a base whose quantised kernels have no backward pass (GGUF, for instance), with or without
-    adapters. A private run needs none; it trains the parameters with requires_grad, which must be floating-point.
-    """
+    """Within the context a Trainer takes a quantised base whose kernels have no backward pass (GGUF, for instance): a
+    private run needs none."""
     quantised = getattr(model, "is_quantized", False)
     if quantised:
         model.is_quantized = False
@@ -179,12 +176,12 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
                 none, the run's file moves the initial weights to where the run was; with dpgd-0th, whose releases no
                 file holds, the run goes on from the initial weights, and what was paid for stays paid. False or None
-                takes the training arguments' own `resume_from_checkpoint`; if that is None too, a run is started.
+                takes the training arguments' own `resume_from_checkpoint`.
             trial: must be None; `examples/private_search.py` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
-            A `TrainOutput` with the number of releases made and, as a metric, `epsilon`. Its training loss is None.
+            The number of releases made, the metric `epsilon`, and None as the training loss.
 
         Raises:
             ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint,
@@ -217,10 +214,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 " output_dir to begin a new one"
             )
         data = self._of_the_model(self.train_dataset)
-        if self._losses is not None:
-            losses, collate = by_batch(self, self._losses), self.data_collator
-        else:
+        if self._losses is None:
             losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
+        else:
+            losses, collate = by_batch(self, self._losses), self.data_collator
         options = {
             **self._private,
             "folder": self._folder,
@@ -236,10 +233,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of an evaluation set, a data set or the name of one, as `transformers.Trainer` makes it.
-
-        Raises ValueError if the set shares a record with the training data and `public_evaluation` is not set.
-        """
+        """Return the loader of an evaluation set. Raises ValueError if it shares a record with the training data."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
@@ -254,13 +248,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         raise ValueError(f"hyperparameter_search must be left out: {_SEARCH}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, by name, as `transformers.Trainer` does, but without times and speeds, which depend on the secret
-        sizes of batches."""
+        """Log values, but no times and speeds, which depend on the secret sizes of batches."""
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if a record of the evaluation set `data` is a training record, or the two sets cannot be
-        compared. Nothing is compared if `public_evaluation` is set or `data` is None."""
+        """Raise ValueError if `data` shares a record with the training data, unless `public_evaluation` is set."""
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -277,14 +269,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._looked_at[id(data)] = data
 
     def create_model_card(self, **named: Any) -> None:
-        """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it.
+        """Write README.md, with the privacy statement of the run as `optim.verify` has it, into the output folder.
 
-        Args:
-            named: what the card says beside this: model_name, finetuned_from, language, license, tags and dataset, as
-                `transformers.Trainer` takes them.
-
-        Raises:
-            ValueError: the run has not begun.
+        named: model_name, finetuned_from, language, license, tags and dataset, as `transformers.Trainer` takes them.
+        Raises ValueError if the run has not begun.
         """
         if not self.is_world_process_zero():
             return
@@ -326,7 +314,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self.run.catch_up()
 
     def _last_checkpoint(self) -> str | None:
-        """Return the folder of the last checkpoint that has its file `dpzero.pt` (so it is complete), or None."""
+        """Return the folder of the last complete checkpoint, or None."""
         numbered = sort_checkpoints(output_dir=self.args.output_dir)
         return next((path for path in reversed(numbered) if Path(path, _STATE).exists()), None)
 
@@ -371,8 +359,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log, evaluate and save where the callbacks ask for it. record: the last release. ignored: names of outputs
-        that an evaluation leaves out."""
+        """Log, evaluate and save where the callbacks ask for it. ignored: outputs that an evaluation leaves out."""
         if self.control.should_log:
             self.control.should_log = False
             self.log({"epsilon": self._epsilon(), **described(self.run.plan, record)})
@@ -387,8 +374,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        """Write a checkpoint of the model, the Trainer and the run into its own folder, whole or not at all, and delete
-        the oldest ones beyond `save_total_limit`."""
+        """Write a checkpoint of the model, the Trainer and the run, and delete the oldest beyond `save_total_limit`."""
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:
@@ -423,8 +409,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         )
 
     def _load_best(self) -> None:
-        """Load the best checkpoint if `load_best_model_at_end` asks for it, and end the run there. If
-        `save_total_limit` is 1, delete all other checkpoints."""
+        """Load the best checkpoint, and end the run there, if `load_best_model_at_end` asks for it."""
         best = self.state.best_model_checkpoint
         if best is None:
             return

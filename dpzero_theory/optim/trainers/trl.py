@@ -29,8 +29,8 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from dpzero_theory.optim.losses.preferences import preference_losses
 from dpzero_theory.optim.losses.users import by_user
-from dpzero_theory.optim.trainers.own_loss import preferences_of
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 _NUMBER = "dpzero_entry"
@@ -110,7 +110,7 @@ class TRLTrainer(DPZeroTrainer):
         if not isinstance(args, self.config):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
         if isinstance(args, DPOConfig) and options.get("losses") is None:
-            options["losses"] = preferences_of(args)  # refused before the reference model is evaluated
+            options["losses"] = preference_losses(args.beta)  # refused before the reference model is evaluated
         whole = _Whole.of(train_dataset, "train_dataset")
         known = ", ".join(train_dataset.column_names)
         if owner is not None and owner not in train_dataset.column_names:
@@ -144,8 +144,6 @@ class DPZeroSFTTrainer(TRLTrainer, SFTTrainer):  # type: ignore[misc]
 
 
 class DPZeroDPOTrainer(TRLTrainer, DPOTrainer):  # type: ignore[misc]
-    """TRL's `DPOTrainer` whose `train` is a private run, with the arguments of `TRLTrainer` and a `trl.DPOConfig`.
-
-    Its `loss_type` is one of `losses.preferences.PREFERENCES`."""
+    """TRL's `DPOTrainer` whose `train` is a private run, with the arguments of `TRLTrainer` and a `trl.DPOConfig`."""
 
     config = DPOConfig

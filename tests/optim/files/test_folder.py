@@ -1,6 +1,5 @@
-"""Tests of a run's folder: how it is started, resumed and refused, and what several runs cost together."""
+"""Tests of a run's folder: how it is started, resumed and refused."""
 
-import math
 import os
 import shutil
 import signal
@@ -12,12 +11,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.folder import KEY, epsilon_of_runs, made_whole
+from dpzero_theory.optim.files.folder import KEY, made_whole
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run, replay
-from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET as TARGET
 from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private, weights
@@ -30,37 +27,6 @@ def test_one_writer_at_a_time_and_no_second_start(tmp_path: Path) -> None:
     run.close()
     with pytest.raises(FileExistsError):
         private(tmp_path)
-
-
-RUNS: dict[str, dict[str, Any]] = {
-    "gaussian": {}, "laplace": {"noise": "laplace"}, "vectors": {"algorithm": "dpgd-0th"},
-    "several": {"directions_per_step": 4},
-}  # fmt: skip
-
-
-def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: Path) -> None:
-    """Gaussian runs together are one release, of the root of the summed squares; a Laplace run adds less than its own
-    epsilon."""
-    square, pure, history = 0.0, 0.0, []
-    for name, changes in RUNS.items():
-        run = private(tmp_path / name, stopping="fixed", **changes)
-        for _ in range(4):
-            run.step()
-        run.close()
-        (release,) = run.history
-        history.append(release)
-        if name == "laplace":
-            pure = 4 * 2 / release.noise
-        else:
-            square += 4 * (2 / release.noise) ** 2
-    together = epsilon_of_runs([tmp_path / name for name in RUNS], 1e-5, planned=True)
-    gaussian = float(epsilon_from_gdp(math.sqrt(square), 1e-5))
-    assert together == epsilon_of_history(history, 1e-5).upper
-    assert gaussian < together < gaussian + pure
-    assert epsilon_of_runs([tmp_path / "laplace"], 0.0, planned=True) == pytest.approx(pure, rel=1e-9)
-    assert epsilon_of_runs([], 1e-5, planned=True) == 0
-    with pytest.raises(ValueError, match="delta"):
-        epsilon_of_runs([tmp_path / "gaussian"], 0.0, planned=True)
 
 
 def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there(
@@ -232,7 +198,7 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
     assert resumed(Logistic()).step().release == 2
 
 
-def test_a_copy_goes_on_only_when_that_is_said_and_copies_are_no_runs_of_their_own(tmp_path: Path) -> None:
+def test_a_copy_goes_on_only_when_that_is_said(tmp_path: Path) -> None:
     first, copy, third = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     run_of(first, 3, stopping="fixed").close()
     shutil.copytree(first, copy)
@@ -245,19 +211,8 @@ def test_a_copy_goes_on_only_when_that_is_said_and_copies_are_no_runs_of_their_o
     other.run()
     one.close()
     other.close()
-    release = one.plan.release
-
-    def cost(count: int) -> float:
-        return epsilon_of_history(release * count, 1e-5).upper
-
-    assert epsilon_of_runs([third], 1e-5, planned=True) == cost(3)
-    for twice in ([first, third], [first, first], [first, copy]):
-        with pytest.raises(LedgerError, match="a copy of a run that was named: name the one that went on"):
-            epsilon_of_runs(twice, 1e-5, planned=True)
     # A user has to say only once that a folder is a copy.
     assert private(copy, resume=True, stopping="fixed").releases_left == 0
-    assert one.get_epsilon(1e-5) == cost(5)
-    assert max(cost(5), other.get_epsilon(1e-5)) < cost(10)
 
 
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
