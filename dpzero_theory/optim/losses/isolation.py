@@ -404,8 +404,8 @@ class _Comparison:
         self.rounding = max(self.rounding, gap)
 
     def _fix_shape(self, seen: list[_Seen]) -> None:
-        """Fill batches up to one shape from now on. Raises ValueError where evaluations had several, or operations may go
-        by values."""
+        """Fill batches up to one shape from now on. Raises ValueError where there were several, or where operations may
+        go by values."""
         shapes = {shape_of(one.batch.content) for one in seen}
         if len(shapes) > 1:
             raise ValueError(_ONE_SHAPE)

@@ -4,7 +4,7 @@
     make_private_with_epsilon(model, losses, pairs, collate=collator, ...)
 
 A record is a pair: a prompt, the chosen answer and the rejected one. With the model's log-probability of an answer
-minus that of the reference model, c for the chosen and r for the rejected answer, its loss is log(1 + e^(-beta (c - r)))
+minus that of the reference model, c for the chosen and r for the rejected answer, its loss is log(1 + e^(beta (r - c)))
 (arXiv 2305.18290).
 """
 
@@ -59,4 +59,5 @@ def answer_log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> 
     logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
     logits = logits[:, virtual_tokens(module, logits, ids.shape[1]) :][:, :-1].float()
     each = logits.gather(2, ids[:, 1:, None])[..., 0] - logits.logsumexp(2)
-    return (each * answered).sum(1)
+    found: Tensor = (each * answered).sum(1)
+    return found
