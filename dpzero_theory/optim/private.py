@@ -39,7 +39,9 @@ run begins, `losses.isolation` refuses losses that mix records, as far as that c
 import os
 import random
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -53,7 +55,7 @@ from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked, masks
-from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
+from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, Reading, require_data
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run, directions_of, weights_of
@@ -262,8 +264,11 @@ def _make(
     ranks, resume, at_once = Ranks(), how["resume"], how["points_at_once"]
     if folder is not None and not resume:
         ranks.lead(lambda: require_new(Path(folder)))
-    plan = _same_on_every_rank(ranks, data, losses, plan, how)
-    unit = data.unit if isinstance(data, ByUser) else ""
+    unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
+    ranks.require_as_first("data must hold as many records", str(len(data)))
+    if len(data) != plan.n:
+        raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
+    plan = _same_on_every_rank(ranks, unit, digest, losses, plan, how)
     read, losses, collate, micro_batch = _evaluated(data, losses, how["collate"], how["micro_batch"])
     ranks.share_(module)
     private = budget is not None
@@ -276,7 +281,7 @@ def _make(
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
-    evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, isolation, at_once)
+    evaluation = examine(weights, losses, Reading(read, collate), plan, ranks, micro_batch, isolation, at_once)
     found = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
     if budget is not None and budget.paid_at_once is None and not resume:
         budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
@@ -287,9 +292,9 @@ def _make(
         if folder is None:
             files = Folder.nowhere(found, key)
         elif resume:
-            files = Folder.open(Path(folder), found, data, budget, moved=resume == "moved")
+            files = Folder.open(Path(folder), found, digest, budget, moved=resume == "moved")
         else:
-            files = Folder.create(Path(folder), found, data, budget)
+            files = Folder.create(Path(folder), found, digest, budget)
         return files.header
 
     try:
@@ -366,24 +371,22 @@ def _paid_at_once(plan: Plan, d: int) -> int:
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
 
-def _same_on_every_rank(ranks: Ranks, data: Data, losses: Losses, plan: Plan, how: dict[str, Any]) -> Plan:
-    """Return rank 0's plan.
+def _same_on_every_rank(
+    ranks: Ranks, unit: str, digest: Callable[[bytes], str], losses: Losses, plan: Plan, how: dict[str, Any]
+) -> Plan:
+    """Return rank 0's plan. Raises ValueError where ranks have different plans, settings, losses or records.
 
-    Raises ValueError where ranks have different plans, settings, losses or records, and where the number of records is
-    not the plan's n.
+    unit: what a record is. digest: a function from a secret key to the digest of the records under it.
     """
-    ranks.require_as_first("data must hold as many records", str(len(data)))
-    if len(data) != plan.n:
-        raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     if ranks.count > 1:
         same = [how[name] for name in ("micro_batch", "points_at_once", "isolation")]
         ranks.require_as_first("micro_batch, points_at_once and isolation must be the same", str(same))
         ranks.require_as_first("losses must be the same function", of_losses(losses))
-        ranks.require_as_first("data must have the same records", data.unit if isinstance(data, ByUser) else "")
+        ranks.require_as_first("data must have the same records", unit)
         secret = ranks.lead(new_key)  # for this comparison between ranks alone
-        ranks.require_as_first("data must hold the same records in the same order", of_records(data, secret))
+        ranks.require_as_first("data must hold the same records in the same order", digest(secret))
     return first
 
 

@@ -14,20 +14,22 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from dpzero_theory.check import choice, printable
 from dpzero_theory.optim.files.transcript import RUN, Header, Record, layout, parsed
-from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
+from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, versions
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, sync_folder
 from dpzero_theory.privacy.step import Step
 
 KEY = "data.key"
+Digest = Callable[[bytes], str]
+"""A function from a secret key to the digest of a run's records under it."""
 
 
 class Budget(NamedTuple):
@@ -65,13 +67,13 @@ class Folder:
         return cls(header, Ledger.for_records(None, header.to_json()), secret, kept=False)
 
     @classmethod
-    def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
+    def create(cls, path: Path, header: Header, digest: Digest, budget: Budget | None) -> Self:
         """Start a run, and return its open file.
 
         Args:
             path: the folder, which is new or empty.
             header: what the run begins with. The digest of the records and the software's versions are put in here.
-            data: the records.
+            digest: a function from a secret key to the digest of the records under it.
             budget: what the run may cost; None for a run that is not private.
         """
         path = path.resolve()
@@ -80,7 +82,7 @@ class Folder:
             with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(key)
             _require_secret(new / KEY)
-            header = replace(header, records=of_records(data, key), software=versions())
+            header = replace(header, records=digest(key), software=versions())
             run, plan = header.to_json(), header.plan
             if budget is None:
                 Ledger.for_records(new / RUN, run).close()
@@ -92,14 +94,16 @@ class Folder:
         return cls.open(path, header, None, budget)
 
     @classmethod
-    def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
+    def open(
+        cls, path: Path, header: Header, digest: Digest | None, budget: Budget | None, *, moved: bool = False
+    ) -> Self:
         """Resume a run, and return its open file.
 
         Args:
             path: the folder of the run.
             header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
                 fingerprint of the weights.
-            data: the records, which must be the run's; None leaves them unchecked.
+            digest: of the records, which must be the run's, as in `create`; None leaves them unchecked.
             budget: what the run may cost, as it was begun; None for a run that is not private.
             moved: whether the folder may be a copy, which is sound only if no other copy goes on.
         """
@@ -119,7 +123,7 @@ class Folder:
             _require_begun_with(begun, header)
             if budget is not None:
                 _require_budget(file.account, budget)
-            if data is not None and begun.records and of_records(data, secret) != begun.records:
+            if digest is not None and begun.records and digest(secret) != begun.records:
                 raise ValueError(
                     "data must be the records of the run that is resumed; these are others, or data.key is"
                 )

@@ -42,13 +42,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses, Shape, on_host, shape_of
 from dpzero_theory.optim.losses.identity import MOST_READ, of_all
-from dpzero_theory.optim.losses.records import Collate, Data, each, fetcher, length_of
+from dpzero_theory.optim.losses.records import Reading, length_of
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights.module import Weights
@@ -82,8 +81,7 @@ T = TypeVar("T")
 def examine(
     weights: Weights,
     losses: Losses,
-    data: Data,
-    collate: Collate,
+    reading: Reading,
     plan: Plan,
     ranks: Ranks,
     micro_batch: int,
@@ -93,7 +91,7 @@ def examine(
     """Test that the losses keep records apart, as the module's docstring says.
 
     Args:
-        weights, losses, data, collate, plan, ranks: of the run.
+        weights, losses, reading, plan, ranks: of the run.
         micro_batch: how many records the run evaluates at a time.
         isolation: a name in `ISOLATIONS`; if it is empty, only the shape of two records' losses is tested.
         points_at_once: how many points the run evaluates in one pass. Above 1, two records must get the losses in one
@@ -106,21 +104,21 @@ def examine(
         ValueError: the losses do not keep records apart. The module is then as it was.
         Exception: what the losses raise for every record.
     """
-    alike = _Look(weights, Evaluation(losses, fetcher(data, collate, alike=True)), plan)
+    alike = _Look(weights, Evaluation(losses, reading.alike), plan)
     places, few = np.unique(np.arange(_TRIED) * plan.n // _TRIED), min(2, micro_batch)
     shape: list[Shape | None] = []
 
     def look() -> None:
         if isolation:
             _require_no_shared_columns(weights.module)
-            rounding, values, found = _probed(alike, data, collate, micro_batch, exact=isolation == "exact")
+            rounding, values, found = _probed(alike, reading, micro_batch, exact=isolation == "exact")
         else:
             rounding, found, values = 0.0, None, alike.evaluable(lambda records: alike(records[:few]), places).values
             weights.require_used()
         if not DIFFERENCES[plan.difference].smoothing and not values.any():  # as those of 0-1 losses are
             raise ValueError(f"{NONE}: the derivatives of all {len(values)} records that were looked at are 0")
         if points_at_once > 1:
-            run = _Look(weights, Evaluation(losses, fetcher(data, collate)), plan)
+            run = _Look(weights, Evaluation(losses, reading.batch), plan)
             run.evaluable(lambda records: run.require_stackable(records[:few], points_at_once), places)
         if isolation and ranks.rank == 0:
             _warn(rounding, plan, weights.module)
@@ -128,7 +126,7 @@ def examine(
 
     try:
         ranks.every(look)
-        return Evaluation(losses, fetcher(data, collate), shape[0])
+        return Evaluation(losses, reading.batch, shape[0])
     finally:
         weights.untrained.settle()
 
@@ -278,7 +276,7 @@ class _Look:
         raise raised.error from raised.error.__cause__
 
 
-def _probed(look: _Look, data: Data, collate: Collate, rows: int, *, exact: bool) -> tuple[float, Array, Shape | None]:
+def _probed(look: _Look, reading: Reading, rows: int, *, exact: bool) -> tuple[float, Array, Shape | None]:
     """Compare evaluations of a few records, in fewer than ten micro-batches of at most `rows` records.
 
     Returns the largest change of a loss that was taken for rounding, the losses of the first evaluation, and for
@@ -292,10 +290,10 @@ def _probed(look: _Look, data: Data, collate: Collate, rows: int, *, exact: bool
     count = min(plan.n, max(2 * rows, _FEWEST))
     places = np.arange(count) * plan.n // count
     lengths: dict[int, int] = {}
-    if type(data) is not TensorDataset:
-        read = list(each(data, places.tolist()))
+    if not reading.tensors:
+        read = reading.each(places.tolist())
         lengths = dict(zip(places.tolist(), map(length_of, read), strict=True))
-        if of_all(each(data, places.tolist()), b"") != of_all(read, b""):
+        if of_all(reading.each(places.tolist()), b"") != of_all(read, b""):
             raise ValueError(f"{_RULE}; got data that give a record otherwise when it is read again: {_DRAWS}")
     compared: list[_Comparison] = []
 
@@ -305,12 +303,12 @@ def _probed(look: _Look, data: Data, collate: Collate, rows: int, *, exact: bool
 
     look.evaluable(work, places)
     found = compared[-1]
-    if found.shape and len(_shapes(data, collate)) > 1:
+    if found.shape and len(_shapes(reading)) > 1:
         raise ValueError(_ONE_SHAPE)
     if not found.learns or found.count < len(places):
         _require_signal(look)
-    if len(data) != plan.n:
-        raise ValueError(f"data must hold as many records at all times; got {plan.n} and then {len(data)}")
+    if len(reading) != plan.n:
+        raise ValueError(f"data must hold as many records at all times; got {plan.n} and then {len(reading)}")
     return found.rounding, found.first.values, found.shape
 
 
@@ -462,12 +460,12 @@ def _require_no_shared_columns(module: nn.Module) -> None:
             )
 
 
-def _shapes(data: Data, collate: Collate) -> set[str]:
+def _shapes(reading: Reading) -> set[str]:
     """Return the shapes of the batches of one record, of at most 1,000 records that can be read, evenly spread."""
-    fetch, count, found = fetcher(data, collate), min(len(data), MOST_READ), set()
+    count, found = min(len(reading), MOST_READ), set()
     for index in range(count):
         with suppress(Exception):  # a record that cannot be read counts as 0
-            found.add(shape_of(fetch(np.array([index * len(data) // count]))))
+            found.add(shape_of(reading.batch(np.array([index * len(reading) // count]))))
     return found
 
 

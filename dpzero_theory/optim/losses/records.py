@@ -19,13 +19,9 @@ Collate = Callable[[Sequence[Any]], Any] | None
 """A function from a list of records to the batch that the losses take; torch's default_collate if None."""
 
 
-class Fetch(Protocol):
-    """A function from the numbers of records to the batch that the losses take (`evaluation.Losses`).
-
-    moment: bytes that tell one release of one run from all others, from which a `DrawnData` draws; b"" outside a run.
-    """
-
-    def __call__(self, records: Indices, moment: bytes = b"", /) -> Any: ...
+Fetch = Callable[[Indices, bytes], Any]
+"""A function (numbers of records, moment) -> the batch that the losses take (`evaluation.Losses`). The moment is bytes
+that tell one release of one run from all others, from which a `DrawnData` draws; b"" outside a run."""
 
 
 class Data(Protocol):
@@ -117,20 +113,41 @@ def _is_table(data: object) -> bool:
     )
 
 
-def fetcher(data: Data, collate: Collate, *, alike: bool = False) -> Fetch:
-    """Return a function from the numbers of records of `data` to their batch.
+class Reading:
+    """The records of a run, and how the batch of some of them is made.
 
     Args:
         data: the records.
         collate: makes the batch of a list of records; torch's default_collate if None.
-        alike: whether a record reads the same each time, though reading draws at random (augmentation).
+
+    Attributes:
+        tensors: whether the records are rows of tensors, whose reading draws nothing at random.
     """
-    if collate is None and type(data) is TensorDataset:
-        return lambda records, moment=b"": data[torch.from_numpy(records)]
-    join = default_collate if collate is None else collate
-    if alike:  # draws in `collate` stay random: made equal, they would be shared by records
-        return lambda records, moment=b"": join(list(_seeded(data, records.tolist())))
-    return lambda records, moment=b"": join(drawn_records(data, records.tolist(), moment))
+
+    def __init__(self, data: Data, collate: Collate) -> None:
+        self._data, self._join = data, default_collate if collate is None else collate
+        self.tensors = type(data) is TensorDataset
+        self._whole = self.tensors and collate is None
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def batch(self, records: Indices, moment: bytes = b"") -> Any:
+        """Return the batch of the records with these numbers, as `Fetch` has it."""
+        if self._whole:
+            return self._data[torch.from_numpy(records)]
+        return self._join(drawn_records(self._data, records.tolist(), moment))
+
+    def alike(self, records: Indices, moment: bytes = b"") -> Any:
+        """Return a batch in which a record reads the same each time, though reading draws at random (augmentation).
+
+        Draws in `collate` stay random: made equal, they would be shared by records.
+        """
+        return self.batch(records) if self._whole else self._join(_seeded(self._data, records.tolist()))
+
+    def each(self, numbers: Iterable[int]) -> list[Any]:
+        """Return single records, as `each` reads them."""
+        return list(each(self._data, numbers))
 
 
 class Unreadable:

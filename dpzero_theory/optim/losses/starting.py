@@ -30,7 +30,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES, Point
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
 from dpzero_theory.optim.losses.identity import shared
-from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
+from dpzero_theory.optim.losses.records import Collate, Data, Reading, require_data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
@@ -144,7 +144,7 @@ class _Look:
             raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
         # the directions along which public records are looked at need not be random or secret: the key is always 0
         self._weights = Weights(module, Directions(bytes(16), direction))
-        self._evaluation, count = Evaluation(losses, fetcher(data, collate)), min(len(data), _MOST_RECORDS)
+        self._evaluation, count = Evaluation(losses, Reading(data, collate).batch), min(len(data), _MOST_RECORDS)
         self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
 
     def at(self, points: list[Point], width: float) -> Array:

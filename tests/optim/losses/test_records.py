@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from dpzero_theory.optim.losses.records import fetcher, require_data
+from dpzero_theory.optim.losses.records import Reading, require_data
 
 PLACES = np.array([1, 4, 7])
 
@@ -37,16 +37,16 @@ class Batched(Rows):
 )
 def test_records_come_in_the_order_asked_for(data: Any) -> None:
     require_data(data)
-    first, second = fetcher(data, None)(PLACES)
+    first, second = Reading(data, None).batch(PLACES)
     assert (first.tolist(), second.tolist()) == ([1, 4, 7], [1, 16, 49])
 
 
 def test_tensors_are_indexed_at_once_and_a_collate_is_used() -> None:
     data = TensorDataset(torch.arange(10.0), torch.arange(10) * 2)
-    values, doubled = fetcher(data, None)(PLACES)
+    values, doubled = Reading(data, None).batch(PLACES)
     assert (values.tolist(), doubled.tolist()) == ([1.0, 4.0, 7.0], [2, 8, 14])
-    assert fetcher(data, len)(PLACES) == 3
-    assert fetcher(data, default_collate)(PLACES)[1].tolist() == [2, 8, 14]
+    assert Reading(data, len).batch(PLACES) == 3
+    assert Reading(data, default_collate).batch(PLACES)[1].tolist() == [2, 8, 14]
 
 
 @pytest.mark.parametrize(
