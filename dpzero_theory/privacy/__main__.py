@@ -24,8 +24,8 @@ from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
-from dpzero_theory.privacy.solve import SOUGHT, Question
-from dpzero_theory.privacy.step import Drawing, Step, Steps
+from dpzero_theory.privacy.solve import solved
+from dpzero_theory.privacy.step import Step, Steps, step_of
 
 _SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """With these two samplings a noise multiplier on the command line must be at least the number, 0.03, because less noise
@@ -34,7 +34,10 @@ _RELATION = "replace-one"
 """The neighbouring relation if the command line names none; the answer then says so."""
 _RATES = (0.01, 0.001)
 """The false positive rates at which `--risk` states the true positive rate of the best attack."""
-_FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
+_FLAGS = {
+    name: "--" + name.replace("_", "-") for name in ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
+}
+"""The flags of the numbers of which one is sought, by the names of these numbers."""
 
 
 def _parser() -> Parser:
@@ -109,10 +112,11 @@ def _sampling(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error).removeprefix("sampling ")) from None
 
 
-def _question(options: argparse.Namespace) -> Question:
-    """The question that the parsed command line `options` asks. Raises ValueError, which names the flag at fault."""
+def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The number to find, and the arguments of `solved`, from the parsed command line `options`. Raises ValueError,
+    which names the flag at fault."""
     sought, sampling = _sought(options), options.sampling
-    given = {known: getattr(options, known) for known in SOUGHT} | {sought: None}
+    given = {known: getattr(options, known) for known in _FLAGS} | {sought: None}
     if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
             raise ValueError(f"--batch must be given with --sampling {sampling}")
@@ -121,7 +125,7 @@ def _question(options: argparse.Namespace) -> Question:
         given["batch"], sampling = given["n"], "full"
     elif sampling is None:
         raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
-    for known in (*SOUGHT[:4], "n", "batch"):
+    for known in ("noise_multiplier", "epsilon", "delta", "steps", "n", "batch"):
         if given[known] is None and known != sought:
             raise ValueError(f"{_FLAGS[known]} must be given")
     if getattr(options, sought) is not None:
@@ -138,30 +142,28 @@ def _question(options: argparse.Namespace) -> Question:
         drawn.batch_size(n)
     if sampling in _SUBSAMPLED and noise is not None:
         check.real(f"--noise-multiplier with --sampling {sampling}", noise, at_least=_LEAST_SUBSAMPLED)
-    drawing: Drawing = {"sampling": sampling, "relation": options.relation or _RELATION}
-    return Question(**given, drawing=drawing, group=options.group)
+    drawing = {"sampling": sampling, "relation": options.relation or _RELATION, "group": options.group}
+    return sought, {**given, **drawing}
 
 
-def _answer(question: Question) -> tuple[dict[str, Any], Step]:
+def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
     """The answer to a question, as the dictionary that is printed in JSON, and the steps that the question is about."""
-    name = question.sought
     started = time.perf_counter()
-    bracket = question.answer()
+    bracket = solved(sought, **given)
     seconds = time.perf_counter() - started
-    whole = question.answered(bracket)
-    unit = whole.release()
+    value = int(bracket.value) if sought in ("steps", "batch", "n") else bracket.value
+    whole = {**given, sought: value}
+    drawn = {name: given[name] for name in ("sampling", "relation")}
+    rates = [None if None in (of["n"], of["batch"]) else of["batch"] / of["n"] for of in (given, whole)]
+    unit = step_of(whole["noise_multiplier"], whole["steps"], **drawn, sample_rate=rates[1])
     change = unit.sampling.largest_change(unit.relation)
-    answer = {
-        "inputs": {
-            **{known: getattr(question, known) for known in ("epsilon", "noise_multiplier", "delta", "steps", "n")},
-            "batch": question.batch,
-            "sampling": question.sampling,
-            "sample_rate": question.sample_rate,
-            "relation": question.relation,
-            "group": question.group,
-        },
-        "answer": name,
-        name: getattr(whole, name),
+    numbers = ("epsilon", "noise_multiplier", "delta", "steps", "n", "batch")
+    inputs = {name: given[name] for name in numbers}
+    inputs |= {"sampling": given["sampling"], "sample_rate": rates[0]}
+    answer: dict[str, Any] = {
+        "inputs": inputs | {"relation": given["relation"], "group": given["group"]},
+        "answer": sought,
+        sought: value,
         "bracket": {"lower": bracket.lower, "value": bracket.value, "upper": bracket.upper},
         "method": bracket.method,
         "sensitivity": change,
@@ -170,7 +172,7 @@ def _answer(question: Question) -> tuple[dict[str, Any], Step]:
         "notes": list(bracket.notes),
         "seconds": seconds,
     }
-    if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
+    if given["sampling"] == "full" and sought == "noise_multiplier" and given["group"] == 1:
         answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.relation.sensitivity)
     return answer, unit
 
@@ -254,8 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for flag in ("risk", "certificate"):
             if getattr(options, flag) and options.group > 1:
                 raise ValueError(f"--{flag} must come without --group: it is about one record")
-        question = _question(options)
-        answer, history = _answer(question)
+        answer, history = _answer(*_question(options))
         if options.relation is None:
             answer["notes"].append(f"the relation is {_RELATION}, the default, as --relation was not given")
         if options.risk:

@@ -8,7 +8,7 @@ delta of a history by `accountant`.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Unpack
 
@@ -23,7 +23,6 @@ from dpzero_theory.privacy.sampling import Sampling, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Drawing, Kind, Step, Words, step_of
 
 MOST_RECORDS = 10**15
-SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 
 
 def most_steps(
@@ -273,97 +272,40 @@ def _central_rate(unit: Step, goal: _Goal) -> float:
     return min(max(rate, 1 / MOST_RECORDS), 1.0)
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question to the accountant: of the six numbers in `SOUGHT` the one that is None is to be found.
+def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
+    """The bracket of one of six numbers, from the other five; its `value` is the end that is safe for privacy.
 
-    epsilon, delta: the privacy target, or, if one of them is sought, the value at which the other is computed.
-    noise_multiplier: s > 0, noise on a batch's sum over the clip. steps: the number of releases. n: the number of
-    records. batch: the (expected) number of records of a batch, which is n with full batches. drawing: how batches are
-    drawn and which data sets are neighbours. group: the number of records in which neighbours may differ, 1 unless
-    whole users are protected.
+    Args:
+        sought: `epsilon`, `delta`, `noise_multiplier`, `steps`, `batch` or `n`.
+        group: the number of records in which neighbours may differ, 1 unless whole users are protected.
+        given: the other five of these numbers (n or batch may be None where they do not matter), and `sampling` and
+            `relation`, as of `step.Drawing`.
+
+    Raises:
+        ValueError: a number outside its range, or one for which there is no answer.
     """
+    drawn: Drawing = {"sampling": given["sampling"], "relation": given["relation"]}
+    target: Any = {"target_epsilon": given.get("epsilon"), "target_delta": given.get("delta"), "group": group, **drawn}
+    sizes: Any = (given.get(name) for name in ("n", "batch", "noise_multiplier", "steps"))
+    n, batch, noise, steps = sizes
+    rate = None if n is None or batch is None else batch / n
+    match sought:
+        case "noise_multiplier":
+            return calibrate_noise_multiplier(**target, steps=steps, sample_rate=rate, n=n)
+        case "steps":
+            return most_steps(**target, noise_multiplier=noise, sample_rate=rate, n=n)
+        case "batch":
+            return largest_batch(**target, noise_multiplier=noise, steps=steps, n=n)
+        case "n":
+            return fewest_records(**target, noise_multiplier=noise, steps=steps, batch=batch)
+    history = step_of(noise, steps, **drawn, sample_rate=rate)
+    if sought == "epsilon":
+        return group_epsilon(history, given["delta"], size=group, n=n)
+    epsilon = given["epsilon"]
 
-    epsilon: float | None
-    noise_multiplier: float | None
-    delta: float | None
-    steps: int | None
-    n: int | None
-    batch: int | None
-    drawing: Drawing
-    group: int = 1
+    def beyond(delta: float) -> float:
+        return group_epsilon(history, delta, size=group, n=n).upper / epsilon - 1 if 0 < delta < 1 else 0.0
 
-    @property
-    def sampling(self) -> str:
-        """The word for how batches are drawn, such as `poisson`."""
-        word = self.drawing["sampling"]
-        return word if isinstance(word, str) else word.word
-
-    @property
-    def relation(self) -> str:
-        """The name of the neighbouring relation."""
-        return self.drawing["relation"]
-
-    @property
-    def sought(self) -> str:
-        """The name of the number that is to be found."""
-        return next(name for name in SOUGHT if getattr(self, name) is None)
-
-    @property
-    def sample_rate(self) -> float | None:
-        """The sample rate batch/n, or None if n or batch is not known."""
-        return None if self.n is None or self.batch is None else self.batch / self.n
-
-    def release(self) -> Step:
-        """The steps that the question is about. Every number but epsilon and delta must be known. Raises ValueError for
-        a number outside its range."""
-        return step_of(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
-
-    def answered(self, bracket: Bracket) -> "Question":
-        """The same question with the number that was sought filled in, with the `value` of its `bracket`."""
-        value: Any = int(bracket.value) if self.sought in ("steps", "batch", "n") else bracket.value
-        return replace(self, **{self.sought: value})
-
-    def answer(self) -> Bracket:
-        """The bracket of the number that is sought; its `value` is the end that is safe for privacy. Raises ValueError
-        for a number outside its range, or where there is no answer."""
-        target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
-        noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
-        steps: dict[str, Any] = {"steps": self.steps}
-        drawn = self.drawing
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("n", "batch") if name != self.sought}
-        group: dict[str, Any] = {"group": self.group}
-        match self.sought:
-            case "noise_multiplier":
-                return calibrate_noise_multiplier(
-                    **target, **steps, **drawn, sample_rate=self.sample_rate, **group, n=self.n
-                )
-            case "epsilon":
-                assert self.delta is not None
-                return group_epsilon([self.release()], self.delta, size=self.group, n=self.n)
-            case "delta":
-                assert self.epsilon is not None
-                return self._delta(self.epsilon)
-            case "steps":
-                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate, **group, n=self.n)
-            case "batch":
-                return largest_batch(**target, **noise, **steps, **drawn, **sizes, **group)
-            case _:
-                return fewest_records(**target, **noise, **steps, **drawn, **sizes, **group)
-
-    def _delta(self, epsilon: float) -> Bracket:
-        """The bracket of delta at `epsilon`, whose `value` is a delta at which `group_epsilon` answers at most
-        `epsilon`.
-
-        `group_epsilon` and `group_delta` search separately, so that this value may be a little above the upper end that
-        `group_delta` gives.
-        """
-        history = [self.release()]
-
-        def beyond(delta: float) -> float:
-            if not 0 < delta < 1:
-                return 0.0
-            return group_epsilon(history, delta, size=self.group, n=self.n).upper / epsilon - 1
-
-        bracket = group_delta(history, epsilon, size=self.group, n=self.n)
-        return settled(bracket, beyond) if epsilon > 0 else replace(bracket, value=bracket.upper)
+    bracket = group_delta(history, epsilon, size=group, n=n)
+    # `group_epsilon` searches for itself: at this delta it answers at most `epsilon`.
+    return settled(bracket, beyond) if epsilon > 0 else replace(bracket, value=bracket.upper)

@@ -19,7 +19,7 @@ from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
-from dpzero_theory.privacy.solve import Question, fewest_records, largest_batch, most_steps
+from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps, solved
 from dpzero_theory.privacy.step import step_of
 from tests.privacy.oracle import made
 
@@ -306,8 +306,9 @@ def test_steps_batch_and_records_of_poisson_batches_and_their_neighbours():
     n = fewest_records(**THREE, **POISSON, steps=2000, batch=64)
     assert independent(2000, 64 / n.value) <= 1e-5 < independent(2000, 64 / (n.lower - 1))
     assert n.value <= 1.001 * n.lower + 1
-    delta = Question(2.0, 1.7, None, 500, 10_000, 100, POISSON).answer().value
-    assert 2.0 * (1 - 1e-3) < Question(None, 1.7, delta, 500, 10_000, 100, POISSON).answer().value <= 2.0
+    rest = {"noise_multiplier": 1.7, "steps": 500, "n": 10_000, "batch": 100, **POISSON}
+    delta = solved("delta", epsilon=2.0, **rest).value
+    assert 2.0 * (1 - 1e-3) < solved("epsilon", delta=delta, **rest).value <= 2.0
 
 
 @pytest.mark.parametrize(
