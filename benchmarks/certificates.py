@@ -9,10 +9,12 @@ certificate:
 - sharp: the best parameters of the sharpened theorem with one direction a step, with the exact calibration;
 - sharp-best-k: the same with K directions a step, clipped jointly, and the K of the smallest bound.
 
-The last three may evaluate every record as often as the first, which means as many directions in all as the first has
-steps. If even those are too many to run, `max_steps` caps them, and the paper's own parameters are certified but not
-run. The preset `directions` is the paper's setting with ten times its evaluations, 46,720 of each record. Runs start at
-0. Directions, noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
+All but the first may evaluate every record as often as the first, which means as many directions in all as the first
+has steps. If even those are too many to run, `max_steps` caps them, and the paper's own parameters are certified but
+not run. The preset `directions` is the paper's setting with ten times its evaluations, 46,720 of each record. The
+preset `low-rank` runs the last two with directions of low rank (`low-rank` and `low-rank-best-k`), for weights that
+are as square a matrix as d allows. Runs start at 0. Directions, noise and data come from seeds, and the data are
+synthetic or public: nothing here is a private release.
 """
 
 import math
@@ -20,7 +22,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ from dpzero_theory.cli import integer
 from dpzero_theory.datasets import binary_digits
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.synthetic.data import gaussian_data
-from dpzero_theory.synthetic.lanes import Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import paper_spectrum
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.minimise import minimised
@@ -54,8 +56,14 @@ LARGE = 10_000
 1e-4."""
 ONE = ("paper", "paper-best", "sharp")
 PARAMETERS = (*ONE, "sharp-best-k")
-SHARP: dict[str, int | str] = {"sharp": 1, "sharp-best-k": "best"}
-"""The names of the parameter sets of the sharpened theorem, each with its number K of directions per step."""
+SHARP: dict[str, tuple[int | str, str]] = {
+    "sharp": (1, "sphere"),
+    "sharp-best-k": ("best", "sphere"),
+    "low-rank": (1, "low-rank"),
+    "low-rank-best-k": ("best", "low-rank"),
+}
+"""The names of the parameter sets of the sharpened theorem, each with its number K of directions per step and their
+law."""
 LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
 KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
 FIELDS = (
@@ -123,12 +131,22 @@ _FULL = [
     CertificateCell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=2_000),
 ]
 _SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), CertificateCell("digits", "", 1_797, 65, (2.0,))]
-_DIRECTIONS = [CertificateCell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, tuple(SHARP))]
-PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS}
+_DIRECTIONS = [CertificateCell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, PARAMETERS[2:])]
+_LOW_RANK = [
+    replace(cell, parameters=("low-rank", "low-rank-best-k"))
+    for cell in (
+        *(cell for mode in "abc" for cell in _pseudo_huber(mode, 1_000, 20, 200, 2_000, epsilons=(8.0,))),
+        *_pseudo_huber("b", 10_000, 200),
+        *_pseudo_huber("c", 10_000, 20, 200, epsilons=(0.5, 2.0)),
+        CertificateCell("digits", "", 1_797, 65, (0.5, 2.0, 8.0)),
+    )
+]
+PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS, "low-rank": _LOW_RANK}
 FOLDERS = {
     "smoke": Path("out") / "certificates",
     "full": RESULTS / "certificates",
     "directions": RESULTS / "certificates_directions",
+    "low-rank": RESULTS / "certificates_low_rank",
 }
 
 
@@ -160,9 +178,21 @@ def prescriptions(
             inequality = inequalities.dpzero(problem, exact)
             found[name] = "exact", minimised(inequality, theorem_3(problem, exact), max_steps=cap)
         else:
-            k, most = SHARP[name], cap * problem.n
-            found[name] = "exact", sharp.prescribe(problem, exact, max_evaluations=most, directions_per_step=k)
+            k, law = SHARP[name]
+            found[name] = (
+                "exact",
+                sharp.prescribe(problem, exact, max_evaluations=cap * problem.n, directions_per_step=k, direction=law),
+            )
     return found
+
+
+def _directions(law: str, rng: np.random.Generator, d: int) -> Draw:
+    """Return a stream of directions in R^d. For low-rank, the d weights are a matrix, as square as d allows."""
+    if law != "low-rank":
+        return directions_of(law, rng, d)
+    m = max(i for i in range(1, math.isqrt(d) + 1) if d % i == 0)
+    signs = partial(rng.choice, np.array([-1.0, 1.0]))
+    return lambda count: (signs((count, m, 1)) * signs((count, 1, d // m))).reshape(count, d)
 
 
 def run_cell(cell: CertificateCell, seed: int, names: Sequence[str] = ONE) -> list[dict[str, Any]]:
@@ -198,7 +228,7 @@ def run_cell(cell: CertificateCell, seed: int, names: Sequence[str] = ONE) -> li
                 "calibration": calibration,
                 "gdp": chosen.gdp,
                 "bound": chosen.bound,
-                "sharp_bound": sharp.certificate(constants, **at).bound,
+                "sharp_bound": sharp.certificate(constants, **at, direction=chosen.direction).bound,
                 "trivial_bound": chosen.trivial_bound,
             }
         )
@@ -207,12 +237,13 @@ def run_cell(cell: CertificateCell, seed: int, names: Sequence[str] = ONE) -> li
         part = [row for row in rows if row["directions_per_step"] == k]
         part = [row for row in part if cell.max_steps is None or row["steps"] * k <= cell.max_steps]
         stream = [] if names[-1] in ONE else [k]
+        law = SHARP.get(names[-1], (1, "sphere"))[1]
         directions, noise, picks = (np.random.default_rng([seed, number, *stream]) for number in range(3))
         outcome = nonlinear.dpzero(
             loss,
             x0,
             Lanes.of(**{name: [row[name] for row in part] for name in LANE}),
-            directions=directions_of("sphere", directions, loss.d),
+            directions=_directions(law, directions, loss.d),
             noise=noise.standard_normal,
             rng=picks,
             directions_per_step=k,
@@ -242,7 +273,7 @@ def _again(preset: str, row: Row) -> list[dict[str, Any]]:
 # drawn in another way when the oldest rows were made, so that the mean itself is not compared.
 REMAKES = {
     FOLDERS[name].name: Remake(KEY, partial(_again, name), varies=("seconds", "gradient_squared"), tolerance=1e-3)
-    for name in ("full", "directions")
+    for name in ("full", "directions", "low-rank")
 }
 
 Share = tuple[CertificateCell, int, tuple[str, ...]]
@@ -280,7 +311,7 @@ EXPERIMENT = Experiment(
     settings={
         "x0": "zero",
         "noise": "seeded: no row is a private release",
-        "directions": "sphere, or the law in the name",
+        "directions": "sphere, or the law in the name of the parameters",
     },
     workers=os.cpu_count() or 1,
     tolerant=True,
