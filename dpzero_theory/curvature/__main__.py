@@ -4,7 +4,8 @@ Then `python -m dpzero_theory.params --problem problem.json --n 10000 --epsilon 
 size, steps, smoothing, clip and noise. The layout of the file is described in `dpzero_theory.problem_file`. Every
 interval in it says of which kind it is: bound, probability, interval or estimate (`curvature.intervals.KINDS`). The
 `density` of a point is the spectrum of the loss's Hessian there, by stochastic Lanczos quadrature: eigenvalues and
-weights, which sum to the dimension d.
+weights, which sum to the dimension d. `layers` has for each linear layer the ranks r_A and r_B of its inputs and of the
+derivatives by its outputs; their largest sum is what --layer-rank of `params` takes, for directions of low rank.
 
 What is measured is not private. Data must be declared --public or --synthetic, unless the name says so already
 (digits). For private data the claim of privacy must be given up by --spend-no-privacy-claim.

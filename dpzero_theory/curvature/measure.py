@@ -16,6 +16,7 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, quantiles
+from dpzero_theory.curvature.layers import layer_ranks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import common, descend
 from dpzero_theory.curvature.samples import Samples, measure_samples
@@ -103,6 +104,7 @@ class Measurement:
         shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`); None if one point was
             measured, or the settings ask for no such matrix (power 0).
         clipped: the share of clipped samples at each clip of `CLIPS`.
+        layers: the ranks of each linear layer's factors at the start, see `layers.layer_ranks`.
     """
 
     n: int
@@ -112,6 +114,7 @@ class Measurement:
     points: tuple[Point, ...]
     shared: Spectrum | None
     clipped: tuple[Clipped, ...]
+    layers: list[dict[str, Any]]
 
     @property
     def trace_bound(self) -> float:
@@ -209,6 +212,7 @@ class Measurement:
             "clipped": [
                 {"clip": item.clip, "measured": item.measured.as_dict(), "law": item.law} for item in self.clipped
             ],
+            "layers": self.layers,
         }
 
 
@@ -286,6 +290,7 @@ def measure(
         points=tuple(points),
         shared=shared,
         clipped=tuple(clipped),
+        layers=layer_ranks(objective),
     )
 
 

@@ -58,6 +58,7 @@ class Objective:
             raise ValueError(f"module must have trainable weights of one dtype; got {len(weights)} weights")
         if not batches:
             raise ValueError("batches must hold at least one batch; got none")
+        self.module, self.per_sample = module, losses
         self._call = _Call(module, losses)
         self._shapes = {f"module.{name}": p.shape for name, p in weights.items()}
         self.batches = list(batches)

@@ -16,6 +16,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature import __main__ as command
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.forward import measure_forward, problem_file
+from dpzero_theory.curvature.layers import layer_ranks
 from dpzero_theory.curvature.measure import MeasureSettings, measure
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import common, descend
@@ -273,6 +274,7 @@ def test_two_commands(tmp_path: Path, capsys: Capture) -> None:
     assert content["data"] == "public"
     assert content["problem"]["d"] == 75 * 3 + 10
     assert len(content["measurements"]["points"]) == 2
+    assert [layer["shape"] for layer in content["measurements"]["layers"]] == [[3, 64], [10, 3]]
     for interval in ("norm", "trace", "absolute_trace", "effective_rank"):
         assert content["measurements"]["points"][0][interval]["kind"] in (
             "bound",
@@ -292,6 +294,26 @@ def test_two_commands(tmp_path: Path, capsys: Capture) -> None:
     by_hand = prescribed(capsys, *flags, *BUDGET, "--result", "theorem-3")
     assert by_hand["results"] == found["results"]
     assert by_hand["caveats"] == []
+
+
+def test_ranks_of_layers_are_those_of_inputs_and_output_gradients() -> None:
+    objective = small_network()
+    first, last = layer_ranks(objective)
+    assert (first["layer"], first["shape"], last["layer"], last["shape"]) == ("0", [2, 64], "2", [10, 2])
+    features = torch.cat([features for features, _ in objective.batches]).numpy()
+    labels = torch.cat([labels for _, labels in objective.batches]).numpy()
+    weights = {name: part.detach().numpy() for name, part in objective.module.named_parameters()}
+    hidden = np.tanh(features @ weights["0.weight"].T + weights["0.bias"])
+    scores = hidden @ weights["2.weight"].T + weights["2.bias"]
+    errors = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True) - np.eye(10)[labels]
+    back = errors @ weights["2.weight"] * (1 - hidden**2)
+    for layer, inputs, outputs in ((first, features, back), (last, hidden, errors)):
+        for name, rows in (("input_rank", inputs), ("output_rank", outputs)):
+            assert layer[name] == pytest.approx(np.sum(rows**2) / np.linalg.norm(rows, 2) ** 2)
+    # layers that are not trained are left out
+    objective.module[0].weight.requires_grad_(False)  # type: ignore[index, operator]
+    assert [layer["layer"] for layer in layer_ranks(objective)] == ["2"]
+    assert objective.module[2].weight.grad is None  # type: ignore[index]
 
 
 def test_every_format_prints_the_caveats(tmp_path: Path, capsys: Capture) -> None:

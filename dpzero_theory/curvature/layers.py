@@ -1,0 +1,60 @@
+"""The ranks of a model's linear layers by the factors that K-FAC has, for directions of low rank.
+
+K-FAC takes the block of the curvature that belongs to a linear layer's weights for the Kronecker product of A, the
+second moment of the layer's inputs, and B, that of the loss's derivatives by its outputs. For such curvature the
+theorem for directions of low rank depends on r_A + r_B (dpzero_theory/theory/sharp/proof.md, section 15), which
+`--layer-rank` of the calculator takes. Whether curvature is such a product is an assumption.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpzero_theory.curvature.objective import Objective
+
+
+def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
+    """Measure r_A = tr(A)/||A|| and r_B of each linear layer with trainable weights, at the module's own weights.
+
+    Returns a dictionary for each `nn.Linear` that the losses reach, in the order of the forward pass: "layer", its
+    name; "shape" of its weights; "input_rank", r_A; and "output_rank", r_B. A and B are means over samples, and tokens.
+    """
+    module, losses = objective.module, objective.per_sample
+    layers = {
+        name: part for name, part in module.named_modules() if type(part) is nn.Linear and part.weight.requires_grad
+    }
+    factors: dict[str, list[Tensor]] = {}
+
+    def add(name: str, which: int, rows: Tensor) -> None:
+        flat = rows.detach().reshape(-1, rows.shape[-1]).double()
+        kept = factors.setdefault(name, [torch.zeros(()), torch.zeros(())])
+        kept[which] = kept[which] + (flat.T @ flat).cpu()
+
+    def seen(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
+        add(name, 0, inputs[0])
+        output.register_hook(partial(add, name, 1))
+
+    handles = [layer.register_forward_hook(partial(seen, name=name)) for name, layer in layers.items()]
+    try:
+        weights = [layer.weight for layer in layers.values()]
+        for batch in objective.batches if layers else ():
+            torch.autograd.grad(losses(module, batch).sum(), weights, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [
+        {
+            "layer": name,
+            "shape": list(layers[name].weight.shape),
+            "input_rank": _rank(inputs),
+            "output_rank": _rank(outputs),
+        }
+        for name, (inputs, outputs) in factors.items()
+        if inputs.any() and outputs.any()
+    ]
+
+
+def _rank(matrix: Tensor) -> float:
+    return float(matrix.trace() / torch.linalg.eigvalsh(matrix)[-1])
