@@ -35,8 +35,8 @@ from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS
 from benchmarks.problems import nonlinear
 from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
+from benchmarks.problems.minimise import minimised
 from benchmarks.problems.sentences import hashed_words, sst2
-from dpzero_theory.check import Array
 from dpzero_theory.cli import integer
 from dpzero_theory.datasets import binary_digits
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
@@ -44,7 +44,6 @@ from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import paper_spectrum
 from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.theorems import theorem_3
@@ -193,8 +192,8 @@ def _directions(law: str, rng: np.random.Generator, d: int) -> Draw:
         return directions_of(law, rng, d)
     m = max(i for i in range(1, math.isqrt(d) + 1) if d % i == 0)
 
-    def signs(*shape: int) -> Array:
-        return 2.0 * rng.integers(0, 2, shape, dtype=np.int8) - 1
+    def signs(*shape: int) -> Any:
+        return 2 * rng.integers(0, 2, shape, dtype=np.int8).astype(np.float64) - 1
 
     return lambda count: (signs(count, m, 1) * signs(count, 1, d // m)).reshape(count, d)
 

@@ -10,9 +10,8 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.privacy.step import Steps
-from dpzero_theory.theory.calculate import calibrated_gdp
 from dpzero_theory.theory.problem import Prescription, Problem
-from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.results import RESULTS, calibrated_gdp
 from dpzero_theory.theory.sharp.certificate import Certificate, certificate
 
 if TYPE_CHECKING:

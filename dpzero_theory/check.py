@@ -218,15 +218,15 @@ def real_array(
     Each entry x must have above < x < below and at_least <= x <= at_most. Any other array raises a ValueError that
     names the argument, `name`, the rule and the first entry that breaks it.
     """
-    rule = f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}"
     raw = np.asarray(value)
-    if raw.dtype.kind not in "fiu":
-        raise ValueError(f"{rule}; got {shown(value)}")
-    x = raw.astype(np.float64)
-    good = np.isfinite(x) & (x > above) & (x < below) & (x >= at_least) & (x <= at_most)
-    if not good.all():
-        raise ValueError(f"{rule}; got {shown(x[~good].flat[0].item())}")
-    return x
+    wrong = value
+    if raw.dtype.kind in "fiu":
+        x = raw.astype(np.float64)
+        good = np.isfinite(x) & (x > above) & (x < below) & (x >= at_least) & (x <= at_most)
+        if good.all():
+            return x
+        wrong = x[~good].flat[0].item()
+    raise ValueError(f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}; got {shown(wrong)}")
 
 
 def precondition(holds: bool, statement: str) -> None:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpzero_theory.theory.calculate import Calculated, Unmet
-from dpzero_theory.theory.problem import Prescription
+from dpzero_theory.theory.results import Calculated, Unmet
 
 ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
@@ -44,33 +43,23 @@ SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Returns one answer of the calculator as a mapping with the keys of the JSON output.
-
-    The value at "minimised" is a mapping with the numbers for the parameters that minimise the inequality of the
-    theorem's proof, or None where there are none.
-    """
+    """Returns one answer of the calculator as a mapping with the keys of the JSON output."""
     p = answer.prescription
-    best = answer.best
     return {
         "id": p.id,
         "algorithm": p.algorithm,
         "calibration": answer.calibration,
-        "form": "minimised" if answer.result.minimised else "closed-form",
+        "form": "minimised" if answer.result.closed_form is None else "closed-form",
         "guarantee": p.guarantee,
         "relation": p.relation,
         "sampling": p.sampling,
         "direction": p.direction,
         "difference": p.difference,
-        **_numbers(p),
+        **{field: getattr(p, field) for field, *_ in ROWS},
         "trivial_bound": p.trivial_bound,
         "vacuous": p.vacuous,
-        "minimised": None if best is None else {**_numbers(best), "vacuous": best.vacuous},
         "notes": list(answer.notes),
     }
-
-
-def _numbers(prescription: Prescription) -> dict[str, float | int]:
-    return {field: getattr(prescription, field) for field, *_ in ROWS}
 
 
 def as_json(
@@ -93,19 +82,13 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Returns CSV with one line for each result, calibration and form ("closed-form" or "minimised").
+    """Returns CSV with one line for each result and calibration.
 
     Args:
         rows: the results, each made by `row`.
         caveats: sentences of warning from the problem file, which are put into the column "notes".
     """
-    flat: list[dict[str, Any]] = []
-    for item in rows:
-        shared = {k: v for k, v in item.items() if k not in ("minimised", "form", "notes")}
-        notes = " ".join([*caveats, *item["notes"]])
-        flat.append({**shared, "form": item["form"], "notes": notes})
-        if item["minimised"] is not None:
-            flat.append({**shared, **item["minimised"], "form": "minimised", "notes": ""})
+    flat = [{**item, "notes": " ".join([*caveats, *item["notes"]])} for item in rows]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(flat[0]), lineterminator="\n")
     writer.writeheader()
@@ -118,8 +101,7 @@ def as_table(
 ) -> str:
     """Returns a text table with a block for each result of the calculator.
 
-    A block has a row for each of `ROWS`, a column for each calibration and one for the minimised form, and the formula
-    from which a number comes.
+    A block has a row for each of `ROWS`, a column for each calibration, and the formula from which a number comes.
 
     Args:
         answers: the answers of the calculator.
@@ -142,28 +124,24 @@ def as_table(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Returns a text table of a sweep or of --solve-for, with a line for each row.
+    """Returns a text table of --solve-for, with a line for each row.
 
     Args:
-        variable: the name of what is varied or solved for, the first column.
+        variable: the name of what is solved for, the first column.
         rows: the results, each made by `row`, with the value of the variable added.
         caveats: sentences of warning from the problem file.
     """
-    table = [[variable, "result", "calibration", "K", "T", "C", "bound", "minimised"]]
-    for item in rows:
-        best = item["minimised"]
-        table.append(
-            [
-                _shown(item[variable]),
-                item["id"],
-                item["calibration"],
-                _shown(item["directions_per_step"]),
-                _shown(item["steps"]),
-                _shown(item["clip"]),
-                _shown(item["bound"]) + ("*" if item["vacuous"] else " "),
-                "" if best is None else _shown(best["bound"]) + ("*" if best["vacuous"] else " "),
-            ]
-        )
+    table = [[variable, "result", "calibration", "K", "T", "C", "bound"]]
+    table += [
+        [
+            _shown(item[variable]),
+            item["id"],
+            item["calibration"],
+            *(_shown(item[name]) for name in ("directions_per_step", "steps", "clip")),
+            _shown(item["bound"]) + ("*" if item["vacuous"] else " "),
+        ]
+        for item in rows
+    ]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
     return "\n".join([*lines, "* not below the trivial bound", *(f"caveat: {caveat}" for caveat in caveats)])
@@ -176,22 +154,15 @@ def _by_result(answers: Sequence[Calculated]) -> list[list[Calculated]]:
     return list(blocks.values())
 
 
-def _columns(block: Sequence[Calculated]) -> list[tuple[str, Prescription]]:
-    columns = [(answer.calibration, answer.prescription) for answer in block]
-    last = block[-1]
-    return columns if last.best is None else [*columns, (f"{last.calibration}, minimised", last.best)]
-
-
 def _block(block: Sequence[Calculated]) -> list[str]:
     result = block[0].result
-    columns = _columns(block)
-    header = ["", "", *(name for name, _ in columns), "where it comes from"]
+    header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]
     for field, letter, _, words in ROWS:
-        if result.minimised and field in FORMULA_ONLY:
+        if result.closed_form is None and field in FORMULA_ONLY:
             continue
         source = result.formulas.get(field) or SOURCES.get(field, "")
-        table.append([letter, words, *(_shown(getattr(p, field)) for _, p in columns), source])
+        table.append([letter, words, *(_shown(getattr(answer.prescription, field)) for answer in block), source])
     widths = [max(len(line[i]) for line in table) for i in range(len(header) - 1)]
     lines = [result.title, f"  bounds {result.guarantee}; assumes {result.assumptions}"]
     for line in table:
@@ -218,17 +189,16 @@ def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
     """
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
-        columns = _columns(block)
         result = block[0].result
         out += [
             f"% {result.title}",
-            rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}",
+            rf"\begin{{tabular}}{{ll{'r' * len(block)}}}",
             r"\toprule",
-            " & ".join(["", "", *(name for name, _ in columns)]) + r" \\",
+            " & ".join(["", "", *(answer.calibration for answer in block)]) + r" \\",
             r"\midrule",
         ]
         for field, _, latex, words in ROWS:
-            cells = [_latex_number(getattr(p, field)) for _, p in columns]
+            cells = [_latex_number(getattr(answer.prescription, field)) for answer in block]
             out.append(" & ".join([f"${latex}$", words, *cells]) + r" \\")
         out += [r"\bottomrule", r"\end{tabular}", ""]
     return "\n".join(out).rstrip("\n")

@@ -41,14 +41,6 @@ WORDS = {
 BAD: dict[str, list[tuple[str, list[str]]]] = {
     "dpzero_theory.params": [
         *(
-            ("--sweep", ["--sweep", f"d={spec}"])
-            for spec in ("", "1", "a:b", "20:2", "0:5", "nan:5", "1:inf", "1:1e400")
-        ),
-        *(
-            ("--sweep", ["--sweep", spec])
-            for spec in ("d", "q=1:2", "=1:2", "d=1:9:log:2.5", "d=1:9:log:1e9", "d=1:9:x")
-        ),
-        *(
             (f"--{name}", [f"--{name}", word])
             for name in ("gap", "smoothness", "lipschitz")
             for word in ("1e308", "1e-308")
@@ -57,9 +49,9 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
         ("--target", ["--solve-for", "n"]),
         ("--target", ["--target", "1"]),
         ("--n", ["--solve-for", "n", "--target", "1"]),
-        ("--sweep", ["--sweep", "d=2:3", "--solve-for", "n", "--target", "1"]),
-        ("--format", ["--sweep", "d=2:3", "--format", "latex"]),
-        ("--d", ["--sweep", "d=20:2000:log:5"]),
+        ("--format", ["--solve-for", "n", "--target", "1", "--format", "latex"]),
+        ("--direction", ["--direction", "low-rank:0"]),
+        ("--layer-rank", ["--layer-rank", "1"]),
         ("--r", ["--r", "0.5"]),
         ("--r", ["--r", "3000"]),
         ("--sample-rank", ["--sample-rank", "3000"]),

@@ -1,7 +1,6 @@
 """Tests of the calculator: its command, what it prints, and the problem files that it reads."""
 
 import csv
-import itertools
 import json
 import math
 import re
@@ -13,8 +12,8 @@ from mpmath import mp
 
 from dpzero_theory import params, problem_file, render
 from dpzero_theory.problem_file import ProblemFile
-from dpzero_theory.theory.calculate import Calculated, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.results import Calculated, Unmet, calculate
 from tests import paper_oracle as paper
 
 Capture = pytest.CaptureFixture[str]
@@ -148,31 +147,6 @@ def test_a_solution_at_the_end_of_the_search_says_so(capsys: Capture, name: str,
         assert any("end of the search" in note for note in result["notes"])
 
 
-def test_a_sweep_gives_the_rows_of_single_runs(capsys: Capture) -> None:
-    found = run_json(capsys, arguments("--sweep", "d=20:2000:log:4", d=None))
-    assert [row["d"] for row in found["results"] if row["calibration"] == "paper"] == [20, 93, 431, 2000]
-    single = run_json(capsys, arguments(d="431"))["results"]
-    rows = [{key: value for key, value in row.items() if key != "d"} for row in found["results"] if row["d"] == 431]
-    assert rows == single
-
-
-@pytest.mark.parametrize(
-    ("spec", "values"),
-    [
-        ("n=1000:4000:lin:4", [1000, 2000, 3000, 4000]),
-        ("epsilon=0.5:8:log:5", [0.5, 1.0, 2.0, 4.0, 8.0]),
-        ("loss-bound=1:3:lin:3", [1.0, 2.0, 3.0]),
-        ("d=10:12:lin:9", [10, 11, 12]),
-    ],
-)
-def test_sweep_values(capsys: Capture, spec: str, values: list[float]) -> None:
-    name = spec.partition("=")[0].replace("-", "_")
-    changes = {name: None} if name in SETTING else {}
-    more = ("--sweep", spec, "--calibration", "exact")
-    rows = run_json(capsys, arguments(*more, **{**changes, **({"r": "2"} if name == "d" else {})}))["results"]
-    assert [row[name] for row in rows] == pytest.approx(values)
-
-
 def assert_refused(capsys: Capture, argv: list[str], flag: str) -> str:
     """Requires that the command refuses the words `argv`, and returns its line of error.
 
@@ -187,25 +161,6 @@ def assert_refused(capsys: Capture, argv: list[str], flag: str) -> str:
     assert err.endswith("\n")
     assert flag in err
     return err
-
-
-SWEPT = {"n": "1e3:1e4", "pl": "0.1:0.5", "max-steps": "10:1e4", "directions-per-step": "1:4"}
-
-
-@pytest.mark.parametrize("name", SWEPT)
-def test_a_flag_that_is_swept_is_not_given_as_well(capsys: Capture, name: str) -> None:
-    """A flag that is swept and given as well is refused.
-
-    The message does not say that the flag must be found, and the value is not silently replaced. Without the flag there
-    is a row for each value.
-    """
-    sweep = ("--sweep", f"{name}={SWEPT[name]}:log:2", "--result", "corollary-3" if name == "pl" else "theorem-3-sharp")
-    given = {"pl": "0.5", "max-steps": "100"}.get(name, "1")
-    both = [*arguments(*sweep, **({name: None} if name in SETTING else {})), f"--{name}", SETTING.get(name, given)]
-    err = assert_refused(capsys, both, f"--{name} must not be given with --sweep {name}: --sweep gives it its values")
-    assert "find" not in err
-    rows = run_json(capsys, both[: both.index(f"--{name}")])
-    assert len(rows["results"]) >= 2
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "lipschitz", "smoothness", "gap", "loss_bound", "pl"])
@@ -229,7 +184,7 @@ def test_an_unmet_precondition_is_one_line(capsys: Capture) -> None:
     assert "n^2 epsilon^2 > kappa d^3" in assert_refused(capsys, argv, "corollary-1")
 
 
-@pytest.mark.parametrize("direction", [None, "sphere", "gaussian", "rademacher"])
+@pytest.mark.parametrize("direction", [None, "sphere", "gaussian", "rademacher", "low-rank", "low-rank:4"])
 def test_the_direction_law_reaches_the_sharpened_results(capsys: Capture, direction: str | None) -> None:
     flags = () if direction is None else ("--direction", direction)
     content = run_json(capsys, arguments("--result", "theorem-3-sharp", "--calibration", "exact", *flags))
@@ -237,7 +192,13 @@ def test_the_direction_law_reaches_the_sharpened_results(capsys: Capture, direct
     law = direction or "sphere"
     assert content["inputs"]["direction"] == row["direction"] == law
     assert (row["directions_per_step"], row["relation"], row["sampling"]) == (1, "replace-one", "full")
-    low, high = {"sphere": (0.00507, 0.00508), "gaussian": (0.00507, 0.00509), "rademacher": (0.0058, 0.0060)}[law]
+    low, high = {
+        "sphere": (0.00507, 0.00508),
+        "gaussian": (0.00507, 0.00509),
+        "rademacher": (0.0058, 0.0060),
+        "low-rank": (0.0118, 0.0120),
+        "low-rank:4": (0.0080, 0.0082),
+    }[law]
     assert low < row["bound"] < high
 
 
@@ -255,9 +216,10 @@ def test_directions_per_step_and_a_cap_on_evaluations(capsys: Capture) -> None:
     (best,) = run_json(capsys, [*setting, "--directions-per-step", "best"])["results"]
     assert best["bound"] <= 0.0027
     assert best["evaluations"] == 10_000 * best["directions_per_step"] * best["steps"] <= 1_552_000_000
-    content = run_json(capsys, [*setting, "--sweep", "directions-per-step=1:256:log:9"])
-    assert [row["directions_per_step"] for row in content["results"]] == [2**i for i in range(9)]
-    assert best["bound"] <= min(row["bound"] for row in content["results"]) * 1.001
+    for k in ("1", "16", "32", "64", "256"):
+        (row,) = run_json(capsys, [*setting, "--directions-per-step", k])["results"]
+        assert row["directions_per_step"] == int(k)
+        assert best["bound"] <= row["bound"] * 1.001
     words = [word for word in arguments("--directions-per-step", "4") if word not in ("--result", "theorem-3")]
     content = run_json(capsys, words)
     assert {row["id"] for row in content["results"]} == {"theorem-3-sharp"}
@@ -273,26 +235,13 @@ def test_the_confidence_of_one_run_is_a_note_of_the_sharpened_theorem(capsys: Ca
             assert "at most 0.005762 with probability at least 0.95" in said[0]
 
 
-def test_the_best_poisson_batches_are_a_note_of_the_sharpened_theorem(capsys: Capture) -> None:
-    cap = ("--calibration", "exact", "--max-points", "93440000")
-    (found,) = run_json(capsys, arguments("--result", "theorem-3-sharp", *cap, "--poisson"))["results"]
-    (note,) = (note for note in found["notes"] if note.startswith("Poisson batches"))
-    bound = float(note.split("bound ")[1].split()[0])
-    assert 0 < bound < found["bound"]
-    with pytest.raises(SystemExit):
-        params.main(arguments("--poisson"))
-    assert "--poisson must come with --max-points" in capsys.readouterr().err
-
-
 def test_every_format_works(capsys: Capture) -> None:
     table = run(capsys, arguments("--format", "table"))
     assert table == run(capsys, arguments())
     for word in ("alpha", "lambda", "sigma", "Theorem 3", "1.284", "0.557", "4672", "23.94", "vacuous"):
         assert word in table
     rows = list(csv.DictReader(run(capsys, arguments("--format", "csv")).splitlines()))
-    assert {(row["calibration"], row["form"]) for row in rows} == set(
-        itertools.product(("paper", "exact"), ("closed-form", "minimised"))
-    )
+    assert [(row["calibration"], row["form"]) for row in rows] == [("paper", "closed-form"), ("exact", "closed-form")]
     assert round(float(rows[0]["bound"]), 3) == 1.284
     latex = run(capsys, arguments("--format", "latex"))
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
@@ -318,9 +267,6 @@ def test_rows_hold_the_prescriptions_numbers(calculated: tuple[list[Calculated],
         assert row["evaluations"] == p.evaluations
         assert row["calibration"] == answer.calibration
         assert row["notes"] == list(answer.notes)
-        assert (row["minimised"] is None) == (answer.best is None)
-        if answer.best is not None:
-            assert row["minimised"]["bound"] == answer.best.bound
 
 
 def test_json_round_trips_every_bit(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
@@ -361,7 +307,7 @@ def test_latex_has_as_many_cells_in_every_row(calculated: tuple[list[Calculated]
     assert not re.search(r"\de[+-]?\d", text)
 
 
-def test_sweep_rows_mark_what_is_vacuous() -> None:
+def test_rows_mark_what_is_vacuous() -> None:
     answers, _ = calculate(Problem(n=10_000, d=2000, r=8.178), 2.0, 1e-6, results=["theorem-3"])
     lines = render.as_rows("d", [{"d": 2000, **render.row(answer)} for answer in answers]).splitlines()
     assert "1.284*" in lines[1]

@@ -19,8 +19,8 @@ import numpy as np
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
-from dpzero_theory.theory.limits import LARGEST_GDP, SMALLEST_GDP
 from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.smallest import LARGEST_GDP, SMALLEST_GDP
 
 WORST_EXPONENT = 1.2564312086261697  # The x > 0 at which (1 - e^(-x))^2/x is largest; it solves e^x = 1 + 2 x
 

@@ -34,7 +34,7 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
 
     def seen(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
         add(name, 0, inputs[0])
-        output.register_hook(partial(add, name, 1))
+        output.register_hook(partial(add, name, 1))  # type: ignore[no-untyped-call]
 
     handles = [layer.register_forward_hook(partial(seen, name=name)) for name, layer in layers.items()]
     try:

@@ -16,9 +16,9 @@ import math
 
 from dpzero_theory import check
 from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.closed_form import guard_float_results, noise_level, positive_log, prescription
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
+from dpzero_theory.theory.theorems import guard_float_results, noise_level, positive_log, prescription
 
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:

@@ -1,19 +1,22 @@
-"""The theorems and corollaries by id: what each assumes, guarantees and prescribes, and its formulas as displayed."""
+"""The theorems and corollaries by id: what each assumes, guarantees and prescribes, and its formulas as displayed.
+
+`calculate` is the calculator as a function: every result for a problem at an (epsilon, delta).
+"""
 
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.theory import inequalities, pl, theorems
-from dpzero_theory.theory.closed_form import guard_float_results
-from dpzero_theory.theory.inequalities import Inequality
-from dpzero_theory.theory.minimise import minimised
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
+from dpzero_theory.theory import pl, theorems
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate
 from dpzero_theory.theory.sharp.constants import known_direction
+from dpzero_theory.theory.theorems import guard_float_results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,6 @@ class Result:
         minimiser: (problem, gdp, max_steps=, max_evaluations=, max_points=, direction=, directions_per_step=,
             difference=) -> the parameters with the smallest bound, and that bound; None for a result that has a closed
             form.
-        inequality: (problem, gdp) -> the inequality of the proof before parameters are substituted; None for a
-            sharpened result, which replaces it.
         formulas: a field of `Prescription` -> the displayed formula, where v is sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
         opt_in: whether it is calculated only when asked for by id.
@@ -43,14 +44,8 @@ class Result:
     formulas: Mapping[str, str]
     closed_form: Callable[[Problem, float], Prescription] | None = None
     minimiser: Callable[..., Prescription] | None = None
-    inequality: Callable[[Problem, float], Inequality] | None = None
     needs_pl: bool = False
     opt_in: bool = False
-
-    @property
-    def minimised(self) -> bool:
-        """Whether the result has no formulas for its parameters, so that `prescribe` searches for the best ones."""
-        return self.closed_form is None
 
     def prescribe(
         self,
@@ -85,7 +80,7 @@ class Result:
             check.precondition(central, f"{self.id} is proved for central differences, not for {rule} ones")
             return self.closed_form(problem, gdp)
         assert self.minimiser is not None
-        return guard_float_results(self.minimiser)(
+        return self.minimiser(
             problem,
             gdp,
             max_steps=max_steps,
@@ -95,16 +90,6 @@ class Result:
             directions_per_step=directions_per_step,
             difference=difference,
         )
-
-    def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
-        """The parameters that minimise the inequality of the result's proof, found by `minimise.minimised`.
-
-        closed_form is the result's own prescription for `problem`, and max_steps a cap on the number of steps T. None
-        is returned for a sharpened result, which has no such inequality.
-        """
-        if self.inequality is None:
-            return None
-        return minimised(self.inequality(problem, closed_form.gdp), closed_form, max_steps=max_steps)
 
 
 _SMOOTH = "every f L-Lipschitz; F_S ell-smooth (asp:smooth)"
@@ -127,7 +112,6 @@ _ALL = (
         assumptions=_SMOOTH,
         guarantee=Guarantee.GRADIENT,
         closed_form=theorems.theorem_1,
-        inequality=inequalities.dpgd_0th,
         formulas={
             "step_size": "1/(4 ell d)",
             "T": "n/(sqrt(d) v)",
@@ -142,7 +126,6 @@ _ALL = (
         assumptions=_RANK,
         guarantee=Guarantee.GRADIENT,
         closed_form=theorems.theorem_2,
-        inequality=inequalities.dpgd_0th_rank,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "n (r + 2)/(d sqrt(r) v)",
@@ -157,7 +140,6 @@ _ALL = (
         assumptions=_BOUNDED,
         guarantee=Guarantee.GRADIENT,
         closed_form=theorems.theorem_3,
-        inequality=inequalities.dpzero,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "n (r + 2)/(4 sqrt(r) v)",
@@ -172,7 +154,6 @@ _ALL = (
         assumptions=_SMOOTH + _PL,
         guarantee=Guarantee.SUBOPTIMALITY,
         closed_form=pl.corollary_1,
-        inequality=inequalities.dpgd_0th,
         formulas={
             "step_size": "1/(4 ell d)",
             "T": "8 kappa d log X, X = n^2/(kappa d^3 v^2)",
@@ -188,7 +169,6 @@ _ALL = (
         assumptions=_RANK + _PL,
         guarantee=Guarantee.SUBOPTIMALITY,
         closed_form=pl.corollary_2,
-        inequality=inequalities.dpgd_0th_rank,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "8 kappa (r + 2) log X, X = n^2/(kappa r d^2 v^2)",
@@ -204,7 +184,6 @@ _ALL = (
         assumptions=_BOUNDED + _PL + "; |F_S^*| <= B",
         guarantee=Guarantee.SUBOPTIMALITY,
         closed_form=pl.corollary_3,
-        inequality=inequalities.dpzero,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "8 kappa (r + 2) log X, X = n^2/(kappa r v^2)",
@@ -219,7 +198,7 @@ _ALL = (
         title="Theorem 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK,
         guarantee=Guarantee.GRADIENT,
-        minimiser=sharp.prescribe,
+        minimiser=guard_float_results(sharp.prescribe),
         formulas=_SHARP_FORMULAS,
     ),
     Result(
@@ -227,7 +206,7 @@ _ALL = (
         title="Theorem 2 sharpened (dpzero_theory/theory/sharp/proof.md), DPGD-0th",
         assumptions=_RANK,
         guarantee=Guarantee.GRADIENT,
-        minimiser=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
+        minimiser=guard_float_results(functools.partial(sharp.prescribe, algorithm="dpgd-0th")),
         formulas=_SHARP_FORMULAS,
         opt_in=True,
     ),
@@ -236,7 +215,7 @@ _ALL = (
         title="Corollary 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
         guarantee=Guarantee.SUBOPTIMALITY,
-        minimiser=functools.partial(last_iterate.prescribe_last_iterate, schedule="constant"),
+        minimiser=guard_float_results(functools.partial(last_iterate.prescribe_last_iterate, schedule="constant")),
         formulas={**_SHARP_FORMULAS, "bound": "one-step inequality with ||grad F||^2 >= 2 mu_PL (F - F^*), resolved"},
         needs_pl=True,
         opt_in=True,
@@ -245,3 +224,143 @@ _ALL = (
 
 RESULTS: Mapping[str, Result] = {result.id: result for result in _ALL}
 """Every theorem and corollary, by id, in the order in which they are displayed."""
+
+CALIBRATIONS = ("paper", "exact")
+"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP. "paper" goes by the paper's composition lemma,
+"exact" by the exact trade-off of Gaussian noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calculated:
+    """What one theorem or corollary says under one calibration.
+
+    Attributes:
+        result: which theorem or corollary.
+        calibration: one of `CALIBRATIONS`.
+        prescription: the parameters of its closed form; for a sharpened result, which has none, those with the smallest
+            bound.
+        notes: remarks on the privacy and the bound.
+    """
+
+    result: Result
+    calibration: str
+    prescription: Prescription
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmet:
+    """A theorem or corollary that does not apply, because the inputs do not meet its precondition.
+
+    Attributes:
+        result: which theorem or corollary.
+        calibration: how the noise was to be computed, one of `CALIBRATIONS`.
+        reason: the sentence that says which precondition fails.
+    """
+
+    result: Result
+    calibration: str
+    reason: str
+
+
+def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
+    """The mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise. It is
+    `paper_gdp`, by the paper's composition lemma, if calibration is "paper", and `gdp_from_epsilon`, the largest mu
+    that is (epsilon, delta)-DP, if it is "exact". Raises ValueError for an argument outside its range."""
+    epsilon = check.real("epsilon", epsilon, above=0)
+    delta = check.real("delta", delta, above=0, below=1)
+    if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
+        return float(paper_gdp(epsilon, delta))
+    return float(gdp_from_epsilon(epsilon, delta))
+
+
+def applicable(problem: Problem) -> tuple[str, ...]:
+    """The ids of the results that `calculate` answers if none are named.
+
+    These are all of `RESULTS` but those that need a `pl` or `lipschitz` that the problem lacks, and those marked
+    `opt_in`.
+    """
+    stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
+    if math.isinf(problem.lipschitz):
+        stated = (result for result in stated if result.closed_form is None)
+    return tuple(result.id for result in stated if not result.opt_in)
+
+
+def calculate(
+    problem: Problem,
+    epsilon: float,
+    delta: float,
+    *,
+    results: Sequence[str] | None = None,
+    calibrations: Sequence[str] = CALIBRATIONS,
+    max_steps: int | None = None,
+    max_evaluations: int | None = None,
+    max_points: int | None = None,
+    direction: str = "sphere",
+    directions_per_step: int | str = 1,
+    difference: str = "central",
+) -> tuple[list[Calculated], list[Unmet]]:
+    """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
+
+    Args:
+        problem: the constants.
+        epsilon: epsilon > 0.
+        delta: 0 < delta < 1.
+        results: ids of the results; by default `applicable(problem)`.
+        calibrations: a subset of `CALIBRATIONS`.
+        max_steps: a cap on the steps T for parameters that are searched for; closed forms ignore it.
+        max_evaluations: a cap on n K T for such parameters, where K is the number of directions a step.
+        max_points: a cap on the number of evaluations of single samples' losses in the whole run, for such parameters;
+            see `sharp.smallest.step_cap`.
+        direction: the law of the directions, one of `constants.known_directions`. The paper's results hold for its
+            sphere only.
+        directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
+        difference: the difference rule, one of `DIFFERENCES`. The paper's results have central differences.
+
+    Returns:
+        The list of the answers, ordered by result and then by calibration, and the list of the results whose
+        preconditions these inputs do not meet.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    answers: list[Calculated] = []
+    unmet: list[Unmet] = []
+    known_direction(direction)
+    check.choice("difference", difference, DIFFERENCES)
+    gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
+    privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}
+    for id in applicable(problem) if results is None else results:
+        result = RESULTS[check.choice("result", id, RESULTS)]
+        for calibration, gdp in gdps.items():
+            try:
+                prescription = result.prescribe(
+                    problem,
+                    gdp,
+                    max_steps=max_steps,
+                    max_evaluations=max_evaluations,
+                    max_points=max_points,
+                    direction=direction,
+                    directions_per_step=directions_per_step,
+                    difference=difference,
+                )
+            except check.PreconditionError as error:
+                unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
+                continue
+            notes = privacy[calibration] + prescription.notes
+            if prescription.vacuous:
+                notes += (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
+            answers.append(Calculated(result=result, calibration=calibration, prescription=prescription, notes=notes))
+    return answers, unmet
+
+
+def _privacy_notes(epsilon: float, delta: float, calibration: str, gdp: float) -> tuple[str, ...]:
+    if calibration == "exact":
+        return ()
+    true_epsilon = float(epsilon_from_gdp(gdp, delta))
+    if true_epsilon > epsilon:
+        return (
+            f"the paper's composition lemma fails here: this noise gives epsilon = {true_epsilon:.6g}, not the claimed "
+            f"{epsilon:g}, at delta = {delta:g}; use the exact calibration",
+        )
+    return (f"this noise gives epsilon = {true_epsilon:.4g} at delta = {delta:g}, below the {epsilon:g} asked for",)

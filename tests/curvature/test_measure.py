@@ -319,8 +319,8 @@ def test_ranks_of_layers_are_those_of_inputs_and_output_gradients() -> None:
 def test_every_format_prints_the_caveats(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "p.json"
     path.write_text(ProblemFile(constants={"d": 50, "r": 2.0}, caveats=("measured nowhere",), data="private").as_json())
-    for words in (["--format", "table"], ["--format", "csv"], ["--format", "latex"], ["--sweep", "n=100:1000:log:3"]):
-        budget = BUDGET[2:] if "--sweep" in words else BUDGET
+    for words in (["--format", "table"], ["--format", "csv"], ["--format", "latex"], ["--solve-for", "n"]):
+        budget = ["--target", "3", *BUDGET[2:]] if "--solve-for" in words else BUDGET
         assert params.main(["--problem", str(path), *budget, "--result", "theorem-3", *words]) == 0
         out = capsys.readouterr().out
         assert "measured nowhere" in out, words

@@ -10,10 +10,10 @@ import pytest
 from mpmath import mp, mpf
 from scipy import optimize
 
+from benchmarks.problems.minimise import SMOOTHING_SHARE, STEPS_SHARE, minimised
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.inequalities import Inequality
-from dpzero_theory.theory.minimise import SMOOTHING_SHARE, STEPS_SHARE, minimised
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
 from tests import paper_oracle as paper
@@ -92,6 +92,8 @@ def test_last_iterate_needs_pl() -> None:
         inequalities.dpzero(dataclasses.replace(PROBLEM, pl=None), 1.0).last_iterate(1e-3, 10, 1e-4, 20.0)
 
 
+INEQUALITIES = {"1": inequalities.dpgd_0th, "2": inequalities.dpgd_0th_rank, "3": inequalities.dpzero}
+"""The inequality of the proof of each theorem and of its corollary, by their number."""
 MINIMISE_IDS = list(paper.STATEMENTS)
 BOTH_SHARES = (1 + SMOOTHING_SHARE) ** 2 * (1 + STEPS_SHARE) * 1.003
 ONE_SHARE = (1 + SMOOTHING_SHARE) ** 2 * 1.003
@@ -104,10 +106,9 @@ lambda costs one share by itself and, where C grows with it, one more through th
 def both(id: str, case: paper.Case, v: Any, max_steps: int | None = None) -> tuple[Prescription, Prescription]:
     result, problem = RESULTS[id], Problem(**case.problem())
     assert result.closed_form is not None
-    assert result.inequality is not None
     gdp = float(1 / (2 * mp.sqrt(2) * v))
     closed = result.closed_form(problem, gdp)
-    return closed, minimised(result.inequality(problem, gdp), closed, max_steps=max_steps)
+    return closed, minimised(INEQUALITIES[id[-1]](problem, gdp), closed, max_steps=max_steps)
 
 
 def objective(id: str, case: paper.Case, v: float) -> Callable[[Any], float]:

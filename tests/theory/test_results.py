@@ -11,9 +11,8 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.sphere import DIRECTIONS
-from dpzero_theory.theory.calculate import CALIBRATIONS, applicable, calculate, calibrated_gdp
 from dpzero_theory.theory.problem import Guarantee, Problem
-from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.results import CALIBRATIONS, RESULTS, applicable, calculate, calibrated_gdp
 from dpzero_theory.theory.theorems import theorem_3
 from tests import paper_oracle as paper
 
@@ -57,18 +56,15 @@ def test_results_are_the_contracts_ids() -> None:
 @pytest.mark.parametrize("id", RESULTS)
 def test_a_prescription_says_what_it_is_for(id: str) -> None:
     result = RESULTS[id]
+    result = RESULTS[id]
     p = result.prescribe(EASY, 2.0, max_steps=100)
     assert (p.id, p.guarantee, p.n) == (id, result.guarantee, EASY.n)
     assert (p.relation, p.sampling, p.sample_rate) == (Relation.REPLACE_ONE, "full", 1.0)
     assert (p.direction, p.directions_per_step) == ("sphere", 1)
     assert result.needs_pl == (p.guarantee is Guarantee.SUBOPTIMALITY)
-    assert result.minimised == (id not in CLOSED)
+    assert (result.closed_form is None) == (id not in CLOSED)
     trivial = EASY.lipschitz**2 if p.guarantee is Guarantee.GRADIENT else EASY.lipschitz**2 / (2 * 0.3)
     assert p.trivial_bound == pytest.approx(trivial, rel=1e-15)
-    best = result.best(p, EASY, max_steps=100)
-    assert (best is None) == result.minimised
-    if best is not None:
-        assert (best.guarantee, best.relation, best.direction) == (p.guarantee, p.relation, p.direction)
 
 
 @pytest.mark.parametrize("id", RESULTS)
@@ -109,9 +105,7 @@ def test_one_answer_per_result_and_calibration_in_order() -> None:
     assert [(a.result.id, a.calibration) for a in answers] == [(id, c) for id in CLOSED for c in CALIBRATIONS]
     assert not unmet
     for answer in answers:
-        assert answer.best is not None
-        assert answer.best.bound <= answer.prescription.bound_at_steps
-        assert answer.prescription.gdp == answer.best.gdp == calibrated_gdp(2.0, 1e-6, answer.calibration)
+        assert answer.prescription.gdp == calibrated_gdp(2.0, 1e-6, answer.calibration)
 
 
 @pytest.mark.parametrize(("epsilon", "fails"), [(188.0, False), (190.0, True), (1000.0, True)])
@@ -120,7 +114,7 @@ def test_a_note_says_where_the_papers_lemma_fails(epsilon: float, fails: bool) -
 
     The limit at delta = 1e-6 is epsilon = 188.9; the note gives the epsilon that the noise really guarantees.
     """
-    answers, _ = calculate(PAPER, epsilon, 1e-6, results=["theorem-3"], minimise=False)
+    answers, _ = calculate(PAPER, epsilon, 1e-6, results=["theorem-3"])
     by = {answer.calibration: answer for answer in answers}
     notes = " ".join(by["paper"].notes)
     assert ("composition lemma fails" in notes) == fails
@@ -140,7 +134,7 @@ def test_what_does_not_apply_is_returned_with_its_reason() -> None:
     v = {"paper": paper.paper_v(case), "exact": 1 / (2 * mp.sqrt(2) * paper.exact_gdp(2.0, 1e-6))}
     expected = {(id, c) for id in paper.STATEMENTS for c in CALIBRATIONS if paper.STATEMENTS[id](case, v[c]) is None}
     assert expected == {("corollary-1", "paper"), ("corollary-1", "exact"), ("corollary-2", "paper")}
-    answers, unmet = calculate(Problem(**case.problem()), 2.0, 1e-6, results=CLOSED, minimise=False)
+    answers, unmet = calculate(Problem(**case.problem()), 2.0, 1e-6, results=CLOSED)
     assert {(item.result.id, item.calibration) for item in unmet} == expected
     assert all("n^2 epsilon^2 > kappa" in item.reason for item in unmet)
     assert len(answers) + len(unmet) == len(CLOSED) * 2

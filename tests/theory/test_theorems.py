@@ -7,9 +7,8 @@ import pytest
 from mpmath import mp, mpf
 
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.theory.calculate import calibrated_gdp
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
-from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.results import RESULTS, calibrated_gdp
 from dpzero_theory.theory.theorems import theorem_2
 from tests import paper_oracle as paper
 

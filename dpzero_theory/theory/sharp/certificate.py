@@ -24,7 +24,6 @@ returns. Computations are in units of L/ell for lengths and L^2/ell for losses, 
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,34 +31,29 @@ from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory.limits import (
+from dpzero_theory.privacy.sampling import Poisson
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
+from dpzero_theory.theory.sharp.constants import Constants, law_of
+from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
+    NEEDS_DERIVATIVES,
     SMALLEST,
     SMALLEST_GDP,
     SMOOTHING_SHARE,
     STEPS_SHARE,
-    most_in_full_batches,
-    step_cap,
-)
-from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
-from dpzero_theory.theory.sharp.constants import law_of
-from dpzero_theory.theory.sharp.moments import constants_of
-from dpzero_theory.theory.sharp.smallest import (
-    NEEDS_DERIVATIVES,
     SmallestBound,
     clip_share,
-    largest_below,
+    constants_of,
+    most_in_full_batches,
     number_of_directions,
     quadratic_terms,
     relative_gap,
     scaled,
     smoothing_error,
     solve_quadratic,
+    step_cap,
     step_terms,
 )
-
-if TYPE_CHECKING:
-    from dpzero_theory.privacy.sampling import Sampling
 
 ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
 
@@ -193,18 +187,20 @@ def prescribe(
     )  # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
-    def cap_of(k: int) -> int | None:
-        return step_cap(problem, max_steps, max_evaluations, k, max_points=max_points, difference=difference)
+    cap_of = functools.partial(
+        step_cap, problem, max_steps, max_evaluations, max_points=max_points, difference=difference
+    )
+    if directions_per_step == "best" and algorithm == "dpzero":
 
-    def smallest(k: int) -> float:
-        cap = cap_of(k)
-        return (
-            search_of(k).limit(unit) if cap is None else float(search_of(k).coarse(cap, unit * unit * cap, 1.0).min())
-        )
+        def smallest(k: int) -> float:
+            cap = cap_of(k)
+            search = search_of(k)
+            return search.limit(unit) if cap is None else float(search.coarse(cap, unit * unit * cap, 1.0).min())
 
-    wanted = 1 if directions_per_step == "best" and algorithm != "dpzero" else directions_per_step
-    most = most_in_full_batches(problem, max_evaluations, max_points, difference)
-    k = number_of_directions(problem, direction, wanted, most, smallest, STEPS_SHARE / 4)
+        most = most_in_full_batches(problem, max_evaluations, max_points, difference)
+        k = number_of_directions(problem, direction, most, smallest, STEPS_SHARE / 4)
+    else:
+        k = 1 if directions_per_step == "best" else check.integer("directions_per_step", directions_per_step)
     scale = _vector_norm(problem, direction, k, algorithm)
     search, unit = search_of(k), scale * unit
     cap = cap_of(k)
@@ -233,16 +229,6 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     return math.sqrt(p.d)
 
 
-def _batches(rate: float) -> "Sampling | None":
-    """What `Prescription.batches` holds for this sampling rate: `Poisson(rate)`, or None if the rate is 1, which means
-    full batches."""
-    if rate == 1:
-        return None
-    from dpzero_theory.privacy.sampling import Poisson
-
-    return Poisson(rate)
-
-
 def at_point(
     search: SmallestBound,
     c: float,
@@ -265,14 +251,8 @@ def at_point(
     p = search.problem
     directions = search.directions
     k = constants_of(p, np.array([c]), search.direction, directions)
-
-    def root(e: float) -> float:
-        terms = step_terms(k, p, e, (unit * c) ** 2, rate)
-        parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
-        return solve_quadratic(*(float(x[0]) for x in parts))
-
     smooth = DIFFERENCES[difference].smoothing
-    e = largest_below(root, math.sqrt(1 + SMOOTHING_SHARE) * root(0.0)) if smooth else 0.0
+    e = _largest_error(k, p, alpha, relative_gap(p) / steps, (unit * c) ** 2, rate) if smooth else 0.0
     step_size, clip = alpha / p.smoothness, c * p.gradient_unit * math.sqrt(directions)
     noise_std = unit * clip
     smoothing = 2 * e * p.gradient_unit / p.smoothness
@@ -299,7 +279,7 @@ def at_point(
         algorithm="dpzero",
         n=p.n,
         relation=relation,
-        batches=_batches(rate),
+        batches=None if rate == 1 else Poisson(rate),
         direction=search.direction,
         directions_per_step=directions,
         difference=difference,
@@ -314,8 +294,26 @@ def at_point(
         bound_at_steps=bound,
         trivial_bound=p.steepest * p.steepest,
         evaluations=round(rate * p.n * steps * directions),
-        notes=(*notes, *_unbounded(p)),
+        notes=(*notes, *_unbounded(p)) if math.isinf(p.lipschitz) else notes,
     )
+
+
+def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, variance: float, rate: float) -> float:
+    """The e = ell lambda/2, in units of L, that raises the bound by the share `SMOOTHING_SHARE`.
+
+    q y^2 - p y = K, with the p and K of the module's docstring, is quadratic in e where y, the root of the bound, is
+    given. k: the constants at the clip. gap_per_step: gap/T. variance: sigma^2/K. rate: of Poisson sampling.
+    """
+    terms = step_terms(k, p, 0.0, variance, rate)
+    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, gap_per_step, np.array([alpha])))
+    least = solve_quadratic(q, drift, floor)
+    y = math.sqrt(1 + SMOOTHING_SHARE) * least
+    batch, second = (1 - rate) / (rate * p.n), k.smooth_second
+    spare = (y - least) * (q * (y + least) - drift)
+    linear = (k.smooth_first + alpha * second * k.spread) * y
+    linear += alpha * second * float(k.excess[0] + batch * k.sampled[0])
+    square = alpha / 2 * second * second * (1 + batch)
+    return (1 - 1e-9) * 2 * spare / (linear + math.sqrt(linear * linear + 4 * square * spare))
 
 
 def _unbounded(p: Problem) -> tuple[str, ...]:

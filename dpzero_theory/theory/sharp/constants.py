@@ -109,9 +109,11 @@ def known_directions() -> tuple[str, ...]:
 
 def known_direction(direction: str) -> str:
     """Return `direction` if it is the name of a direction law; else raise ValueError."""
+    if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
+        return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
     check.choice("direction", family if family in LAWS.families else direction, known_directions())
-    return LAWS[direction].name if family in LAWS.families else direction
+    return LAWS[direction].name
 
 
 def law_of(direction: str) -> SharpLaw:
@@ -160,7 +162,14 @@ def constants(
         k <= law.most(d), f"directions_per_step must be at most d for a {law.name}; got {k} with d = {d}"
     )
     rank = check.real("sample_rank", d if sample_rank is None else sample_rank, at_least=1, at_most=d)
-    return _cheaper_smoothing(law.constants(c, d, r, k, layer_rank), law, d, r, rank)
+    found = law.constants(c, d, r, k, layer_rank)
+    second, third = law.curvature(d, rank)
+    cubes = math.cbrt(third) ** 2 * math.cbrt(law.curvature(d, r)[1])
+    return replace(
+        found,
+        smooth_first=min(found.smooth_first, math.sqrt(second)),
+        smooth_second=min(found.smooth_second, math.sqrt(cubes)),
+    )
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
@@ -320,25 +329,13 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
     )
 
 
-def _cheaper_smoothing(k: Constants, law: SharpLaw, d: int, r: float, rank: float) -> Constants:
-    """The constants k with `smooth_first` and `smooth_second` replaced by their bounds for samples of the rank `rank`,
-    where these are smaller; r is the effective rank."""
-    second, third = law.curvature(d, rank)
-    cubes = math.cbrt(third) ** 2 * math.cbrt(law.curvature(d, r)[1])
-    return replace(
-        k,
-        smooth_first=min(k.smooth_first, math.sqrt(second)),
-        smooth_second=min(k.smooth_second, math.sqrt(cubes)),
-    )
-
-
 def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
     return s * (s + 2), s * (s + 2) * (s + 4)
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    second, third = _gaussian_curvature(d, s)
-    return second * (d / (d + 2)), third * (d / (d + 2) * d / (d + 4))
+    share = d / (d + 2)
+    return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 
 
 @lru_cache

@@ -28,28 +28,26 @@ from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory.limits import (
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
+from dpzero_theory.theory.sharp.constants import Constants
+from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
     MOST_STEPS,
+    NEEDS_DERIVATIVES,
     SMALLEST,
     SMALLEST_GDP,
     SMOOTHING_SHARE,
     STEPS_SHARE,
-    most_in_full_batches,
-    step_cap,
-)
-from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
-from dpzero_theory.theory.sharp.constants import Constants
-from dpzero_theory.theory.sharp.moments import constants_of
-from dpzero_theory.theory.sharp.smallest import (
-    NEEDS_DERIVATIVES,
     Terms,
     clip_share,
+    constants_of,
     largest_below,
+    most_in_full_batches,
     number_of_directions,
     relative_gap,
     scaled,
     smoothing_error,
+    step_cap,
     step_terms,
 )
 
@@ -179,8 +177,11 @@ def prescribe_last_iterate(
         cap = cap_of(k)
         return _LastIterateBound(p, unit, shrinking, direction, k).best(2**48 if cap is None else cap, 1)[0]
 
-    most = most_in_full_batches(p, max_evaluations, max_points, difference)
-    directions = number_of_directions(p, direction, directions_per_step, most, smallest, STEPS_SHARE / 2)
+    if directions_per_step == "best":
+        most = most_in_full_batches(p, max_evaluations, max_points, difference)
+        directions = number_of_directions(p, direction, most, smallest, STEPS_SHARE / 2)
+    else:
+        directions = check.integer("directions_per_step", directions_per_step)
     search = _LastIterateBound(p, unit, shrinking, direction, directions)
     steps = cap_of(directions)
     if steps is None:

@@ -21,12 +21,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
+from dpzero_theory.theory.sharp.constants import Constants, law_of
 
 # The range of clips x over which the suprema b_m and w_m of the module's docstring are sought
 _SMALLEST, _LARGEST = 1e-6, 15.0
@@ -37,30 +35,7 @@ _CELLS, _PARTS, _ROUNDS = 96, 16, 3
 parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it."""
 
 
-def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
-    """The constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
-
-    A is `Problem.gradient_unit`, the unit in which gradients are measured.
-
-    Args:
-        problem: d, r, sample_rank and the bound on gradients are used.
-        clip: c > 0, a number or an array.
-        direction: law of the directions, one of `constants.LAWS`.
-        directions_per_step: K >= 1, the number of directions in a step.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
-    """
-    p = problem
-    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
-    c = check.real_array("clip", clip, above=0)
-    if p.gradient_moment is not None:
-        return _by_moment(k, c, p, direction, directions_per_step)
-    return k if p.mean_excess is None else _by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
-
-
-def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
+def by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """The constants at the clips c where the samples' mean of ||grad f_i||^m is at most A^m, as the problem p says.
 
     A is the unit of gradients. k: the constants where all gradients have norm at most A. direction, directions: the law
@@ -82,7 +57,7 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
         )
 
 
-def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
+def by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
     """The constants at the clips c where the samples' mean of (||grad f_i|| - t)_+ is at most share t.
 
     t is the unit of gradients. k: the constants where all gradients have norm at most t. r: the effective rank.

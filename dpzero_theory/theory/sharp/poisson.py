@@ -7,20 +7,23 @@ from functools import cache
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std_of
+from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
-from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP, most_directions
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
-from dpzero_theory.theory.sharp.smallest import SmallestBound, downhill, number_of_directions
+from dpzero_theory.theory.sharp.smallest import (
+    LARGEST_GDP,
+    MOST_STEPS,
+    SMALLEST_GDP,
+    SmallestBound,
+    downhill,
+    most_directions,
+    number_of_directions,
+)
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """A function (q_s, T, relation) -> noise multiplier, the standard deviation of the noise on the clipped sum over C."""
-
-ANY_LOSS = tuple(name for name, rule in DIFFERENCES.items() if rule.smoothing)
-"""The difference rules that need no derivative of the loss, between which `prescribe_for_points` chooses. A derivative
-takes the time of one to two evaluations, so that the exact rule is not compared by points."""
 
 
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
@@ -73,7 +76,7 @@ def prescribe_poisson(
             must be given.
         max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses. points(K)
             is how many of one sample a step takes: 2 K with central differences, K + 1 with the other rules.
-        max_steps: a cap on T; None for no cap but `limits.MOST_STEPS`.
+        max_steps: a cap on T; None for no cap but `smallest.MOST_STEPS`.
         expected_batch: q_s n, if the rate q_s is given; None to search for it.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: law of the directions, one of `constants.LAWS`.
@@ -135,55 +138,19 @@ def prescribe_poisson(
     def best_rate(k: int) -> tuple[float, int]:
         return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
 
-    least_batch = 1.0 if given is None else given * p.n
-    largest = most_directions(
-        None if max_evaluations is None else evaluations / least_batch,
-        None if max_points is None else points / least_batch,
-        difference,
-    )
-    k = number_of_directions(p, direction, directions_per_step, largest, lambda k: best_rate(k)[0])
+    if directions_per_step == "best":
+        least_batch = 1.0 if given is None else given * p.n
+        largest = most_directions(
+            None if max_evaluations is None else evaluations / least_batch,
+            None if max_points is None else points / least_batch,
+            difference,
+        )
+        k = number_of_directions(p, direction, largest, lambda k: best_rate(k)[0])
+    else:
+        k = check.integer("directions_per_step", directions_per_step)
     rates, search = rates_of(k), search_of(k)
     rate = rates[downhill(lambda i: candidate(rates[i], k)[0], best_rate(k)[1], len(rates), 1)]
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
     return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between, difference=difference)
-
-
-def prescribe_for_points(
-    problem: Problem, epsilon: float, delta: float, *, max_points: int, direction: str = "sphere"
-) -> Prescription:
-    """The rate of Poisson batches, K, T and the difference rule with the smallest certificate for a budget of points.
-
-    A point is one evaluation of one sample's loss. The rules that need no derivative, central and forward differences,
-    get their best parameters by `prescribe_poisson` with the noise of the accountant under replace-one, and the
-    prescription with the smaller certificate is returned. The certificate is proved at the returned parameters, also
-    where the search has missed the best ones.
-
-    Args:
-        problem: the constants.
-        epsilon: epsilon > 0.
-        delta: 0 < delta < 1.
-        max_points: a cap on the expected number of points.
-        direction: law of the directions, one of `constants.LAWS`.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: the cap allows no step.
-    """
-    gdp, noise = float(gdp_from_epsilon(epsilon, delta)), poisson_noise(epsilon, delta)
-    return min(
-        (
-            prescribe_poisson(
-                problem,
-                gdp,
-                noise,
-                max_points=max_points,
-                direction=direction,
-                directions_per_step="best",
-                difference=rule,
-            )
-            for rule in ANY_LOSS
-        ),
-        key=lambda found: found.bound,
-    )

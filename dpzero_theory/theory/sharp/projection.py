@@ -77,22 +77,12 @@ class Projection:
 
         In the far tail the values underflow gradually.
         """
-        over, v, mass = self._nodes(c)
-        return tuple(np.sum(mass * over**i * v**j, axis=-1) for i, j in powers)
-
-    def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
-        """Quadrature nodes in v above each c: the values v - c and v and the mass of each node, along a new last axis.
-
-        K and D are the class's `directions` and `dimension`. The masses are scaled such that E[v^2] = 1 at c = 0.
-        Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2.
-        Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from
-        its mode, or beyond c, the density can matter.
-        """
         if self.constant:
-            over = np.maximum(1 - c, 0)[..., None]
-            return over, np.ones_like(over), (c < 1).astype(np.float64)[..., None]
+            over = np.maximum(1 - c, 0)
+            return tuple(over**i * (c < 1) for i, _ in powers)
         over, v, mass = self._unscaled(c)
-        return over, v, mass / self._total
+        mass = mass / self._total
+        return tuple(np.sum(mass * over**i * v**j, axis=-1) for i, j in powers)
 
     @cached_property
     def _total(self) -> float:
@@ -100,6 +90,13 @@ class Projection:
         return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
+        """Quadrature nodes in v above each c: the values v - c and v and the mass of each node, along a new last axis.
+
+        The masses are a multiple of the law's, the same for each c. K and D are `directions` and `dimension`.
+        Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2.
+        Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from
+        its mode, or beyond c, the density can matter.
+        """
         d = min(self.dimension, _GAUSSIAN)
         low, high = self.directions - 1, d - self.directions - 1  # the powers of sine and cosine in the density
         scale = math.sqrt(d / self.directions)

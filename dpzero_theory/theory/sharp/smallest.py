@@ -10,17 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.theory.limits import LARGEST, MOST_DIRECTIONS, MOST_STEPS, SMALLEST
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.constants import Constants, law_of
-from dpzero_theory.theory.sharp.moments import constants_of
+from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
+from dpzero_theory.theory.sharp.moments import by_excess, by_moment
 
+MOST_DIRECTIONS = 2**16  # The largest K that is tried, which is the most that a run takes
+MOST_STEPS = 10**15  # The largest number of steps T that a search for parameters tries, or that a cap may be
+SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
+STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
+SMALLEST, LARGEST = 1e-150, 1e150
+"""The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. Beyond these
+their numbers overflow or underflow in float64."""
+SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened result is minimised in float64
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
 _LARGEST_OF_MOMENT = 1e6  # The largest c = C/(L sqrt(K)) on the first grid if a moment of gradients is bounded
 _NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
@@ -42,6 +49,29 @@ class Terms:
     first: Array
     second: Array
     constant: Array
+
+
+def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
+    """The constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
+
+    A is `Problem.gradient_unit`, the unit in which gradients are measured.
+
+    Args:
+        problem: d, r, sample_rank and the bound on gradients are used.
+        clip: c > 0, a number or an array.
+        direction: law of the directions, one of `constants.LAWS`.
+        directions_per_step: K >= 1, the number of directions in a step.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
+    """
+    p = problem
+    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
+    c = check.real_array("clip", clip, above=0)
+    if p.gradient_moment is not None:
+        return by_moment(k, c, p, direction, directions_per_step)
+    return k if p.mean_excess is None else by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
 
 
 def largest_below(function: Callable[[float], float], target: float) -> float:
@@ -126,22 +156,20 @@ def smallest_root(terms: Terms, gap_per_step: float) -> Array:
     spare = np.maximum(spare, (3 * a * terms.constant) ** 0.25)
     low, high = terms.first / terms.kept, (terms.first + spare) / terms.kept
 
-    def too_small(y: Array) -> NDArray[np.bool_]:
-        right = np.sqrt(a * (terms.quadratic + (2 * terms.second + terms.constant / y) / y))
-        return np.logical_not(terms.kept * y - terms.first >= right)
-
-    return halved(too_small, low, high, 52)[1]
+    return halved(
+        lambda y: np.logical_not(
+            terms.kept * y - terms.first >= np.sqrt(a * (terms.quadratic + (2 * terms.second + terms.constant / y) / y))
+        ),
+        low,
+        high,
+        52,
+    )[1]
 
 
 def number_of_directions(
-    problem: Problem,
-    direction: str,
-    directions_per_step: int | str,
-    most: float | None,
-    smallest: Callable[[int], float],
-    share: float = 0.0,
+    problem: Problem, direction: str, most: float | None, smallest: Callable[[int], float], share: float = 0.0
 ) -> int:
-    """The K that is given, or for 'best' the K with the smallest bound among about 2^(j/4), j = 0, 1, ...
+    """The K with the smallest bound among about 2^(j/4), j = 0, 1, ...
 
     If `most` is given, the product of K and T is capped; as K grows the bound then falls and rises again, and the
     search goes downhill from K = 1. Without `most` the bound only falls, and the smallest K is returned whose value is
@@ -149,14 +177,11 @@ def number_of_directions(
 
     Args:
         problem, direction: for the direction law `frame` K is at most the dimension d.
-        directions_per_step: K or 'best'.
         most: the largest K that the evaluations allow, None without a cap on them.
         smallest: a function of K that returns the smallest bound for this K, or its square root; `share` is a share of
             what it returns.
         share: how much above the smallest value a smaller K may be, as a share of that value, where `most` is None.
     """
-    if directions_per_step != "best":
-        return check.integer("directions_per_step", directions_per_step)
     last = min(float(MOST_DIRECTIONS), law_of(direction).most(problem.d), math.inf if most is None else max(most, 1.0))
     ratios = range(1 + math.floor(4 * math.log2(last)))
     grid = sorted({round(2 ** (j / 4)) for j in ratios} | {math.floor(last)})
@@ -221,6 +246,93 @@ def clip_share(clip: float, p: Problem, directions: int) -> float:
     return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
 
+def step_cap(
+    problem: Problem,
+    max_steps: int | None,
+    max_evaluations: int | None,
+    directions: int = 1,
+    *,
+    max_points: int | None = None,
+    difference: str = "central",
+) -> int | None:
+    """The largest number of steps T that the caps allow; None if there is no cap.
+
+    n is the number of samples, and K = `directions` that of directions a step.
+
+    Args:
+        problem: only its n matters.
+        max_steps: a cap on T.
+        max_evaluations: a cap on n K T, the differences of single samples.
+        directions: K >= 1, the number of directions in a step.
+        max_points: a cap on n T points(K), the evaluations of single samples' losses in the run. points(K) is how many
+            of one sample a step takes, as the difference rule says: 2 K, or K + 1.
+        difference: the difference rule, one of `DIFFERENCES`.
+
+    Raises:
+        ValueError: a cap outside its range, an unknown rule.
+        PreconditionError: a cap allows no step.
+    """
+    points = DIFFERENCES[difference].points(directions)
+    caps = []
+    if max_steps is not None:
+        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
+    if max_evaluations is not None:
+        most = check.integer("max_evaluations", max_evaluations)
+        step = problem.n * directions
+        check.precondition(
+            most >= step, f"max_evaluations >= n directions_per_step is required (full batch); got {most} below {step}"
+        )
+        caps.append(min(most // step, MOST_STEPS))
+    if max_points is not None:
+        most = check.integer("max_points", max_points)
+        step = problem.n * points
+        check.precondition(
+            most >= step,
+            f"max_points >= {points} n is required (full batch, {difference} differences, directions_per_step = "
+            f"{directions}); got {most} below {step}",
+        )
+        caps.append(min(most // step, MOST_STEPS))
+    return min(caps) if caps else None
+
+
+def most_in_full_batches(
+    problem: Problem, max_evaluations: object, max_points: object, difference: str
+) -> float | None:
+    """The largest number K of directions, not necessarily whole, with which one step on all n samples keeps to the
+    caps; None without a cap.
+
+    It is `most_directions` for the caps divided by n.
+
+    Args:
+        problem: only its n matters.
+        max_evaluations: a cap on n K T, the differences of single samples in T steps; None for no cap.
+        max_points: a cap on n T points(K), the evaluations of single samples' losses; None for no cap.
+        difference: the difference rule.
+
+    Raises ValueError for a cap that is no integer >= 1.
+    """
+    return most_directions(
+        None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / problem.n,
+        None if max_points is None else check.integer("max_points", max_points) / problem.n,
+        difference,
+    )
+
+
+def most_directions(evaluations: float | None, points: float | None, difference: str) -> float | None:
+    """The largest number K of directions a step that caps on one step allow, which need not be whole, and is below 1
+    where not even one direction is allowed; None if there is no cap.
+
+    Args:
+        evaluations: a cap on K, the differences of a sample in a step; None for no cap.
+        points: a cap on the evaluations of a sample's loss in a step; None for no cap.
+        difference: the difference rule, one of `DIFFERENCES`, which says how many evaluations K directions take.
+    """
+    caps = [] if evaluations is None else [evaluations]
+    if points is not None:
+        caps.append(bisect.bisect_right(range(1, MOST_DIRECTIONS + 1), points, key=DIFFERENCES[difference].points))
+    return min(caps) if caps else None
+
+
 class SmallestBound:
     """The smallest bound over the step size alpha and the clip C for smoothing lambda -> 0, one problem and one K.
 
@@ -242,11 +354,7 @@ class SmallestBound:
         if directions > 1:
             near = 1 + np.linspace(-3, 14, 60) / math.sqrt(directions)
             self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
-        self.constants = self.at(self.clips)
-
-    def at(self, clips: Array) -> Constants:
-        """The constants (`constants.Constants`) for this problem, law and K at the clips c = C/(L sqrt(K))."""
-        return constants_of(self.problem, clips, self.direction, self.directions)
+        self.constants = constants_of(problem, self.clips, direction, directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
         """The square root of the smallest bound over the step size, at each clip of the first grid.
@@ -265,7 +373,7 @@ class SmallestBound:
             y, _ = self._values(clips, k, steps, variance, rate)
             i = int(np.argmin(y))
             clips = np.geomspace(clips[max(i - 1, 0)], clips[min(i + 1, len(clips) - 1)], 17)
-            k = self.at(clips)
+            k = constants_of(self.problem, clips, self.direction, self.directions)
         y, alpha = self._values(clips, k, steps, variance, rate)
         i = int(np.argmin(y))
         return float(clips[i]), float(alpha[i])
@@ -288,14 +396,18 @@ class SmallestBound:
         """
         target = math.sqrt(1 + share) * self.limit(unit)
 
-        def enough(steps: int) -> bool:
-            return not self.coarse(steps, unit * unit * steps, 1.0).min() > target
-
-        def middle(low: int, high: int) -> int:
-            return low if high - low <= max(1, high // 1000) else (low + high) // 2
-
-        low, high = outward(enough, 1, 3, growth=4, most=MOST_STEPS)
-        return halved(lambda steps: not enough(steps), low, high, middle=middle)[1]
+        low, high = outward(
+            lambda steps: not self.coarse(steps, unit * unit * steps, 1.0).min() > target,
+            *(1, 3),
+            growth=4,
+            most=MOST_STEPS,
+        )
+        return halved(
+            lambda steps: self.coarse(steps, unit * unit * steps, 1.0).min() > target,
+            low,
+            high,
+            middle=lambda low, high: low if high - low <= max(1, high // 1000) else (low + high) // 2,
+        )[1]
 
     def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
         terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)

@@ -16,8 +16,8 @@ from benchmarks.problems.hardest import hardest
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw, sample_gaussian
-from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS, constants
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run

@@ -15,7 +15,7 @@ from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants, known_direction
 from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
-from dpzero_theory.theory.sharp.poisson import prescribe_for_points
+from dpzero_theory.theory.sharp.poisson import prescribe_poisson
 from dpzero_theory.theory.sharp.products import Products
 
 Array = NDArray[np.float64]
@@ -127,8 +127,13 @@ def test_the_other_certificates() -> None:
         for law in ("rademacher", "low-rank")
     ]
     assert found == sorted(found)
-    points = [prescribe_for_points(PAPER, 2, 1e-6, max_points=10**7, direction=x).bound for x in ("sphere", "low-rank")]
-    assert points == sorted(points)
+    batches = [
+        prescribe_poisson(
+            PAPER, GDP, lambda rate, steps, _: 2 * rate * math.sqrt(steps) / GDP, max_evaluations=10**7, direction=law
+        ).bound
+        for law in ("sphere", "low-rank")
+    ]
+    assert batches == sorted(batches)
     with pytest.raises(PreconditionError, match=r"^the bound for a single run is not proved for low-rank directions"):
         certify_run(
             PAPER,

@@ -22,8 +22,8 @@ from dpzero_theory.bisection import halved, integer_between
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.inequalities import Inequality
-from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
 from dpzero_theory.theory.problem import Guarantee, Prescription
+from dpzero_theory.theory.sharp.smallest import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
 
 Range = tuple[float, float]
 """The logarithms of the smallest and of the largest value of a parameter."""
