@@ -100,6 +100,28 @@ def _held(rows: pd.DataFrame, key: list[str]) -> str:
     )
 
 
+def low_rank() -> str:
+    """Return a table of certified and measured ||grad F||^2 with directions of low rank beside the sphere's, for one
+    direction a step and for the best number of them."""
+    rows = pd.concat([read_rows(RESULTS / name) for name in ("certificates", "certificates_low_rank")])
+    key = ["problem", "mode", "n", "d", "epsilon"]
+    mean = rows.groupby([*key, "parameters"])[["bound", "gradient_squared"]].mean()
+    names = ("sharp", "low-rank", "sharp-best-k", "low-rank-best-k")
+    ours = rows[rows["parameters"].isin(["low-rank", "low-rank-best-k"])]
+    lines = []
+    for cell in ours[key].drop_duplicates().itertuples(index=False):
+        shown = ("{:.2g}, {:.2g}".format(*mean.loc[(*cell, name)]) for name in names)
+        name = cell.problem if cell.mode == "-" else f"{cell.problem} ({cell.mode})"
+        lines.append([name, f"{cell.n:,}", f"{cell.d:,}", f"{cell.epsilon:g}", *shown])
+    run = ours.groupby([*key, "parameters"])
+    value = run["gradient_squared"]
+    upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
+    held = int((upper <= run["bound"].mean()).sum())
+    said = f"The mean plus 3 standard errors is below the certificate in {held} of {len(upper)} cells of low rank."
+    header = ["problem", "n", "d", "epsilon", "sphere, K = 1", "low rank, K = 1", "sphere, best K", "low rank, best K"]
+    return markdown(header, lines) + "\n\n" + said
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
@@ -383,6 +405,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "claim_counts": claim_counts,
     "certified_bounds": certified_bounds,
     "certificates": certificates,
+    "low_rank": low_rank,
     "effective_rank": effective_rank,
     "accounting": accounting,
     "five_settings": five_settings,

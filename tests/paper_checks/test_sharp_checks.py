@@ -70,7 +70,7 @@ def test_wrong_constants_fail(
     checks_that_fail: list[Callable[[], Checked]],
 ) -> None:
     changed(monkeypatch, constants, "constants", change)
-    monkeypatch.setattr(unbounded, "constants", constants.constants)
+    monkeypatch.setattr(smallest, "constants", constants.constants)
     assert not any(check().ok for check in checks_that_fail)
 
 
@@ -196,9 +196,9 @@ def test_a_smaller_supremum_for_a_moment_fails(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_half_a_mean_excess_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = unbounded._by_excess
+    original = smallest.by_excess
     monkeypatch.setattr(moments, "TRIED", (1, 4))
-    monkeypatch.setattr(unbounded, "_by_excess", lambda k, c, r, share: original(k, c, r, share / 2))
+    monkeypatch.setattr(smallest, "by_excess", lambda k, c, r, share: original(k, c, r, share / 2))
     assert not moments.without_lipschitz().ok
 
 
