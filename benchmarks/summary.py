@@ -105,14 +105,13 @@ def low_rank() -> str:
     direction a step and for the best number of them."""
     rows = pd.concat([read_rows(RESULTS / name) for name in ("certificates", "certificates_low_rank")])
     key = ["problem", "mode", "n", "d", "epsilon"]
-    mean = rows.groupby([*key, "parameters"])[["bound", "gradient_squared"]].mean()
+    mean = dict(rows.groupby([*key, "parameters"])[["bound", "gradient_squared"]].mean().iterrows())
     names = ("sharp", "low-rank", "sharp-best-k", "low-rank-best-k")
     ours = rows[rows["parameters"].isin(["low-rank", "low-rank-best-k"])]
-    lines = []
-    for cell in ours[key].drop_duplicates().itertuples(index=False):
-        shown = ("{:.2g}, {:.2g}".format(*mean.loc[(*cell, name)]) for name in names)
-        name = cell.problem if cell.mode == "-" else f"{cell.problem} ({cell.mode})"
-        lines.append([name, f"{cell.n:,}", f"{cell.d:,}", f"{cell.epsilon:g}", *shown])
+    lines: list[list[str]] = []
+    for problem, mode, n, d, epsilon in ours[key].drop_duplicates().itertuples(index=False, name=None):
+        shown = ("{:.2g}, {:.2g}".format(*mean[problem, mode, n, d, epsilon, name]) for name in names)
+        lines.append([problem if mode == "-" else f"{problem} ({mode})", f"{n:,}", f"{d:,}", f"{epsilon:g}", *shown])
     run = ours.groupby([*key, "parameters"])
     value = run["gradient_squared"]
     upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -133,9 +133,6 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
 
 
-SWEEP = "NAME=START:STOP:log|lin:COUNT"  # The form of the argument of the flag --sweep, as the help shows it
-
-
 class Several(argparse.Action):
     """An argparse action for a flag with nargs="+" that may be given repeatedly, as in --n 1 2 --n 3.
 
@@ -179,45 +176,6 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         return int(_refused(check.integer, _read(text), at_least=at_least, at_most=at_most))
-
-    return parse
-
-
-def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
-    """Returns a type for argparse's `add_argument` that parses NAME=START:STOP[:log|lin[:COUNT]].
-
-    The parsed value is a pair: the name, with underscores for hyphens, and a list of COUNT numbers from START to STOP,
-    spaced evenly on a logarithmic scale ("log", the default) or a linear one ("lin"). It must hold that 0 < START <
-    STOP and 2 <= COUNT <= 10000; COUNT is 25 if it is left out.
-
-    Args:
-        names: the names that are allowed, with hyphens as on the command line.
-        integers: those of the names that stand for integers. Their values are rounded, and equal ones are dropped, so
-            there may be fewer than COUNT.
-    """
-    rule = "must be NAME=START:STOP:log|lin:COUNT"
-
-    def parse(text: str) -> tuple[str, list[float]]:
-        name, _, spec = text.partition("=")
-        parts = spec.split(":")
-        if name not in names or not 2 <= len(parts) <= 4:
-            raise argparse.ArgumentTypeError(f"{rule} with NAME one of {', '.join(names)}; got {text!r}")
-        scale, count_text = (*parts[2:], "log", "25")[0], (*parts[3:], "25")[0]
-        try:
-            start, stop = float(parts[0]), float(parts[1])
-            count = check.integer("COUNT", float(count_text), at_least=2, at_most=10_000)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{rule} with numbers and 2 <= COUNT <= 10000; got {text!r}") from None
-        if scale not in ("log", "lin") or not 0 < start < stop < math.inf:
-            raise argparse.ArgumentTypeError(f"{rule} with 0 < START < STOP < inf; got {text!r}")
-        if scale == "log":
-            values = [start * (stop / start) ** (i / (count - 1)) for i in range(count)]
-        else:
-            values = [start + (stop - start) * i / (count - 1) for i in range(count)]
-        values[-1] = stop
-        if name in integers:
-            values = list(dict.fromkeys(round(value) for value in values))
-        return name.replace("-", "_"), values
 
     return parse
 
