@@ -28,14 +28,12 @@ holds for any history, by changing one record after another: delta_k(epsilon) <=
 delta(epsilon/k), where delta is for one record and delta_k for the group. The smaller of the two bounds is taken. It is
 the second where the noise is little compared with k clips and records of the group are seldom drawn together. With
 fixed-size batches and add-remove, the record after i others is removed from n - i records, of which a batch holds B, so
-that its sample rate is B/(n - i); every record counts at the last one's rate, B/(n - k + 1). If n is not given it is
-taken as the smallest number of records for which q n is a whole number.
+that its sample rate is B/(n - i); every record counts at the last one's rate, B/(n - k + 1).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
@@ -67,9 +65,8 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
         history: steps, such as `step * 1000`, all with one relation.
         epsilon: epsilon >= 0.
         size: k, 1 <= k <= n.
-        n: the number of records of the larger data set, or None if it is not known. It matters for fixed-size batches
-            under add-remove; there None stands for the smallest number of records for which the batch size is a whole
-            number.
+        n: the number of records of the larger data set, or None if it is not known. For fixed-size batches under
+            add-remove it must be given.
 
     Returns:
         A bracket, whose `upper` is certified and is the number to state. For full, Poisson and cyclic-Poisson batches
@@ -139,7 +136,7 @@ class Group:
         self.together = self.one
         if self.size > 1:
             self.each = cost_of(_links(self.made, self.size, n))
-            self.together = sum((part.cost(self.size, _records(part, n)) for part in self.made), NOTHING)
+            self.together = sum((part.cost(self.size, n) for part in self.made), NOTHING)
         self._known = self.together.squares[0] < math.inf
         self._attained = any(self.together.below) or self.together.squares[1] > 0
 
@@ -207,47 +204,24 @@ class Group:
         return Bracket(found.lower, found.upper, found.upper, self.method or cost.method, said)
 
 
-def _records(part: Step, n: int | None) -> int | None:
-    """The number of all records, or the smallest for which the batches exist where that matters and n is not known."""
-    kind = part.sampling
-    fewest = n is None and kind.refilled and kind.sample_rate < 1 and part.relation is Relation.ADD_REMOVE
-    return _fewest_records(kind.sample_rate) if fewest else n
-
-
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     """The history with sample rates at which one record costs at least as much as any of `size` records that are
     removed one by one.
 
     n: the number of all records, or None. Only fixed-size batches under add-remove change their rate. Raises ValueError
-    if more records are removed than such batches leave out.
+    if more records are removed than such batches leave out, or if n is not given for them.
     """
     parts = []
     for part in history:
         kind = part.sampling
-        if size > 1 and kind.refilled and kind.sample_rate < 1 and part.relation is Relation.ADD_REMOVE:
-            records = _records(part, n)
-            assert records is not None
-            batch = kind.batch_size(records)
+        if kind.refilled and kind.sample_rate < 1 and part.relation is Relation.ADD_REMOVE:
+            if n is None:
+                raise ValueError(f"n must be given for groups with sampling {kind.word} and add-remove; got None")
+            batch = kind.batch_size(n)
             assert batch is not None
-            if size > records - batch:
-                rule = f"size must be at most n - B = {records - batch} with batches of {batch} of {records} records"
-                raise ValueError(
-                    f"{rule}, add-remove; got {size}" + (" (with more records say n)" if n is None else "")
-                )
-            part = replace(part, sampling=kind.at(batch / (records - size + 1)))
+            if size > n - batch:
+                rule = f"size must be at most n - B = {n - batch} with batches of {batch} of {n} records"
+                raise ValueError(f"{rule}, add-remove; got {size}")
+            part = replace(part, sampling=kind.at(batch / (n - size + 1)))
         parts.append(part)
     return parts
-
-
-def _fewest_records(sample_rate: float) -> int:
-    """The smallest n for which sample_rate times n is a whole number >= 1, up to an absolute error of 1e-9.
-
-    It is the denominator of a convergent of the continued fraction of sample_rate.
-    """
-    rest, before, last = Fraction(sample_rate), (0, 1), (1, 0)
-    while True:
-        whole = math.floor(rest)
-        before, last = last, (whole * last[0] + before[0], whole * last[1] + before[1])
-        if last[0] > 0 and (rest == whole or abs(sample_rate * last[1] - last[0]) <= 1e-9):
-            return last[1]
-        rest = 1 / (rest - whole)

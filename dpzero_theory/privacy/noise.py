@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from typing import Any, ClassVar, NoReturn, final, overload
+from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class NoiseSource(ABC):
     random bytes in `_bytes(count)`.
 
     `private` is True only if no seed, file or other process can reproduce the draws. The argument `size` of the three
-    methods is None for one number, and otherwise the shape of an array.
+    methods is the shape of the array that they return.
     """
 
     __slots__ = ()
@@ -45,37 +45,26 @@ class NoiseSource(ABC):
     @abstractmethod
     def _bytes(self, count: int) -> bytes: ...
 
-    @overload
-    def gaussian(self, std: float, size: None = None) -> float: ...
-    @overload
-    def gaussian(self, std: float, size: Size) -> NDArray[np.float64]: ...
-
-    def gaussian(self, std: float, size: Size | None = None) -> float | NDArray[np.float64]:
+    def gaussian(self, std: float, size: Size = ()) -> NDArray[np.float64]:
         """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
 
         One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
-        the tails are resolved as finely as the middle; |value| <= 9.2 std. Returns a float for size None, else an array
-        of shape `size`. Raises ValueError for a std outside this range or a size that is no shape.
+        the tails are resolved as finely as the middle; |value| <= 9.2 std. Raises ValueError for a std outside this
+        range or a size that is no shape.
         """
         std = real("std", std, at_least=0.0, at_most=1e300)
-        shape = () if size is None else _shape(size)
+        shape = _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
         tail = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-_WORD_BITS)
-        draws: NDArray[np.float64] = std * np.where(words & np.uint64(1), tail, -tail)
-        return float(draws) if size is None else draws
+        return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
-    @overload
-    def discrete_gaussian(self, scale: float | Fraction, size: None = None) -> int: ...
-    @overload
-    def discrete_gaussian(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
-
-    def discrete_gaussian(self, scale: float | Fraction, size: Size | None = None) -> int | NDArray[np.int64]:
+    def discrete_gaussian(self, scale: float | Fraction, size: Size = ()) -> NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)).
 
         scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
         parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
-        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke. Returns an int,
-        or an int64 array of shape `size`. Raises ValueError for a bad scale or size.
+        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke. Raises
+        ValueError for a bad scale or size.
         """
         variance = _scale(scale) ** 2
         # Laplace noise of this scale is kept with probability exp(-(|x| - variance/t)^2/(2 variance)).
@@ -88,31 +77,25 @@ class NoiseSource(ABC):
 
         return self._drawn(Fraction(t), size, keeps)
 
-    @overload
-    def discrete_laplace(self, scale: float | Fraction, size: None = None) -> int: ...
-    @overload
-    def discrete_laplace(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
-
-    def discrete_laplace(self, scale: float | Fraction, size: Size | None = None) -> int | NDArray[np.int64]:
+    def discrete_laplace(self, scale: float | Fraction, size: Size = ()) -> NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-|x|/scale).
 
         scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. The method is algorithm
-        2 of Canonne, Kamath and Steinke. Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad
-        scale or size.
+        2 of Canonne, Kamath and Steinke. Raises ValueError for a bad scale or size.
         """
         return self._drawn(_scale(scale), size)
 
     def _drawn(
-        self, scale: Fraction, size: Size | None, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
-    ) -> int | NDArray[np.int64]:
+        self, scale: Fraction, size: Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
+    ) -> NDArray[np.int64]:
         """Draw discrete Laplace noise of this scale, of which `keeps` says which draws are kept, until there are enough
         of them."""
-        shape = () if size is None else _shape(size)
+        shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
             draws = self._laplace(scale, 2 * (count - len(found)) + 8)
             found = np.concatenate([found, draws if keeps is None else draws[keeps(draws)]])
-        return int(found[0]) if size is None else found[:count].reshape(shape)
+        return found[:count].reshape(shape)
 
     def _laplace(self, scale: Fraction, tries: int) -> NDArray[np.int64]:
         """The draws of so many tries, by algorithm 2."""

@@ -9,6 +9,7 @@ In files and on command lines a sampling is a word and a rate, as in `poisson` a
 a rate; `sampling_of` reads them. A new sampling is a subclass of `Sampling` and one call of `SAMPLINGS.register`.
 """
 
+import itertools
 import math
 import random
 import re
@@ -19,11 +20,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.bisection import smallest_integer
 from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.laws.epoch import LEAST_EPOCH_NOISE, Epoch
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import UNIT, UNKNOWN, ByChance, Cost, Law
+from dpzero_theory.privacy.laws.law import UNIT, UNKNOWN, ByChance, Cost, Law, Parts
 from dpzero_theory.privacy.laws.shifts import (
     LEAST_NOISE,
     LEAST_ZEROED,
@@ -53,31 +53,32 @@ _LEAST_FULL = 1e-290
 class Sampling:
     """One way to draw batches.
 
-    sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of records.
+    A subclass has a `name`, the method `amplified` and, if runs can draw its batches, `draw` or `drawer`.
+
+    Args:
+        sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of records. Other fields
+            are whole numbers.
+
+    Attributes:
+        name: the word for this sampling in files and on command lines.
+        arguments: the form of what follows the name there, in square brackets if it is optional. An example is ":B".
+        most_whole: the largest value of a field that is a whole number.
+        runnable: whether this package's training runs can draw such batches, and not only account for them.
+        lasting: whether batches depend on one another, so that a run draws them from a secret that it keeps.
+        scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
+            anew are not the same as 2 T steps.
+        refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
+            takes its place, so that every other record is in batches more often.
     """
 
     sample_rate: float
     name: ClassVar[str]
-    """The word for this sampling in files and on command lines."""
     arguments: ClassVar[str] = ""
-    """The form of what follows the sampling's name in files and on command lines, in square brackets if it is optional;
-    "" if nothing does.
-
-    An example is ":B", for a name that is followed by a colon and a number B.
-    """
     most_whole: ClassVar[int] = 10**15
-    """The largest value of a field that is a whole number."""
     runnable: ClassVar[bool] = False
-    """Whether this package's training runs can draw such batches, and not only account for them."""
     lasting: ClassVar[bool] = False
-    """Whether batches depend on one another, so that a run draws them from a secret that it keeps."""
     scheduled: ClassVar[bool] = False
-    """Whether batches follow a schedule from its beginning, so that T steps and then T steps that start anew are not
-    the same as 2 T steps."""
-
     refilled: ClassVar[bool] = False
-    """Whether a batch keeps its number of records when one is missing from the data. Another record then takes its
-    place, so that every other record is in batches more often."""
 
     def __post_init__(self) -> None:
         for one in self._whole():
@@ -86,13 +87,12 @@ class Sampling:
         object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
 
     def _rate(self, sample_rate: object) -> float:
-        """The sample rate as a float. Raises ValueError if it is outside (0, 1] or above this sampling's largest
-        rate."""
+        """The sample rate as a float. Raises ValueError if it is outside this sampling's range."""
         return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
 
     @classmethod
     def _whole(cls) -> list[Field[Any]]:
-        """The fields beside the sample rate, which are whole numbers."""
+        """The fields beside the sample rate."""
         return [one for one in fields(cls) if one.name != "sample_rate"]
 
     @classmethod
@@ -112,8 +112,7 @@ class Sampling:
 
     @property
     def word(self) -> str:
-        """The word, with its arguments and without the rate, that stands for this sampling in files and on command
-        lines."""
+        """The word, with its arguments and without the rate, for this sampling in files and on command lines."""
         values = [getattr(self, one.name) for one in self._whole() if getattr(self, one.name) != one.default]
         return self.name + (":" + "/".join(map(str, values)) if values else "")
 
@@ -122,18 +121,23 @@ class Sampling:
         """The largest sample rate that this sampling can have."""
         return 1.0
 
+    @property
+    def records(self) -> int | None:
+        """The number n of records for which this sampling is made, or None if it works for any number."""
+        return None
+
     def at(self, sample_rate: float) -> Self:
         """The same sampling at another sample rate. Raises ValueError for a rate outside its range."""
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
-        """Raise ValueError unless the accountant knows what this sampling costs for data sets that are neighbours by
-        `relation`."""
-        return
+        """Raise ValueError unless the accountant knows what this sampling costs under `relation`."""
 
     def largest_change(self, relation: Relation) -> int:
         """The largest change of a batch's sum between neighbours by `relation`, in clips."""
-        return 2 if relation is Relation.REPLACE_ONE else 1
+        # Where a batch is refilled, a record that is missing has its place taken by another one.
+        refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
+        return 2 if refilled else relation.sensitivity
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
         """What releases with Gaussian noise and such batches cost data sets that differ in up to `size` records of n.
@@ -168,25 +172,16 @@ class Sampling:
         """The most of `steps` batches that can hold a given record."""
         return steps
 
-    @property
-    def records(self) -> int | None:
-        """The number n of records for which this sampling is made, or None if it works for any number."""
-        return None
-
     def chance(self, steps: int) -> tuple[float, str]:
-        """The probability that a given record is in at least one of `steps` batches, and the formula for it as text.
-        For truncated batches it is a lower bound on that probability; with groups that take turns it is that of a
-        record of the first group."""
+        """The probability that a given record is in one of `steps` batches or more, or a lower bound on it, and its
+        formula as text."""
         q = self.sample_rate
         reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
         return reached, "1 - (1 - sample_rate)^steps"
 
     def note(self, relation: Relation) -> str:
-        """A sentence that whoever reads an accountant's answer must know about this sampling at q < 1; empty if there
-        is none.
-
-        relation: which data sets are neighbours.
-        """
+        """A sentence that whoever reads an accountant's answer under `relation` must know about this sampling at q < 1;
+        or empty."""
         return ""
 
     def meaning(self, n: int) -> str:
@@ -201,16 +196,9 @@ class Sampling:
         """
         return None
 
-    def most(self, n: int, chance: float) -> int:
-        """A number of records, at most n, that a batch drawn from n records exceeds with probability at most `chance` >
-        0."""
-        return self.batch_size(n) or n
-
     def draw(self, source: random.Random, n: int) -> Indices:
-        """Draw one batch from n records, with random bits from `source`. It returns the indices of the batch's records.
-
-        Only samplings with `runnable` and without `lasting` have this method.
-        """
+        """Draw the indices of the records of one batch of n, with random bits from `source`. Only samplings with
+        `runnable` and without `lasting` have this method."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
@@ -275,9 +263,6 @@ class Poisson(Sampling):
         any_of_them = Poisson(any_drawn(self.sample_rate, size))
         return any_of_them.cost(noise / size, steps, relation).bounding(self.amplified(noise, steps, relation))
 
-    def most(self, n: int, chance: float) -> int:
-        return _most_drawn(n, self.sample_rate, chance)
-
     def meaning(self, n: int) -> str:
         return f"each record in each step independently with probability {self.sample_rate:g}; batches are secret"
 
@@ -312,7 +297,7 @@ class TruncatedPoisson(Poisson):
     name, arguments = "truncated-poisson", ":B/n"
 
     def largest_change(self, relation: Relation) -> int:
-        # In a full batch a record that is missing has its place taken by another one.
+        # A full batch is refilled.
         return 2 if relation is Relation.ADD_REMOVE else relation.sensitivity
 
     @property
@@ -323,13 +308,9 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Four probabilities, for a batch of at most B records of n.
-
-        The first is an upper bound on the probability that B or more records beside a given one are drawn, so that the
-        batch is full whether or not that record is drawn. The second is an upper bound on the probability of the
-        opposite. The third is an upper bound on the probability that a given record is drawn and kept, given that B or
-        more others are drawn. The fourth is a lower bound on the probability that a given record is drawn and kept.
-        """
+        """Four probabilities, for a batch of at most B records of n: upper bounds on that of B or more records beside a
+        given one being drawn, on that of fewer, and on that of a given record being drawn and kept if B or more others
+        are drawn; and a lower bound on that of a given record being drawn and kept."""
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
@@ -372,9 +353,6 @@ class TruncatedPoisson(Poisson):
 
     def meaning(self, n: int) -> str:
         return f"{super().meaning(n)}; of more than {self.largest} records so many are kept at random"
-
-    def most(self, n: int, chance: float) -> int:
-        return min(self.largest, n)
 
     def batch_size(self, n: int | None) -> None:
         if n != self.n:
@@ -419,17 +397,14 @@ class CyclicPoisson(Sampling):
         return -(-steps // self.groups)
 
     def chance(self, steps: int) -> tuple[float, str]:
-        turns = -(-steps // self.groups)
-        return Poisson(self._turn).chance(turns)[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
+        # That of a record of the first group
+        return Poisson(self._turn).chance(self.uses(steps))[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
 
     def note(self, relation: Relation) -> str:
         return (
             f"cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its"
             " group, which does not depend on other records"
         )
-
-    def most(self, n: int, chance: float) -> int:
-        return _most_drawn(n, self.sample_rate, chance)
 
     def meaning(self, n: int) -> str:
         rate = self.groups * self.sample_rate
@@ -445,10 +420,6 @@ class FixedSize(Sampling):
 
     name = "fixed-size"
     runnable = refilled = True
-
-    def largest_change(self, relation: Relation) -> int:
-        # A record that is missing has its place taken by another one.
-        return 2 if self.sample_rate < 1 and relation is Relation.ADD_REMOVE else relation.sensitivity
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         q = self.sample_rate
@@ -535,7 +506,7 @@ class FixedOrder(Sampling):
         return found if fits else found.bounding()
 
     def uses(self, steps: int) -> int:
-        return passes(steps, self.sample_rate)
+        return -(-steps // _epoch(self.sample_rate))
 
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
@@ -590,35 +561,31 @@ class RandomAllocation(Sampling):
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         epoch, taken, replaced = self.epoch, self.taken, relation.replaces
-        whole, rest = divmod(steps, epoch)
         if epoch <= taken or noise < LEAST_EPOCH_NOISE:
             known = Cost.plain(math.sqrt(self.uses(steps)) * relation.sensitivity / noise)
             return known if epoch <= taken else known.bounding()
+        whole, rest = divmod(steps, epoch)
         parts = [(released, count) for released, count in ((epoch, whole), (rest, 1)) if released and count]
-        total, ways = whole + bool(rest), (0, int(not replaced))
-        above: list[list[tuple[Law, int]]] = [[], []]
-        below: list[list[tuple[Law, int]]] = [[], []]
-        alone = 0
         # Whoever is told a random partition of the steps into as many blocks as the record has steps, one in each, sees
         # epochs of the lengths of the blocks (derivation.md, section 7).
         size, longer = divmod(epoch, taken)
-        for length, count in ((size, taken - longer), (size + 1, longer)):
-            for released, number in parts if count else ():
-                if length == 1:
-                    alone += count * number
-                    continue
-                for way in dict.fromkeys(ways):
+        blocks = [(length, count) for length, count in ((size, taken - longer), (size + 1, longer)) if count]
+        total = whole + bool(rest)
+
+        def laws(way: int) -> tuple[Parts, Parts]:
+            above: list[tuple[Law, int]] = []
+            for (length, count), (released, number) in itertools.product(blocks, parts):
+                if length > 1:
                     law = Epoch(noise, length, min(released, length), replaced, way, "upper", total * taken)
-                    above[way].append((law, count * number))
-        for released, number in parts:
-            for way in dict.fromkeys(ways):
-                attained: Law = Subset(noise, epoch, taken, released, replaced, way)
-                if taken == 1:
-                    attained = Epoch(noise, epoch, released, replaced, way, "lower", total)
-                below[way].append((attained, number))
-        first, second = ((tuple(each[0]), tuple(each[ways[1]])) for each in (above, below))
+                    above.append((law, count * number))
+            if taken == 1:
+                return tuple(above), tuple((Epoch(noise, epoch, r, replaced, way, "lower", total), m) for r, m in parts)
+            return tuple(above), tuple((Subset(noise, epoch, taken, r, replaced, way), m) for r, m in parts)
+
+        forward, backward = (laws(way) for way in (0, int(not replaced)))
+        alone = sum(count for length, count in blocks if length == 1) * sum(number for _, number in parts)
         squares = alone * (relation.sensitivity / noise) ** 2, 0.0
-        return Cost(first, second, squares)
+        return Cost((forward[0], backward[0]), (forward[1], backward[1]), squares)
 
     def uses(self, steps: int) -> int:
         whole, rest = divmod(steps, self.epoch)
@@ -632,61 +599,23 @@ class RandomAllocation(Sampling):
         return 1 - unused, "the chance of a step in the first epoch,"
 
     def note(self, relation: Relation) -> str:
-        if self.taken > 1:
-            return (
-                f"random allocation: each record in {self.taken} uniformly random steps of each epoch of"
-                f" floor({self.taken}/q), independently of the other records; the upper end is certified, the lower end"
-                " too, the exact number is in between"
-            )
-        return (
-            "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
-            " record in one uniformly random step of each epoch, independently of the other records"
-        )
+        of = f"{self.taken} uniformly random steps" if self.taken > 1 else "one uniformly random step"
+        said = "; both ends are certified, the exact number is in between" if self.taken > 1 else ""
+        return f"random allocation: each record in {of} of each epoch, independently of the other records{said}"
 
     def meaning(self, n: int) -> str:
         return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
 
     def batch_size(self, n: int) -> None:
-        """None, since batch sizes are random. Raises ValueError unless taken/q is a whole number, up to a relative
-        error of 1e-9.
-
-        Then an epoch has exactly taken/q steps, and a batch of n records has q n on average.
-        """
+        # Where an epoch has exactly taken/q steps, a batch of n records has q n on average.
         steps = self.taken / self.sample_rate
         if abs(steps - round(steps)) > 1e-9 * steps:
             least, most = (n * self.taken / count for count in (math.ceil(steps), math.floor(steps)))
             rule = f"expected_batch must be {self.taken} n over a whole number of steps with sampling {self.word}"
             raise ValueError(f"{rule}, as {least:.10g} or {most:.10g}; got {self.sample_rate * n:.10g}")
 
-    def most(self, n: int, chance: float) -> int:
-        return _most_drawn(n, self.sample_rate, chance)
-
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         return Allocation(secret, n, self.epoch, self.taken)
-
-
-def passes(steps: int, sample_rate: float) -> int:
-    """The largest number of batches that can hold a given record if it is in at most one batch of an epoch:
-    ceil(T/floor(1/q)).
-
-    steps: T, the number of batches. sample_rate: q; an epoch is floor(1/q) batches.
-    """
-    return -(-steps // _epoch(sample_rate))
-
-
-def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
-    """The least b for which Chernoff's bound proves that more than b of n records are drawn with probability at most
-    `chance`; n if there is none.
-
-    Each record is drawn with probability q = sample_rate. The bound is exp(b - m) (m/b)^b, for the Poisson law of mean
-    m = q n, whose exponential moments are larger than those of the number of drawn records.
-    """
-    mean = sample_rate * n * (1 + 1e-9)
-
-    def seldom(b: int) -> bool:
-        return b >= mean and b - mean + b * math.log(mean / b) <= math.log(chance)
-
-    return smallest_integer(seldom, 1, n) or n
 
 
 def _epoch(sample_rate: float) -> int:

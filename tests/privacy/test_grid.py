@@ -199,6 +199,12 @@ def shifted(noise, rate, size=1):
     return pair(lambda s: made(noise(s), shifts.binomial_shifts(rate, size), replaced=False)[0])
 
 
+def two_steps(s, epsilon):
+    words = {"replaced": False, "reach": 9.0, "near": 9.0, "ratio": 0.06}
+    lower, upper = (epoch.epoch_pairs(s, 2, 2, **words, end=end)[0] for end in ("lower", "upper"))
+    return pair_delta(lower, epsilon)[0], pair_delta(upper, epsilon)[1]
+
+
 def composed(s, epsilon):
     found = delta(epsilon, (Gaussian("remove", 0.3, 2.0 * s), 1))
     return found.lower, found.upper
@@ -226,7 +232,7 @@ PLANTED = {
     ),
     "epoch": (
         scaled(epoch, "normal_mass"),
-        pair(lambda s: epoch.epoch_pairs(s, 2, 2, replaced=False, reach=9.0, near=9.0, ratio=0.06)[0]),
+        two_steps,
         0.5,
         two_steps_of_an_epoch,
     ),

@@ -254,7 +254,7 @@ def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
     ("sampling", "rate", "size", "n", "named"),
     [
         ("fixed-size", 2 / 6, 5, 6, r"size must be at most n - B = 4 with batches of 2 of 6 records, .*; got 5$"),
-        ("fixed-size", 2 / 6, 3, None, r"size must be at most n - B = 2 with batches of 1 of 3 records, .*; got 3 \("),
+        ("fixed-size", 2 / 6, 3, None, r"n must be given for groups with sampling fixed-size and add-remove; got None"),
         ("fixed-size", 0.1, 3, 25, r"sample_rate \* n must be an integer"),
         ("poisson", 0.1, 26, 25, r"size must be an integer with 1 <= size <= 25; got 26$"),
         ("poisson", 0.1, 0, 25, r"(size|group) must be an integer .*; got 0$"),

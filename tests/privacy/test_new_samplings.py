@@ -75,9 +75,6 @@ class RedrawnPoisson(Sampling):
         if n != self.n:
             raise ValueError(f"n must be {self.n} with sampling {self.word}; got {n}")
 
-    def most(self, n: int, chance: float) -> int:
-        return self.largest
-
     def draw(self, source: random.Random, n: int) -> Indices:
         batch = Poisson(self.sample_rate).draw(source, n)
         if len(batch) <= self.largest:

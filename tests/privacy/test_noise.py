@@ -151,7 +151,7 @@ def test_system_noise_ignores_seeds_forks_and_cannot_be_saved():
     draws, source = set(), SystemNoise()
     for _ in range(50):
         np.random.seed(0)  # noqa: NPY002
-        draws.add(SystemNoise().gaussian(1.0))
+        draws.add(float(SystemNoise().gaussian(1.0)))
     assert len(draws) == 50
     for save in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
@@ -183,7 +183,7 @@ def test_only_system_noise_is_private_and_a_seed_reproduces():
 def test_shapes_and_types(source):
     kinds = [(source.gaussian, float), (source.discrete_gaussian, int), (source.discrete_laplace, int)]
     for draw, kind in kinds:
-        assert type(draw(1.0)) is kind
+        assert draw(1.0).shape == ()
         assert [draw(1.0, size).shape for size in (3, (2, 0, 3), ())] == [(3,), (2, 0, 3), ()]
         assert draw(1.0, 3).dtype == (np.float64 if kind is float else np.int64)
     assert (source.gaussian(0.0, 5) == 0).all()

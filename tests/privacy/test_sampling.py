@@ -21,7 +21,6 @@ from dpzero_theory.privacy.sampling import (
     RandomAllocation,
     Sampling,
     drawn,
-    passes,
     runnable,
     sampling_of,
 )
@@ -44,16 +43,16 @@ def test_passes_is_enough_for_any_shuffled_epochs(n, batch, steps, keep_last):
             cuts = [order[i : i + batch] for i in range(0, n, batch)]
             batches += [c for c in cuts if keep_last or len(c) == batch]
         most = max(most, int(np.bincount(np.concatenate(batches[:steps]), minlength=n).max()))
-    assert most <= passes(steps, batch / n)
-    assert keep_last or most == passes(steps, batch / n)
+    assert most <= FixedOrder(batch / n).uses(steps)
+    assert keep_last or most == FixedOrder(batch / n).uses(steps)
 
 
 def test_passes_by_hand():
     """In epochs of floor(1/q) steps that have each record once; an integer ratio is counted exactly."""
-    assert [passes(steps, 0.25) for steps in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
-    assert [passes(steps, 0.3) for steps in (1, 3, 4, 6, 7)] == [1, 1, 2, 2, 3]
-    assert passes(10, 0.6) == 10
-    assert all(passes(3 * m + 1, 1 / m) == 4 for m in range(1, 2000))
+    assert [FixedOrder(0.25).uses(steps) for steps in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
+    assert [FixedOrder(0.3).uses(steps) for steps in (1, 3, 4, 6, 7)] == [1, 1, 2, 2, 3]
+    assert FixedOrder(0.6).uses(10) == 10
+    assert all(FixedOrder(1 / m).uses(3 * m + 1) == 4 for m in range(1, 2000))
     assert FixedOrder(0.25).chance(1) == (1.0, "1")
     assert RandomAllocation(0.25).chance(3)[0] == 0.75
 
@@ -73,7 +72,7 @@ def test_a_fixed_order_is_not_accounted_for_a_record_less():
     """Without the first record all later ones change batches, and every sum can change by two clips."""
     values = np.array([1.0, -1.0] * 50)
     # With one record in a batch, and one epoch, these are the sums with the first record minus those without it.
-    assert np.sum((values[:-1] - values[1:]) ** 2) == 4 * 99 > passes(100, 0.01)
+    assert np.sum((values[:-1] - values[1:]) ** 2) == 4 * 99 > FixedOrder(0.01).uses(100)
     with pytest.raises(ValueError, match=r"^relation must be replace-one or zero-out with sampling fixed-order "):
         made(3.0, 100, 0.01, sampling="fixed-order")
     assert gdp(made(3.0, 100, 0.01, "zero-out", sampling="fixed-order")) == pytest.approx(1 / 3)

@@ -5,8 +5,8 @@ one outcome is computed in decimals, and the tail beyond it as a sum of falling 
 """
 
 import math
-from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,14 +18,8 @@ _MOST_TERMS = 2**22
 """So many terms of a tail are summed. They suffice for 10^12 trials; beyond that the bracket may be wide."""
 
 
-@dataclass(frozen=True)
-class Tails:
-    """Certified bounds on both tails of a binomial variable X at k.
-
-    Attributes:
-        least, most: a lower and an upper bound on P(X >= k), in [0, 1].
-        less_least, less_most: a lower and an upper bound on P(X < k), in [0, 1].
-    """
+class Tails(NamedTuple):
+    """Lower and upper bounds on P(X >= k), and on P(X < k), for a binomial variable X."""
 
     least: float
     most: float

@@ -9,7 +9,7 @@ a - 1 and c(t) = t^t/(1 + t)^(1 + t),
 because (1 - e^{-y})_+ <= c(t) e^{t y} (Canonne, Kamath and Steinke, arXiv 2004.00010, proposition 12). The divergence
 of order 1 is at most k = xi + rho, so that delta(0), the total variation, is at most sqrt(k/2) (Pinsker) and at most
 sqrt(1 - e^{-k}) (Bretagnolle and Huber). As delta is a convex function of e^epsilon, straight lines between these
-bounds are a bound too, and they are the divergences of a finite pair (`finite.region`).
+bounds are a bound too, and they are the divergences of a finite pair (`finite.dominating`).
 """
 
 import math
@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.finite import FinitePair, Profile, region
+from dpzero_theory.privacy.laws.finite import FinitePair, dominating
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0
 """The least and the largest rho of which pairs are made. With less the ratios e^l of neighbouring losses l differ too
@@ -58,9 +58,8 @@ def _dominating(loss: Array, log_delta: Array, near: float) -> FinitePair:
     above = np.exp(np.minimum(log_delta, 0.0))
     above[0] = min(above[0], _variation(near))
     above = np.minimum.accumulate(above) * (1 + _MARGIN)
-    empty = np.zeros(0)
-    side = Profile(loss, np.minimum(above, 1.0), empty, empty, 0.0, 0.0)
-    pair = region(side, side)
+    side = loss, np.minimum(above, 1.0)
+    pair = dominating(side, side)
     nothing = np.ones(1)
     return FinitePair(pair.loss, pair.mass, pair.infinite, nothing, nothing)
 

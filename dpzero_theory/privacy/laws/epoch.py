@@ -5,7 +5,7 @@ x_i is the output of step i of an epoch of t steps, s the noise multiplier. With
 outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of replace-one
 it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1. The divergence at a ratio a is
 E_R (S - a S')_+, so a mean of the positive part of a sum of independent variables V_i less a constant, with V = Y, -Y'
-or Y - a Y'. Sums of many are composed on a grid of equal cells by `fourier.compose`. Statements and proofs:
+or Y - a Y'. Sums of many are composed on a grid of equal cells by `fourier.sums`. Statements and proofs:
 derivation.md, section 7.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.finite import Ends, FinitePair, Profile, region
-from dpzero_theory.privacy.laws.fourier import compose, spectrum
+from dpzero_theory.privacy.laws.finite import Ends, FinitePair, dominated, dominating
+from dpzero_theory.privacy.laws.fourier import Product, Sum, sums
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, log_moments, log_sum, normal_mass
+from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal_mass
 
 LEAST_EPOCH_NOISE = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
@@ -191,116 +191,15 @@ class _Grid:
             error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
         return laws, error
 
-    def sums(self, products: Sequence[Sequence[tuple[Array, int]]], careful: bool) -> "_Sums":
-        """The laws of sums of independent variables on the points, each a product of (law of one, number of copies)."""
-        z, (theta, folded) = self.z, self.tilt(careful)
-        tilted, ranges = [], []
-        for product in products:
-            laws, log_scale = [], 0.0
-            for law, count in product:
-                logs = log_law(law) + theta * z
-                total = log_sum(logs, 0.0, z)
-                laws.append((np.exp(logs - total), count))
-                log_scale += count * total
-            means = [float(law @ z) for law, _ in laws]
-            centre = math.fsum(n * m for (_, n), m in zip(laws, means, strict=True))
-            variance = math.fsum(n * float(w @ (z - m) ** 2) for (w, n), m in zip(laws, means, strict=True))
-            if not (math.isfinite(variance) and variance > 0):
-                raise OverflowError("sums that all but are one value")
-            rates = np.geomspace(min(0.05 / math.sqrt(variance), 1 / float(z[-1] - z[0])), 30 / math.sqrt(variance), 20)
-            found = []
-            for sign in (1, -1):
-                log_moment = np.zeros(len(rates))
-                for (law, n), m in zip(laws, means, strict=True):
-                    log_moment += n * log_moments(log_law(law), sign * rates, z - m)
-                found.append(log_moment)
-            low, high = (
-                centre - sign * float(np.min((f - folded) / rates)) for sign, f in ((1, found[1]), (-1, found[0]))
-            )
-            ranges.append((low, high))
-            tilted.append((laws, log_scale, centre, rates, found))
-        start = math.floor(min(low for low, _ in ranges) / self.width)
-        cells = math.ceil(max(high for _, high in ranges) / self.width) - start + 1
-        size = max(2 ** math.ceil(math.log2(cells)), 64)
-        if size > (_LONGEST_CAREFUL if careful else _LONGEST):
-            raise OverflowError("the noise is too little for the grid")
-        composed = []
-        first, length = int(self.points[0]), int(self.points[-1] - self.points[0]) + 1
-        for laws, log_scale, centre, rates, (up, down) in tilted:
-            spectra = []
-            for law, count in laws:
-                dense = np.zeros(length)
-                dense[self.points - first] = law
-                spectra.append((spectrum(dense, first, size), count))
-            sums, error = compose(spectra, start)
-            above = float(np.min(up - rates * ((start + size) * self.width - centre)))
-            below = float(np.min(down - rates * (centre - start * self.width)))
-            composed.append((sums, log_scale, error, math.exp(min(above, 0.0)) + math.exp(min(below, 0.0))))
-        largest = theta * max(abs(float(z[0])), abs(float(z[-1])))
-        wrong = self.steps * UNIT * (64 + 8 * largest)
-        return _Sums(theta, (start + np.arange(size)) * self.width, composed, wrong)
+    def sums(self, products: Sequence[Product], careful: bool) -> list[Sum]:
+        """The laws of sums of independent variables on the points, with a tilt of this grid."""
+        theta, log_folded = self.tilt(careful)
+        longest = _LONGEST_CAREFUL if careful else _LONGEST
+        return sums(self.points, self.width, [(theta, product) for product in products], log_folded, longest)
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """Laws of sums, each tilted by theta and scaled to total 1, at the values `at`.
-
-    composed: for each the weights, the log of the factor that they lack, a bound on the Euclidean norm of their errors,
-    and a bound on the mass beyond the grid. wrong: a bound on the relative error of every weight besides.
-    """
-
-    theta: float
-    at: Array
-    composed: list[tuple[Array, float, float, float]]
-    wrong: float
-
-    def _relative(self, log_scale: float, here: float) -> float:
-        """A bound on the relative error of weights whose tilt is undone near a threshold."""
-        relative = self.wrong + 16 * UNIT * (abs(log_scale) + abs(self.theta * here))
-        if relative > 0.01:
-            raise OverflowError("rounding errors exceed the answer")
-        return 1.1 * relative
-
-    def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E (sum - threshold)_+ of the first law, and the errors that they contain."""
-        law, log_scale, error, beyond = self.composed[0]
-        theta, here = self.theta, float(thresholds[0])
-        # (y)_+ e^{-theta y} is at most 1/(e theta), and its sum over the grid at most that plus 1/(width theta^2).
-        y = self.at - here
-        fall = np.exp(np.minimum(-theta * y, 300.0)) * law
-        moment, total = (np.append(np.cumsum(each[::-1])[::-1], 0.0) for each in (y * fall, fall))
-        k = np.searchsorted(self.at, thresholds, side="right")
-        more = thresholds - here
-        value = np.maximum(moment[k] - more * total[k], 0.0)
-        peak = 1 / (math.e * theta)
-        width = float(self.at[1] - self.at[0])
-        once = 1.01 * (error * math.sqrt(peak * (peak + 1 / (width * theta * theta))) + beyond * peak)
-        wrong = once * np.exp(np.minimum(-theta * more, 700.0)) + 8 * UNIT * len(law) * (
-            np.abs(moment[k]) + more * total[k]
-        )
-        scale = math.exp(min(log_scale - theta * here, 700.0))
-        rounding = 1 + self._relative(log_scale, here)
-        with np.errstate(over="ignore"):
-            return (value + wrong) * scale * rounding, wrong * scale
-
-    def tails(self, which: int, sign: int) -> Array:
-        """Bounds on the probabilities that a sum is at least each value: lower ones for sign -1, upper ones for 1."""
-        law, log_scale, error, beyond = self.composed[which]
-        exponent = log_scale - self.theta * self.at
-        # theta times a value is at most 700 away from log_scale where the weight is a float.
-        relative = self._relative(log_scale, (abs(log_scale) + 700) / self.theta)
-        fall = np.exp(np.minimum(exponent, 300.0))
-        tail, total = (np.cumsum(each[::-1])[::-1] for each in (law * fall, fall))
-        # Weights fall, so that the norm of those from one on is at most the root of their sum times the first.
-        wrong = 1.01 * (error * np.sqrt(fall) * np.sqrt(total) + beyond * fall) + 8 * UNIT * len(law) * tail
-        found = np.clip((tail + sign * (wrong + 1e-300)) * (1 + sign * relative), 0.0, 1.0)
-        return found if sign < 0 else np.where(exponent > 300, 1.0, found)
-
-
-def profile(
-    side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float, ends: Ends = "both"
-) -> Profile:
-    """Bounds from both sides on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
+def divergences(side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float) -> Array:
+    """Upper bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
 
     Args:
         side: which law is compared with which.
@@ -309,31 +208,35 @@ def profile(
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
         ratio: the width of the cells; the width of the bounds falls as its square.
-        ends: which bounds are computed. The others are empty arrays in the result.
     """
+    possible, a, threshold = _questions(side, epoch, released, loss)
+    found = np.zeros(len(loss))
+    found[:possible] = _above(side, noise, released, ratio, a, threshold)
+    return found * (1 / epoch if side.up else np.exp(loss) / epoch) * (1 + 16 * UNIT)
+
+
+def events(side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float) -> tuple[Array, Array]:
+    """For each of the losses l an event, by a lower bound on its probability under the first law and an upper one under
+    the second. The arguments are those of `divergences`."""
+    possible, a, threshold = _questions(side, epoch, released, loss)
+    p, q = np.zeros(len(loss)), np.zeros(len(loss))
+    p[:possible], q[:possible] = _below(side, noise, released, ratio, a, threshold, epoch)
+    return p, q
+
+
+def _questions(side: Side, epoch: int, released: int, loss: Array) -> tuple[int, Array, Array]:
+    """How many of the losses are possible, their ratios a, and the thresholds with which sums of V are compared."""
     if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
-    a, rest = np.exp(loss), epoch - released
-    unit = np.full(len(a), 1 / epoch) if side.up else a / epoch
     if side.up and side.down:
-        threshold = rest * np.expm1(loss)
+        threshold = (epoch - released) * np.expm1(loss)
     elif side.up:
         threshold = released + epoch * np.expm1(loss)
     else:
         threshold = -(released + epoch * np.expm1(-loss))
     # Without a record up, V is negative.
-    possible = slice(len(a) if side.up else int(np.sum(threshold < 0)))
-    one = side, noise, released, ratio, a[possible], threshold[possible]
-    upper = p = q = np.zeros(0)
-    wrong = 0.0
-    if ends != "lower":
-        upper = np.zeros(len(a))
-        upper[possible] = _above(*one)
-        upper *= unit * (1 + 16 * UNIT)
-    if ends != "upper":
-        p, q = np.zeros(len(a)), np.zeros(len(a))
-        p[possible], q[possible], wrong = _below(*one, epoch)
-    return Profile(loss, upper, p, q, 0.0, wrong)
+    possible = len(loss) if side.up else int(np.sum(threshold < 0))
+    return possible, np.exp(loss[:possible]), threshold[:possible]
 
 
 def _above(side: Side, s: float, steps: int, ratio: float, a: Array, threshold: Array) -> Array:
@@ -346,7 +249,7 @@ def _above(side: Side, s: float, steps: int, ratio: float, a: Array, threshold: 
             grid = _Grid(side, s, float(a[k]), steps, float(threshold[k]), ratio)
             law, lost = grid.spread()
             for careful in (False, True):
-                value, wrong = grid.sums([[(law, steps)]], careful).excess(threshold[alike])
+                value, wrong = grid.sums([[(law, steps)]], careful)[0].excess(threshold[alike])
                 if wrong[0] <= _ACCURATE_ONCE * value[0]:
                     break
         except OverflowError:
@@ -367,9 +270,9 @@ def _above(side: Side, s: float, steps: int, ratio: float, a: Array, threshold: 
 
 def _below(
     side: Side, s: float, steps: int, ratio: float, a: Array, threshold: Array, epoch: int
-) -> tuple[Array, Array, float]:
+) -> tuple[Array, Array]:
     """For each ratio a, a lower bound on the probability of an event under the first law and an upper one under the
-    second; and a bound on the relative error of both that is not in them."""
+    second."""
     p, q, worst, k = np.zeros(len(a)), np.zeros(len(a)), 0.0, 0
     share, both = steps / epoch, side.up and side.down
     while k < len(a):
@@ -377,19 +280,18 @@ def _below(
         try:
             grid = _Grid(side, s, float(a[k]), steps, float(threshold[k]), ratio)
             (still, up, down), error = grid.rounded()
-            products = [[(still, steps)]]
+            products: list[Product] = [[(still, steps)]]
             products += [[(law, 1), (still, steps - 1)] for law, there in ((up, side.up), (down, side.down)) if there]
             for careful in (False, True):
-                sums = grid.sums(products, careful)
+                found = grid.sums(products, careful)
 
-                without = {sign: sums.tails(0, sign) for sign in (-1, 1)}
+                def tails(moved: int, one: int, sign: int, found: list[Sum] = found) -> Array:
+                    """Bounds for R or, if `moved`, with a record that is in one of the epoch's steps: sum `one`."""
+                    without = found[0].tails(sign)
+                    return share * found[one].tails(sign) + (1 - share) * without if moved else without
 
-                def tails(index: int, sign: int, sums: _Sums = sums, without: dict[int, Array] = without) -> Array:
-                    """Bounds for R if the index is 0, else for a record that is in one of the epoch's steps."""
-                    return share * sums.tails(index, sign) + (1 - share) * without[sign] if index else without[sign]
-
-                kept, lost = tails(side.up, -1), tails((len(products) - 1) * side.down, 1)
-                sure = kept > 0.97 * tails(side.up, 1)
+                kept, lost = tails(side.up, 1, -1), tails(side.down, -1, 1)
+                sure = kept > 0.97 * tails(side.up, 1, 1)
                 if np.max(kept - a[k] * lost) > 0:
                     break
         except OverflowError:
@@ -406,7 +308,8 @@ def _below(
             count += 1
         worst = max(worst, error)
         k += count
-    return p, q, math.expm1(steps * (worst + 8 * UNIT))
+    wrong = math.expm1(steps * (worst + 8 * UNIT))
+    return p * max(1 - wrong, 0.0), np.minimum(q * (1 + wrong), 1.0)
 
 
 _MOST_LOSSES = 500
@@ -444,12 +347,10 @@ def epoch_pairs(
     reach: float,
     near: float,
     ratio: float,
-    ends: Ends = "both",
+    end: Ends,
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound the first `released` steps of one epoch from above and from below.
-
-    The first result has a pair that dominates (P, Q), with the record under P, and one that is dominated; the second
-    has the same for (Q, P).
+    """Finite pairs of laws that bound the first `released` steps of one epoch: the first of the two is for (P, Q), with
+    the record under P, and the second for (Q, P).
 
     noise: the noise multiplier s.
     epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
@@ -457,7 +358,7 @@ def epoch_pairs(
     reach: losses that only outputs farther than this many standard deviations from their means have are not told apart.
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
     ratio: the width of the cells, in standard deviations; the distance between the pairs falls as its square.
-    ends: which pairs are computed, "upper" (dominating), "lower" (dominated) or "both"; the others bound nothing.
+    end: which pairs are computed, "upper" (dominating) or "lower" (dominated); the others bound nothing.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -465,12 +366,15 @@ def epoch_pairs(
     if noise < LEAST_EPOCH_NOISE:
         raise OverflowError("the noise is too little for the grid")
     sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
-    found = [
-        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near, ratio), ratio, ends)
-        for side in sides
-    ]
-    forward = region(found[0], found[-1])
-    return forward, forward if replaced else region(found[1], found[0])
+    losses = [_losses(side, noise, epoch, released, reach, near, ratio) for side in sides]
+    one = epoch, released
+    if end == "upper":
+        heights = [(x, divergences(side, noise, *one, x, ratio)) for side, x in zip(sides, losses, strict=True)]
+        forward, backward = dominating(heights[0], heights[-1]), dominating(heights[-1], heights[0])
+    else:
+        found = [events(side, noise, *one, x, ratio) for side, x in zip(sides, losses, strict=True)]
+        forward, backward = dominated(found[0], found[-1]), dominated(found[-1], found[0])
+    return forward, forward if replaced else backward
 
 
 @dataclass(frozen=True)
@@ -504,7 +408,7 @@ class Epoch(Law):
         near = min(reach, 4 + reach / math.sqrt(self.epochs))
         ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
         kind_of = self.noise, self.epoch, self.released
-        return _pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio, ends=self.end)[self.way]
+        return _pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio, end=self.end)[self.way]
 
 
 _COARSE, _LESS_FINE, _FINE = (0.3, 0.4), (0.06, 0.15), (0.03, 0.1)

@@ -28,24 +28,6 @@ Ends: TypeAlias = Literal["both", "lower", "upper"]
 """Which ends of a bracket are wanted. The other one may be wrong, and whoever asks must not use it."""
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Bounds on the divergences of (P, Q) at the ratios e^l, for the losses l in `loss`, which rise from 0.
-
-    above, cut: P(A) - e^l Q(A) <= above + cut for every event A; `above` is one number for each l, `cut` one for all.
-    p, q: the probabilities under P and under Q of finitely many events, the smallest event first.
-    error: a bound on the relative error of p and q.
-    Either `above` or p and q may be empty if they are not wanted.
-    """
-
-    loss: Array
-    above: Array
-    p: Array
-    q: Array
-    cut: float
-    error: float
-
-
 @dataclass(frozen=True, eq=False)
 class FinitePair(Law):
     """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): one dominates it, and one it dominates.
@@ -153,15 +135,15 @@ def _convex(x: Array, y: Array) -> list[int]:
     return kept
 
 
-def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
+def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
     """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
-    side: bounds on the divergences of (P, Q), from which the pair is made; the caller adds `side.cut` to the weight of
-    an infinite loss. at_zero: a bound on the divergence at loss 0, used instead of the first of `side.above`.
+    loss, above: rising losses from 0 on, and bounds on the divergences of (P, Q) there. at_zero: a bound on the
+    divergence at loss 0, used instead of the first of `above`.
     """
-    ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
+    ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
-    ratio, height, loss = ratio[kept], height[kept], side.loss[kept]
+    ratio, height, loss = ratio[kept], height[kept], loss[kept]
     slope = np.append(np.diff(height) / np.diff(ratio), 0.0)
     q = np.diff(slope)
     return loss[1:], q * ratio[1:], q, float(height[-1])
@@ -183,54 +165,37 @@ def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def region(forward: Profile, backward: Profile) -> FinitePair:
-    """The finite pair that dominates (P, Q) and the one that it dominates, made from bounds on the divergences of (P,
-    Q).
+def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
+    """The finite pair that dominates (P, Q), from bounds on its divergences. The pair below is a copy, and bounds
+    nothing.
 
-    forward, backward: the bounds for (P, Q) and for (Q, P). Where `forward` has no upper bounds, or no events, the pair
-    of the result for that end is a copy of the pair for the other end, and bounds nothing.
+    forward, backward: losses l that rise from 0, and bounds on P(A) - e^l Q(A) for every event A; the second with P and
+    Q exchanged.
     """
-    if not len(forward.above):
-        low_p, low_q = _dominated(forward, backward)
-        return FinitePair((np.log(low_p) - np.log(low_q))[::-1], low_p[::-1], 0.0, low_p, low_q)
-    losses, mass, infinite = _dominating(forward, backward)
-    if not len(forward.p):
-        return FinitePair(losses, mass, infinite, mass, mass * np.exp(-losses))
-    return FinitePair(losses, mass, infinite, *_dominated(forward, backward))
-
-
-def _dominating(forward: Profile, backward: Profile) -> tuple[Array, Array, float]:
-    """The losses of a pair of laws that dominates (P, Q), their weights under its first law, and that law's weight of
-    an infinite loss.
-
-    forward, backward: bounds on the divergences of (P, Q) and of (Q, P).
-    """
-    at_zero = min(forward.above[0], backward.above[0])
-    loss, p, _, infinite = _weights(forward, at_zero)
-    loss_back, _, p_back, _ = _weights(backward, at_zero)
+    at_zero = min(float(forward[1][0]), float(backward[1][0]))
+    loss, p, _, infinite = _weights(*forward, at_zero)
+    loss_back, _, p_back, _ = _weights(*backward, at_zero)
     middle = max(1.0 - float(np.sum(p) + np.sum(p_back)) - infinite, 0.0)
     losses = np.concatenate([-loss_back[::-1], [0.0], loss])
     mass = np.concatenate([p_back[::-1], [middle], p])
-    seen = mass > 0
-    return losses[seen], mass[seen], infinite + forward.cut
+    losses, mass = losses[mass > 0], mass[mass > 0]
+    return FinitePair(losses, mass, infinite, mass, mass * np.exp(-losses))
 
 
-def _dominated(forward: Profile, backward: Profile) -> tuple[Array, Array]:
-    """The outcomes' weights under the two laws of a pair that (P, Q) dominates.
+def dominated(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
+    """The finite pair that (P, Q) dominates, from probabilities of events. The pair above is a copy, and bounds
+    nothing.
 
-    forward, backward: the probabilities of events for (P, Q) and for (Q, P), with the smallest event first. `forward`
-        has one at least.
+    forward, backward: lower bounds on the probabilities of events under P and upper ones under Q, the largest event
+        first; the second with P and Q exchanged. `forward` has one event at least.
     """
-    # Where an error bound says nothing, P's probability of an event is at least 0 and Q's at most 1.
-    keep, more = max(1 - forward.error - _ROUNDING, 0.0), 1 + forward.error + _ROUNDING
-    ends = [(keep * a, min(more * b, 1.0)) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
-    keep, more = max(1 - backward.error - _ROUNDING, 0.0), 1 + backward.error + _ROUNDING
+    ends = [(a * (1 - _ROUNDING), min(b * (1 + _ROUNDING), 1.0)) for a, b in zip(*forward, strict=True)][::-1]
     # The events of `backward` are complements: where an event is as likely under P as possible, its complement is as
     # unlikely as possible. So P's probability is rounded up here and Q's down, the opposite of `forward` above.
-    far = [(min(more * b, 1.0), keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
-    segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
+    far = [(min(b * (1 + _ROUNDING), 1.0), a * (1 - _ROUNDING)) for a, b in zip(*backward, strict=True)]
     after = far[0] if far else (0.0, 0.0)
+    segments = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise([(0.0, 0.0), *ends])]
     segments.append((1 - ends[-1][0] - after[0], 1 - ends[-1][1] - after[1]))
     segments += [(a[0] - b[0], a[1] - b[1]) for a, b in pairwise([*far, (0.0, 0.0)])]
-    low_p, low_q = np.array(joined(segments)).T
-    return low_p, low_q
+    p, q = np.array(joined(segments)).T
+    return FinitePair((np.log(p) - np.log(q))[::-1], p[::-1], 0.0, p, q)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import UNIT
+from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, log_sum
 
 _LOG_NEGLIGIBLE = -80.0
 
@@ -104,3 +104,115 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], start: int) -> tuple[Array,
 def norm(x: Array) -> float:
     """The Euclidean norm of the array x."""
     return math.sqrt(float(np.sum(x * x)))
+
+
+Product = Sequence[tuple[Array, int]]
+"""Independent variables, as the weights of the law of each at the same points and the number of its copies."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The law of a sum of independent variables at the values `at`, tilted by e^{theta sum} and scaled to total 1.
+
+    Attributes:
+        log_scale: the log of the factor that the weights lack.
+        error: a bound on the Euclidean norm of their errors.
+        beyond: a bound on the tilted mass beyond the grid.
+        wrong: a bound on the relative error of every weight besides.
+    """
+
+    theta: float
+    at: Array
+    law: Array
+    log_scale: float
+    error: float
+    beyond: float
+    wrong: float
+
+    def _relative(self, exponent: float) -> float:
+        """A bound on the relative error of weights whose tilt is undone, where it is at most e^exponent."""
+        relative = self.wrong + 16 * UNIT * (abs(self.log_scale) + abs(exponent))
+        if relative > 0.01:
+            raise OverflowError("rounding errors exceed the answer")
+        return 1.1 * relative
+
+    def excess(self, thresholds: Array) -> tuple[Array, Array]:
+        """Upper bounds on E (sum - threshold)_+ at rising thresholds, and the errors that they contain."""
+        theta, here = self.theta, float(thresholds[0])
+        # (y)_+ e^{-theta y} is at most 1/(e theta), and its sum over the grid at most that plus 1/(width theta^2).
+        y = self.at - here
+        fall = np.exp(np.minimum(-theta * y, 300.0)) * self.law
+        moment, total = (np.append(np.cumsum(each[::-1])[::-1], 0.0) for each in (y * fall, fall))
+        k = np.searchsorted(self.at, thresholds, side="right")
+        more = thresholds - here
+        value = np.maximum(moment[k] - more * total[k], 0.0)
+        peak, width = 1 / (math.e * theta), float(self.at[1] - self.at[0])
+        once = 1.01 * (self.error * math.sqrt(peak * (peak + 1 / (width * theta * theta))) + self.beyond * peak)
+        wrong = once * np.exp(np.minimum(-theta * more, 700.0))
+        wrong += 8 * UNIT * len(y) * (np.abs(moment[k]) + more * total[k])
+        scale = math.exp(min(self.log_scale - theta * here, 700.0))
+        with np.errstate(over="ignore"):
+            return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
+
+    def tails(self, sign: int) -> Array:
+        """Bounds on the probabilities that the sum is at least each value: lower ones for sign -1, upper ones for 1."""
+        exponent = self.log_scale - self.theta * self.at
+        # theta times a value is at most 700 away from log_scale where the weight is a float.
+        relative = self._relative(abs(self.log_scale) + 700)
+        fall = np.exp(np.minimum(exponent, 300.0))
+        tail, total = (np.cumsum(each[::-1])[::-1] for each in (self.law * fall, fall))
+        # Weights fall, so that the norm of those from one on is at most the root of their sum times the first.
+        wrong = 1.01 * (self.error * np.sqrt(fall) * np.sqrt(total) + self.beyond * fall) + 8 * UNIT * len(fall) * tail
+        found = np.clip((tail + sign * (wrong + 1e-300)) * (1 + sign * relative), 0.0, 1.0)
+        return found if sign < 0 else np.where(exponent > 300, 1.0, found)
+
+
+def sums(
+    points: NDArray[np.int64], width: float, products: Sequence[tuple[float, Product]], log_folded: float, longest: int
+) -> list[Sum]:
+    """The laws of sums of independent variables, all on one grid.
+
+    Args:
+        points: rising integers; the variables have the values width times these.
+        width: the width of a cell of the grid.
+        products: for each sum its tilt theta >= 0 and its variables.
+        log_folded: the log of about the share of a tilted sum that is beyond the grid.
+        longest: the most cells of the grid; OverflowError is raised if more are needed.
+    """
+    z, made, ranges = np.asarray(points * width, dtype=np.float64), [], []
+    for theta, product in products:
+        laws, log_scale = [], 0.0
+        for law, count in product:
+            logs = log_law(law) + theta * z
+            total = log_sum(logs, 0.0, z)
+            laws.append((np.exp(logs - total), count))
+            log_scale += count * total
+        means = [float(law @ z) for law, _ in laws]
+        centre = math.fsum(n * m for (_, n), m in zip(laws, means, strict=True))
+        variance = math.fsum(n * float(w @ (z - m) ** 2) for (w, n), m in zip(laws, means, strict=True))
+        if not (math.isfinite(variance) and variance > 0):
+            raise OverflowError("sums that all but are one value")
+        rates = np.geomspace(min(0.05 / math.sqrt(variance), 1 / float(z[-1] - z[0])), 30 / math.sqrt(variance), 20)
+        centred = [(n, log_law(w), z - m) for (w, n), m in zip(laws, means, strict=True)]
+        up, down = (np.sum([n * log_moments(w, sign * rates, y) for n, w, y in centred], axis=0) for sign in (1, -1))
+        low, high = (sign * float(np.min((f - log_folded) / rates)) for sign, f in ((-1, down), (1, up)))
+        ranges.append((centre + low, centre + high))
+        made.append((theta, laws, log_scale, centre, rates, up, down))
+    start = math.floor(min(low for low, _ in ranges) / width)
+    size = max(2 ** math.ceil(math.log2(math.ceil(max(high for _, high in ranges) / width) - start + 1)), 64)
+    if size > longest:
+        raise OverflowError("the noise is too little for the grid")
+    found, at, dense = [], (start + np.arange(size)) * width, np.zeros(int(points[-1] - points[0]) + 1)
+    for theta, laws, log_scale, centre, rates, up, down in made:
+        spectra = []
+        for law, count in laws:
+            dense[points - points[0]] = law
+            spectra.append((spectrum(dense, int(points[0]), size), count))
+        law, error = compose(spectra, start)
+        above = float(np.min(up - rates * ((start + size) * width - centre)))
+        below = float(np.min(down - rates * (centre - start * width)))
+        beyond = math.exp(min(above, 0.0)) + math.exp(min(below, 0.0))
+        largest = theta * max(abs(float(z[0])), abs(float(z[-1])))
+        wrong = sum(count for _, count in laws) * UNIT * (64 + 8 * largest)
+        found.append(Sum(theta, at, law, log_scale, error, beyond, wrong))
+    return found

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.finite import FinitePair, joined
-from dpzero_theory.privacy.laws.fourier import compose, spectrum
+from dpzero_theory.privacy.laws.finite import FinitePair, dominated
+from dpzero_theory.privacy.laws.fourier import Product, sums
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Law, log_law, log_sum, normal_mass
+from dpzero_theory.privacy.laws.law import Law, normal_mass
 
 _GRID_POINTS, _EVENTS = 2**15, 2**10
 """The number of grid points for the sum of an epoch's losses, and the number of events {sum above a level} that are
@@ -24,8 +25,8 @@ used for the pair below."""
 _FARTHEST_OF_GRID = 11.0
 """The grid reaches this far from the mean of the sum, and a step's outputs this far from theirs, in standard
 deviations."""
-_WEIGHT_ERROR = 1e-11
-"""A bound on the relative rounding error of a weight or of the factor that undoes a tilt."""
+_LOG_FOLDED, _LONGEST = -40.0, 2**20
+"""The log of the share of a sum's law that is beyond the grid, and the most points of a grid."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
 """For lower bounds some constants c are tried. These numbers are log(c/(1-c)) minus the same of (k-1)/t, in units of
 1/s, for a record in k of t steps and noise s: first for relations in which the record is there or not, then for
@@ -63,128 +64,32 @@ def _left_out(epoch: int, taken: int, released: int) -> float:
     return (numbers - len(counts(epoch, taken, released))) * _LEAST_CHANCE
 
 
-class _Steps:
-    """The laws of one step's loss, rounded to multiples of `width`: first width, (first + 1) width, ...
-
-    The loss is log(1 - c + c Y), with Y the step's density ratio, or the loss of the kind `replace` with sample rate c.
-    pair: the pair with this loss, noise and c. released, taken: how many steps of an epoch are released, and how many
-    have the record. replaced: whether neighbours replace a record. The grid of the sum of an epoch's losses has the
-    same width and this number of `points`, and begins at the loss `bottom`.
-    """
-
-    def __init__(self, pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> None:
-        s, (branch,) = pair.noise, pair.branches
-        x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
-        level = pair.losses(branch, x)[0]
-        weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
-        mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
-        variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
-        room = _FARTHEST_OF_GRID * math.sqrt(variance * released) + float(level[-1] - mean[0])
-        self.bottom = released * mean[0] - room + (taken * (mean[-1] - mean[0]) if replaced else 0.0)
-        self.width = (released * mean[0] + taken * (mean[1] - mean[0]) + room - self.bottom) / points
-        self.points = points
-        self.first = round(float(level[0]) / self.width)
-        last = round(float(level[-1]) / self.width)
-        levels: Array = self.width * (np.arange(self.first, last, dtype=np.float64) + 0.5)
-        edges = pair.inverse(branch, levels)
-        self._edges = np.concatenate([[-np.inf], edges, [np.inf]]) / s
-        self._s = s
-
-    def masses(self, mean: int, sign: int) -> Array:
-        """Bounds on the masses of the rounded losses if the output has the law N(mean, s^2), where s is the noise.
-
-        They are lower bounds if sign is -1, and upper bounds if it is 1.
-        """
-        ends = self._edges - mean / self._s
-        mass, error = normal_mass(ends[:-1], ends[1:])
-        return np.maximum(mass + sign * error, 0.0)
+def _masses(pair: Gaussian, cells: NDArray[np.int64], width: float) -> dict[tuple[int, int], Array]:
+    """Bounds on the masses of the loss of one step, rounded to the multiples cells[0] width, ... of `width`: by the
+    output's mean m, with noise s, and a sign, lower ones at (m, -1) and upper ones at (m, 1)."""
+    (branch,), s = pair.branches, pair.noise
+    found: dict[tuple[int, int], Array] = {}
+    ends = np.asarray((cells[:-1] + 0.5) * width, dtype=np.float64)
+    edges = np.concatenate([[-np.inf], pair.inverse(branch, ends), [np.inf]]) / s
+    for m in (-1, 0, 1):
+        mass, error = normal_mass(edges[:-1] - m / s, edges[1:] - m / s)
+        found |= {(m, sign): np.maximum(mass + sign * error, 0.0) for sign in (-1, 1)}
+    return found
 
 
-def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]]) -> tuple[Array, float]:
-    """Lower bounds on the law of the sum of the `released` steps' losses, modulo the length of the grid; and a bound on
-    the Euclidean norm of their rounding errors.
-
-    The outputs of j of the steps have the mean `mean`, those of the others the mean 0; `chances` is the law of j.
-    """
-    still, used = (spectrum(steps.masses(m, -1), steps.first, steps.points) for m in (0, mean))
-    start = math.floor(steps.bottom / steps.width)
-    total, wrong = np.zeros(steps.points), 0.0
-    for j, chance in chances:
-        law, error = compose([(used, j), (still, released - j)], start)
-        total, wrong = total + chance * law, wrong + chance * error
-    return total, wrong
-
-
-def _second(
-    steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]], sign: int
-) -> tuple[Array, Array, float]:
-    """Upper bounds on the law of the sum of the `released` steps' losses, whose laws are tilted by e^{sign loss} and
-    composed.
-
-    The outputs of j of the steps have the mean `mean`, those of the others the mean 0; `chances` is the law of j. It
-    returns the bounds, a bound on the rounding error of each (for a sum of several the squares add), and a bound on the
-    mass of the sums beyond the grid.
-    """
-    start = math.floor(steps.bottom / steps.width)
-    points = (steps.first + np.arange(len(steps.masses(0, 1)), dtype=np.float64)) * steps.width
-    logs = {m: log_law(steps.masses(m, 1)) for m in (0, mean)}
-    scale = {m: log_sum(log, sign, points) for m, log in logs.items()}
-    spectra = {m: spectrum(np.exp(logs[m] + sign * points - scale[m]), steps.first, steps.points) for m in logs}
-    at = (start + np.arange(steps.points, dtype=np.float64)) * steps.width
-    total, wrong = np.zeros(steps.points), np.zeros(steps.points)
-    for j, chance in chances:
-        law, error = compose([(spectra[mean], j), (spectra[0], released - j)], start)
-        factor = chance * np.exp(np.minimum(j * scale[mean] + (released - j) * scale[0] - sign * at, 700.0))
-        total, wrong = total + factor * law, wrong + factor * error
-    # Sums beyond that end of the grid where the tilt is small wrap round and then count too little. `tail` is
-    # Chernoff's bound on their mass, the best of several rates.
-    ends = (steps.bottom, steps.bottom + steps.points * steps.width)
-    tail = 1.0
-    for rate in np.geomspace(0.1, 30, 20) / (steps.points * steps.width / (2 * _FARTHEST_OF_GRID)):
-        moment = max(
-            j * log_sum(logs[mean], -sign * rate, points) + (released - j) * log_sum(logs[0], -sign * rate, points)
-            for j, _ in chances
-        )
-        tail = min(tail, math.exp(min(moment + sign * rate * (ends[0] if sign > 0 else ends[1]), 0.0)))
-    return total, wrong, tail
-
-
-def _powers(
-    first: tuple[Array, float], second: tuple[Array, Array, float], missing: float, sign: int
-) -> tuple[Array, Array]:
-    """Bounds on the probabilities of events, lower ones under P and upper ones under Q, the smallest event first.
-
-    The events are {sum above x}, or {sum below x} if sign is -1, where the sum is that of an epoch's losses and x runs
-    over a coarser grid.
-
-    first: lower bounds on the law of the sum under P, and a bound on the Euclidean norm of their rounding errors, as
-        `_first` returns them.
-    second: upper bounds on that law under Q, a bound on the rounding error of each, and a bound on the mass beyond the
-        grid, as `_second` returns them.
-    missing: a bound on the probability that is left out, which is added under Q.
-    """
-    group = len(first[0]) // _EVENTS
-    p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _WEIGHT_ERROR)
-    law, wrong = (np.minimum(each, 1.0).reshape(-1, group) for each in second[:2])
-    q = (law.sum(axis=1) + np.sqrt((wrong**2).sum(axis=1))) * (1 + _WEIGHT_ERROR)
-    return np.cumsum(np.maximum(p, 0.0)[::-sign]), np.minimum(np.cumsum(q[::-sign]) + second[2] + missing, 1.0)
-
-
-def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
-    """The pair of laws with finitely many outcomes that is dominated, from probabilities of events under P and under Q.
-
-    P is the first law of the pair that is bounded, Q the second. powers: lists of such probabilities, as `_powers`
-    returns them. Events for which another one has more P and less Q are dropped; the rest are joined until P/Q falls
-    from each to the next.
-    """
-    p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
-    order = np.lexsort((-p, q))
-    p, q = p[order], q[order]
-    better = p > np.maximum.accumulate(np.concatenate([[0.0], p[:-1]]))
-    p, q = p[better], q[better]
-    segments = joined(zip(np.diff(p, prepend=0.0).tolist(), np.diff(q, prepend=0.0).tolist(), strict=True))
-    p, q = np.array(segments).T[:, ::-1]
-    return FinitePair(np.log(p) - np.log(q), p, 0.0, p, q)
+def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
+    """The cells of the loss of one step, and their width, with which the sum of an epoch's losses has about `points`
+    cells. The loss is log(1 - c + c Y), with Y the step's density ratio and c the rate of the pair, or that of the kind
+    `replace`."""
+    s, (branch,) = pair.noise, pair.branches
+    x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
+    level = pair.losses(branch, x)[0]
+    weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
+    mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
+    variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
+    room = _FARTHEST_OF_GRID * math.sqrt(variance * released) + float(level[-1] - mean[0])
+    width = (2 * room + taken * (mean[1] - (mean[-1] if replaced else mean[0]))) / points
+    return np.arange(round(float(level[0]) / width), round(float(level[-1]) / width) + 1), width
 
 
 @lru_cache(maxsize=8)
@@ -203,19 +108,41 @@ def subset_pairs(
     """
     present = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
-    kind, other, beyond = ("replace", -1, _REPLACED) if replaced else ("remove", 1, _REMOVED)
+    kind, other, shifts = ("replace", -1, _REPLACED) if replaced else ("remove", 1, _REMOVED)
     missing = _left_out(epoch, taken, released)
-    forward, backward = [], []
-    for shift in beyond:
+    found: dict[int, list[tuple[Array, Array]]] = {1: [], -1: []}
+    for shift in shifts:
         odds = (taken - 1) / (epoch - taken + 1) * math.exp(min(max(shift / noise, -_LARGEST_LOGIT), _LARGEST_LOGIT))
-        steps = _Steps(Gaussian(kind, odds / (1 + odds), noise), released, taken, replaced, points)
-        there = _first(steps, 1, released, present), _second(steps, other, released, absent, 1)
-        forward.append(_powers(*there, missing, 1))
-        if not replaced:
-            back = _first(steps, 1, released, absent), _second(steps, 1, released, present, -1)
-            backward.append(_powers(*back, missing, -1))
-    first = _pair(forward)
-    return first, _pair(backward) if backward else first
+        pair = Gaussian(kind, odds / (1 + odds), noise)
+        cells, width = _grid(pair, released, taken, replaced, points)
+        masses = _masses(pair, cells, width)
+        # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's
+        # laws are not tilted, and Q's by e^{loss}, so that they are about P's.
+        for way in (1,) if replaced else (1, -1):
+            there, without = ((1, present), (other, absent))[::way]
+            jobs: list[tuple[float, Product]] = []
+            for tilt, sign, (mean, chances) in ((0.0, -1, there), (1.0, 1, without)):
+                used, still = masses[mean, sign][::way], masses[0, sign][::way]
+                jobs += [(tilt, [(used, j), (still, released - j)]) for j, _ in chances]
+            laws = sums((way * cells)[::way], width, jobs, _LOG_FOLDED, _LONGEST)
+            every = max(len(laws[0].at) // _EVENTS, 1)
+            p = sum(chance * law.tails(-1)[::every] for (_, chance), law in zip(there[1], laws, strict=False))
+            lost = zip(without[1], laws[len(there[1]) :], strict=True)
+            q = sum(chance * law.tails(1)[::every] for (_, chance), law in lost)
+            found[way].append((np.asarray(p), np.minimum(np.asarray(q) + missing, 1.0)))
+    forward = _pair(found[1])
+    return forward, forward if replaced else _pair(found[-1])
+
+
+def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
+    """The pair that is dominated, from lists of probabilities of events under P and under Q. Events for which another
+    one has more P and less Q are dropped."""
+    p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
+    order = np.lexsort((-p, q))
+    p, q = p[order], q[order]
+    better = p > np.maximum.accumulate(np.concatenate([[0.0], p[:-1]]))
+    nothing = np.zeros(0)
+    return dominated((p[better][::-1], q[better][::-1]), (nothing, nothing))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import delta_from_gdp
-from dpzero_theory.privacy.laws.epoch import Side, epoch_pairs, profile
+from dpzero_theory.privacy.laws.epoch import Side, divergences, epoch_pairs, events
 from tests.privacy.oracle import around, brute_force, made, pair_delta
 
 SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
@@ -53,21 +53,29 @@ def integral(side, s, t, released, loss):
 )
 def test_the_profile_holds_the_integral(side, s, t, released):
     loss = np.array([0.0, 0.3, 1.0, 2.0])
-    found = profile(SIDES[side], s, t, released, loss, 0.04)
-    lower = found.p * (1 - found.error) - np.exp(loss) * found.q * (1 + found.error)
-    assert found.error < 1e-8
+    above, (p, q) = (of(SIDES[side], s, t, released, loss, 0.04) for of in (divergences, events))
+    lower = p - np.exp(loss) * q
     for k, level in enumerate(loss):
         exact = integral(SIDES[side], s, t, released, float(level))
         assert lower[k] <= exact * (1 + 1e-6)
-        assert exact * (1 - 1e-6) <= found.above[k] + found.cut
+        assert exact * (1 - 1e-6) <= above[k]
         if exact > 1e-12 and released == t:
-            assert found.above[k] - lower[k] <= 0.03 * exact + found.cut
+            assert above[k] - lower[k] <= 0.03 * exact
+
+
+def both(*epoch, replaced, ratio):
+    """Returns delta from below and from above, in both directions. epoch: noise, steps, released ones, epsilon."""
+    *kind, epsilon = epoch
+    words = {"replaced": replaced, "reach": 9.0, "near": 9.0, "ratio": ratio}
+    lower, upper = (epoch_pairs(*kind, **words, end=end) for end in ("lower", "upper"))
+    return [
+        (pair_delta(one, epsilon)[0], pair_delta(other, epsilon)[1]) for one, other in zip(lower, upper, strict=True)
+    ]
 
 
 def test_one_step_is_plain_noise():
     for replaced, gdp in ((False, 1.0), (True, 2.0)):
-        for pair in epoch_pairs(1.0, 1, 1, replaced=replaced, reach=9.0, near=9.0, ratio=0.05):
-            lower, upper = pair_delta(pair, 1.0)
+        for lower, upper in both(1.0, 1, 1, 1.0, replaced=replaced, ratio=0.05):
             assert lower <= float(delta_from_gdp(1.0, gdp)) <= upper <= 1.01 * lower
 
 
@@ -84,34 +92,35 @@ def test_many_steps_against_monte_carlo(side, s, t):
         down = np.exp((-2 * x - 1) / (2 * s * s)).mean(axis=1) if pair.down else 1.0
         loss[start : start + 2000] = np.log(up / down)
     levels = np.array([0.0, 1.0, 2.0]) * float(loss.std())
-    found = profile(pair, s, t, t, levels, 0.06)
-    lower = found.p - np.exp(levels) * found.q
+    above, (p, q) = (of(pair, s, t, t, levels, 0.06) for of in (divergences, events))
+    lower = p - np.exp(levels) * q
     for k, level in enumerate(levels):
         sample = np.maximum(-np.expm1(level - loss), 0)
         threshold = 5 * float(sample.std()) / math.sqrt(n)
-        assert lower[k] - threshold <= sample.mean() <= found.above[k] + threshold
-        assert found.above[k] / lower[k] - 1 < 0.05
+        assert lower[k] - threshold <= sample.mean() <= above[k] + threshold
+        assert above[k] / lower[k] - 1 < 0.05
 
 
 def test_longer_epochs_and_fewer_releases_are_more_private():
     loss = np.array([0.0, 0.5, 1.0])
     for side in SIDES.values():
-        above = [profile(side, 1.0, t, t, loss, 0.06).p for t in (4, 8, 64)]
+        above = [divergences(side, 1.0, t, t, loss, 0.06) for t in (4, 8, 64)]
         assert np.all(above[0] > above[1])
-        below, whole = (profile(side, 1.0, 8, released, loss, 0.06).above for released in (3, 8))
+        below, whole = (divergences(side, 1.0, 8, released, loss, 0.06) for released in (3, 8))
         assert np.all(below < whole)
 
 
 def test_finer_grids_are_inside():
     loss = np.array([0.0, 0.4, 1.5])
-    rough, fine = (profile(Side(1, 1), 0.8, 37, 37, loss, ratio) for ratio in (0.12, 0.04))
-    assert np.all(rough.p - np.exp(loss) * rough.q < fine.p - np.exp(loss) * fine.q)
-    assert np.all(fine.above < rough.above)
+    question = Side(1, 1), 0.8, 37, 37, loss
+    rough, fine = (p - np.exp(loss) * q for p, q in (events(*question, ratio) for ratio in (0.12, 0.04)))
+    assert np.all(rough < fine)
+    assert np.all(divergences(*question, 0.04) < divergences(*question, 0.12))
 
 
 def test_too_little_noise_is_refused():
     with pytest.raises(OverflowError, match="too little"):
-        epoch_pairs(0.02, 16, 16, replaced=True, reach=8.0, near=8.0, ratio=0.06)
+        both(0.02, 16, 16, 1.0, replaced=True, ratio=0.06)
 
 
 def allocated(s, t, steps):
