@@ -230,7 +230,7 @@ class DiscreteGaussian(Mechanism):
         return math.isqrt(math.ceil(variance) - 1) + 1
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        return source.discrete_gaussian(scale, shape)
+        return source.discrete_gaussian(int(scale), shape)
 
 
 class Laplace(Mechanism):
@@ -282,7 +282,7 @@ class Laplace(Mechanism):
         return math.ceil(Fraction(noise_multiplier) * levels)
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        return source.discrete_laplace(scale, shape)
+        return source.discrete_laplace(int(scale), shape)
 
 
 def _member(law: type[DiscreteGaussian] | type[Laplace], arguments: str) -> Mechanism:

@@ -28,7 +28,8 @@ from dpzero_theory.check import integer, real
 Size = int | tuple[int, ...]
 
 _WORD_BITS = 64
-_LARGEST_SCALE = 2.0**56  # 2^63, about the largest int64, is 128 times this scale
+_LARGEST_SCALE = 2**56
+"""2^63, about the largest int64, is 128 times this scale; a draw that far out has probability e^-128."""
 
 
 class NoiseSource(ABC):
@@ -58,35 +59,34 @@ class NoiseSource(ABC):
         tail = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-_WORD_BITS)
         return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
-    def discrete_gaussian(self, scale: float | Fraction, size: Size = ()) -> NDArray[np.int64]:
+    def discrete_gaussian(self, scale: int, size: Size = ()) -> NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)).
 
-        scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
-        parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
-        than float64 can show from scale 1.6. The method is algorithm 3 of Canonne, Kamath and Steinke. Raises
-        ValueError for a bad scale or size.
+        scale is a whole number from 1 to 2^56. It is the parameter sigma of the law; the standard deviation is smaller,
+        by 1e-7 of it at scale 1 and by less than float64 can show from scale 2. The method is algorithm 3 of Canonne,
+        Kamath and Steinke. Raises ValueError for a bad scale or size.
         """
-        variance = _scale(scale) ** 2
-        # Laplace noise of this scale is kept with probability exp(-(|x| - variance/t)^2/(2 variance)).
-        t = math.isqrt(variance.numerator // variance.denominator) + 1
-        peak = variance / t
+        # Laplace noise of scale t is kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)).
+        sigma = _scale(scale)
+        t = sigma + 1
+        peak, twice = Fraction(sigma**2, t), 2 * sigma**2
 
         def keeps(proposals: NDArray[Any]) -> NDArray[np.bool_]:
-            rate = (np.abs(proposals).astype(np.float64) - float(peak)) ** 2 / float(2 * variance)
-            return self._accepted(rate, lambda k: (abs(int(proposals[k])) - peak) ** 2 / (2 * variance))
+            rate = (np.abs(proposals).astype(np.float64) - float(peak)) ** 2 / float(twice)
+            return self._accepted(rate, lambda k: (abs(int(proposals[k])) - peak) ** 2 / twice)
 
-        return self._drawn(Fraction(t), size, keeps)
+        return self._drawn(t, size, keeps)
 
-    def discrete_laplace(self, scale: float | Fraction, size: Size = ()) -> NDArray[np.int64]:
+    def discrete_laplace(self, scale: int, size: Size = ()) -> NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-|x|/scale).
 
-        scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. The method is algorithm
-        2 of Canonne, Kamath and Steinke. Raises ValueError for a bad scale or size.
+        scale is a whole number from 1 to 2^56. The method is algorithm 2 of Canonne, Kamath and Steinke. Raises
+        ValueError for a bad scale or size.
         """
         return self._drawn(_scale(scale), size)
 
     def _drawn(
-        self, scale: Fraction, size: Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
+        self, scale: int, size: Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
         """Draw discrete Laplace noise of this scale, of which `keeps` says which draws are kept, until there are enough
         of them."""
@@ -97,16 +97,15 @@ class NoiseSource(ABC):
             found = np.concatenate([found, draws if keeps is None else draws[keeps(draws)]])
         return found[:count].reshape(shape)
 
-    def _laplace(self, scale: Fraction, tries: int) -> NDArray[np.int64]:
+    def _laplace(self, scale: int, tries: int) -> NDArray[np.int64]:
         """The draws of so many tries, by algorithm 2."""
-        top, bottom = scale.numerator, scale.denominator
-        rest = self._below(top, tries)
-        rest = rest[self._accepted(rest.astype(np.float64) / top, lambda k: Fraction(int(rest[k]), top))]
-        whole, going = np.zeros(len(rest), rest.dtype), np.arange(len(rest))
+        rest = self._below(scale, tries)
+        rest = rest[self._accepted(rest / scale, lambda k: Fraction(int(rest[k]), scale))]
+        whole, going = np.zeros(len(rest), np.int64), np.arange(len(rest))
         while len(going):
             going = going[self._accepted(np.ones(len(going)), lambda _: Fraction(1))]
             whole[going] += 1
-        draws = ((rest + top * whole) // bottom).astype(np.int64)
+        draws = rest + scale * whole
         negative = self._words(len(draws)) >> np.uint64(63) == 1
         kept: NDArray[np.int64] = np.where(negative, -draws, draws)[(draws > 0) | ~negative]
         return kept
@@ -132,21 +131,11 @@ class NoiseSource(ABC):
                 return bool(word < chance)
             word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
 
-    def _below(self, limit: int, count: int) -> NDArray[Any]:
-        """Draw uniform ones of the integers 0, ..., limit - 1: an int64 array, or objects where they are large."""
-        bits = (limit - 1).bit_length()
-        found: NDArray[Any] = np.zeros(0, np.int64 if bits < 62 - 7 else object)
+    def _below(self, limit: int, count: int) -> NDArray[np.int64]:
+        """Draw uniform ones of the integers 0, ..., limit - 1, with a limit of at most 2^57."""
+        bits, found = max((limit - 1).bit_length(), 1), np.zeros(0, np.int64)
         while len(found) < count:
-            tries = 2 * (count - len(found)) + 8
-            if found.dtype == object:
-                read = -(-bits // 8)
-                data = self._bytes(tries * read)
-                pieces = (data[k * read : (k + 1) * read] for k in range(tries))
-                values = np.array([int.from_bytes(piece) >> (-bits % 8) for piece in pieces], object)
-            elif bits:
-                values = (self._words(tries) >> np.uint64(_WORD_BITS - bits)).astype(np.int64)
-            else:
-                values = np.zeros(tries, np.int64)
+            values = (self._words(2 * (count - len(found)) + 8) >> np.uint64(_WORD_BITS - bits)).astype(np.int64)
             found = np.concatenate([found, values[values < limit]])
         return found[:count]
 
@@ -196,7 +185,5 @@ def _shape(size: Size) -> tuple[int, ...]:
     return tuple(integer("size", entry, at_least=0) for entry in sizes)
 
 
-def _scale(scale: float | Fraction) -> Fraction:
-    if isinstance(scale, Fraction | int) and not isinstance(scale, bool) and 0 < scale <= _LARGEST_SCALE:
-        return Fraction(scale)
-    return Fraction(real("scale", scale, above=0.0, at_most=_LARGEST_SCALE))
+def _scale(scale: int) -> int:
+    return integer("scale", scale, at_most=_LARGEST_SCALE)

@@ -53,7 +53,7 @@ def dpzero(
     def step(x: Array, alpha: float, clip: float, draw: Callable[..., Any], us: list[Array]) -> Array:
         found = np.stack([differences(problem, x, u, smoothing, difference) for u in us], axis=1)
         clipped = clip_jointly(found, clip)
-        released = np.array([scalars.mean() + draw(None) for scalars in np.ascontiguousarray(clipped.T)])
+        released = np.array([scalars.mean() + draw(()) for scalars in np.ascontiguousarray(clipped.T)])
         updated: Array = x - alpha / directions_per_step * released @ np.stack(us)
         return updated
 

@@ -42,21 +42,20 @@ def chi_square_p(draws, x, chances):
 
 @pytest.mark.parametrize(
     ("law", "scale", "wrong"),
-    [*(("gaussian", scale, 1.03) for scale in (0.3, 1.0, 3.7, 40.0)),
-     *(("laplace", scale, 1.05) for scale in (Fraction(1, 2), 1.0, Fraction(7, 3), 25.0))],
-)  # fmt: skip
+    [*(("gaussian", scale, 1.03) for scale in (1, 4, 40)), *(("laplace", scale, 1.05) for scale in (1, 3, 25))],
+)
 def test_a_discrete_law_is_what_it_says_and_the_test_can_tell(law, scale, wrong):
     source = SeededNoise(7 if law == "gaussian" else 8)
     draws = getattr(source, f"discrete_{law}")(scale, 200_000 if law == "gaussian" else 100_000)
-    assert chi_square_p(draws, *pmf(law, float(scale))) > 1e-3
-    assert chi_square_p(draws, *pmf(law, float(scale) * wrong)) < 1e-6
+    assert chi_square_p(draws, *pmf(law, scale)) > 1e-3
+    assert chi_square_p(draws, *pmf(law, scale * wrong)) < 1e-6
 
 
 @pytest.mark.parametrize("width", [2**9, 2**22, 2**29])
 def test_a_discrete_gaussian_at_a_large_scale(width):
     """Of scale 32 widths: cells of a width of integers, from -8 scale to 8 scale, times the lowest 4 bits. A law wider
     by 3%, or one whose lowest bit is more often 0, fails. More draws are in the rows of noise_draws."""
-    parts, scale = 32, 32.0 * width
+    parts, scale = 32, 32 * width
     draws = SeededNoise(9).discrete_gaussian(scale, 400_000)
     edges = np.arange(-8 * parts, 8 * parts + 1) * float(width) - 0.5
 
@@ -84,8 +83,8 @@ def test_gaussian_has_its_law():
 def test_system_noise_has_the_same_laws():
     source = SystemNoise()
     assert stats.kstest(source.gaussian(1.0, 100_000), "norm").pvalue > 1e-6
-    assert chi_square_p(source.discrete_gaussian(3.7, 50_000), *pmf("gaussian", 3.7)) > 1e-6
-    assert chi_square_p(source.discrete_laplace(2.0, 50_000), *pmf("laplace", 2.0)) > 1e-6
+    assert chi_square_p(source.discrete_gaussian(4, 50_000), *pmf("gaussian", 4)) > 1e-6
+    assert chi_square_p(source.discrete_laplace(2, 50_000), *pmf("laplace", 2.0)) > 1e-6
 
 
 class _Given(NoiseSource):
@@ -117,8 +116,8 @@ def test_uniform_numbers_are_compared_with_exponentials_to_the_last_digit(rate, 
         assert bool(accepted[0]) == below
 
 
-def test_below_is_uniform_and_exact_beyond_one_word():
-    source, limit = SeededNoise(11), 3 * 2**70
+def test_below_is_uniform():
+    source, limit = SeededNoise(11), 3 * 2**55
     assert stats.chisquare(np.bincount(source._below(5, 50_000), minlength=5)).pvalue > 1e-3
     assert stats.kstest([value / limit for value in source._below(limit, 5_000)], "uniform").pvalue > 1e-3
     assert source._below(1, 3).tolist() == [0, 0, 0]
@@ -143,7 +142,7 @@ def test_every_bit_of_system_noise_comes_from_the_operating_system(monkeypatch):
     for _ in range(2):
         stream = chain(bytes(range(256)) * 40, repeat(7))
         monkeypatch.setattr(os, "urandom", lambda count, s=stream: bytes(next(s) for _ in range(count)))
-        seen.append((SystemNoise().discrete_gaussian(5.0, 20), SystemNoise().gaussian(1.0, 20)))
+        seen.append((SystemNoise().discrete_gaussian(5, 20), SystemNoise().gaussian(1.0, 20)))
     assert all((a == b).all() for a, b in zip(*seen, strict=True))
 
 
@@ -158,14 +157,14 @@ def test_system_noise_ignores_seeds_forks_and_cannot_be_saved():
             save(SystemNoise())
     with pytest.raises(TypeError):
         SystemNoise(3)  # type: ignore[call-arg]
-    source.discrete_gaussian(1e6)
+    source.discrete_gaussian(10**6)
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(send, str(source.discrete_gaussian(1e15)).encode())
+        os.write(send, str(source.discrete_gaussian(10**15)).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert int(os.read(receive, 100)) != source.discrete_gaussian(1e15)
+    assert int(os.read(receive, 100)) != source.discrete_gaussian(10**15)
 
 
 def test_only_system_noise_is_private_and_a_seed_reproduces():
@@ -175,22 +174,22 @@ def test_only_system_noise_is_private_and_a_seed_reproduces():
             source.private = True
     a, b, c = SeededNoise(3), SeededNoise(3), SeededNoise(4)
     assert a.gaussian(1.0) == b.gaussian(1.0) != c.gaussian(1.0)
-    assert (a.discrete_gaussian(1e6, 10) == b.discrete_gaussian(1e6, 10)).all()
-    assert (a.discrete_laplace(1e6, 10) == b.discrete_laplace(1e6, 10)).all()
+    assert (a.discrete_gaussian(10**6, 10) == b.discrete_gaussian(10**6, 10)).all()
+    assert (a.discrete_laplace(10**6, 10) == b.discrete_laplace(10**6, 10)).all()
 
 
 @pytest.mark.parametrize("source", [SystemNoise(), SeededNoise(20)])
 def test_shapes_and_types(source):
     kinds = [(source.gaussian, float), (source.discrete_gaussian, int), (source.discrete_laplace, int)]
     for draw, kind in kinds:
-        assert draw(1.0).shape == ()
-        assert [draw(1.0, size).shape for size in (3, (2, 0, 3), ())] == [(3,), (2, 0, 3), ()]
-        assert draw(1.0, 3).dtype == (np.float64 if kind is float else np.int64)
+        assert draw(1).shape == ()
+        assert [draw(1, size).shape for size in (3, (2, 0, 3), ())] == [(3,), (2, 0, 3), ()]
+        assert draw(1, 3).dtype == (np.float64 if kind is float else np.int64)
     assert (source.gaussian(0.0, 5) == 0).all()
 
 
 NOISE = SystemNoise()
-SCALES = (0, -1.0, math.nan, math.inf, "1", True, 2.0**57, Fraction(0), Fraction(-1, 3))
+SCALES = (0, -1.0, 1.5, math.nan, math.inf, "1", True, 2**57)
 STDS = (-1.0, math.nan, math.inf, "1", True, None, 1e301, 10**400)
 
 

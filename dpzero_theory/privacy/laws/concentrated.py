@@ -49,14 +49,8 @@ def concentrated_pair(rho: float, xi: float) -> FinitePair:
         t = share * middle
         log_c = -t * np.log1p(1 / t) - np.log1p(t)
         log_delta = np.minimum(log_delta, t * (xi + rho * (1 + t) - loss) + log_c)
-    return _dominating(loss, log_delta, xi + rho)
-
-
-def _dominating(loss: Array, log_delta: Array, near: float) -> FinitePair:
-    """The pair whose delta at each of the losses is at most e^log_delta, and at 0 also at most what a divergence of
-    order 1 of `near` allows."""
     above = np.exp(np.minimum(log_delta, 0.0))
-    above[0] = min(above[0], _variation(near))
+    above[0] = min(above[0], _variation(xi + rho))
     above = np.minimum.accumulate(above) * (1 + _MARGIN)
     side = loss, np.minimum(above, 1.0)
     pair = dominating(side, side)

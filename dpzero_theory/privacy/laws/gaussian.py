@@ -158,20 +158,19 @@ class Gaussian(Law):
         found = np.where(log_w > 18, log_w + math.log(2), np.arcsinh(np.exp(np.minimum(log_w, 18.0))))
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
-    def _interval(self, span: Span, branch: Branch) -> tuple[float, float]:
-        """The outputs (low, high) of the span on a branch; low = high if there are none."""
-        s, rising = self.noise, branch.up > 0
-        if span.outside:
-            if branch.start > -math.inf and not rising:
-                return branch.start, branch.start
-            low, high = (1 + s * span.near, 1 + s * span.far) if rising else (-s * span.far, -s * span.near)
-        else:
-            low, high = (-s * span.far, 1 + s * span.near) if rising else (-s * span.near, 1 + s * span.far)
-        return max(low, branch.start), max(high, branch.start)
-
     def _used(self, span: Span) -> list[tuple[Branch, float, float]]:
-        used = [(branch, *self._interval(span, branch)) for branch in self.branches]
-        return [each for each in used if each[1] < each[2]]
+        """The branches with outputs of the span, each with their ends (low, high)."""
+        s, used = self.noise, []
+        for branch in self.branches:
+            rising, start = branch.up > 0, branch.start
+            if span.outside:
+                low, high = (1 + s * span.near, 1 + s * span.far) if rising else (-s * span.far, -s * span.near)
+                high = start if start > -math.inf and not rising else high
+            else:
+                low, high = (-s * span.far, 1 + s * span.near) if rising else (-s * span.near, 1 + s * span.far)
+            if max(low, start) < high:
+                used.append((branch, max(low, start), high))
+        return used
 
     def sketch(self, span: Span) -> tuple[Array, Array]:
         losses, logs = [], []
