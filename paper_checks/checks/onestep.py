@@ -7,8 +7,8 @@ numbers without sampling error. With `full` more random problems are tried.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,41 +17,27 @@ from paper_checks.registry import Finding, check
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-_ROUNDING = 1e-9
 
 
-def _report(worst: float, tightest: float) -> Finding:
-    """Return the finding for an inequality left <= right over many cases. worst is the largest (left - right)/|right|;
-    the inequality counts as holding if it is at most `_ROUNDING`. tightest is the largest left/right, which shows how
-    close the inequality comes to equality."""
-    numbers = {"largest (left - right)/|right|": worst, "largest left/right": tightest}
-    return Finding(worst <= _ROUNDING, numbers=numbers)
-
-
-@dataclass(frozen=True)
-class Sides:
+class Sides(NamedTuple):
     """The two sides of an inequality left <= right."""
 
     left: float
     right: float
 
-    @property
-    def gap(self) -> float:
-        return (self.left - self.right) / max(abs(self.right), 1e-9)
 
-    @property
-    def ratio(self) -> float:
-        return self.left / (abs(self.right) + 1e-9) if self.right > 0 else -math.inf
-
-
-def _largest(cases: Iterable[Mapping[str, Sides]]) -> dict[str, tuple[float, float]]:
-    """Return the largest (left - right)/|right| and the largest left/right of each inequality, by its name."""
-    worst: dict[str, tuple[float, float]] = {}
+def _largest(cases: Iterable[Mapping[str, Sides]]) -> dict[str, float]:
+    """Return the largest (left - right)/|right| of each inequality, by its name."""
+    worst: dict[str, float] = {}
     for case in cases:
-        for name, sides in case.items():
-            gap, ratio = worst.get(name, (-math.inf, -math.inf))
-            worst[name] = max(gap, sides.gap), max(ratio, sides.ratio)
+        for name, (left, right) in case.items():
+            worst[name] = max(worst.get(name, -math.inf), (left - right) / max(abs(right), 1e-9))
     return worst
+
+
+def _report(worst: float) -> Finding:
+    """Return the finding for an inequality over many cases, which holds up to rounding. worst: as in `_largest`."""
+    return Finding(worst <= 1e-9, numbers={"largest (left - right)/|right|": worst})
 
 
 def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: float) -> dict[str, Sides]:
@@ -92,7 +78,7 @@ def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: f
 
 
 @cache
-def _first_algorithm(count: int) -> dict[str, tuple[float, float]]:
+def _first_algorithm(count: int) -> dict[str, float]:
     """Return `_largest` of the inequalities about Algorithm 1, over `count` random problems (half of them nonconvex)
     and several step sizes, smoothings and noises."""
     rng, cases = np.random.default_rng(41), []
@@ -112,7 +98,7 @@ for _id, _name in (
     ("eq-estimator-curvature", "estimator-curvature"),
     ("eq-onestep2", "onestep2"),
 ):
-    check(_id)(lambda full, _name=_name: _report(*_first_algorithm(40 if full else 8)[_name]))  # type: ignore[misc]
+    check(_id)(lambda full, _name=_name: _report(_first_algorithm(40 if full else 8)[_name]))  # type: ignore[misc]
 
 
 def _clip(values: Array, clip: float) -> Array:
@@ -193,7 +179,7 @@ def _algorithm_2(
 
 
 @cache
-def _second_algorithm(count: int) -> dict[str, tuple[float, float]]:
+def _second_algorithm(count: int) -> dict[str, float]:
     rng, cases = np.random.default_rng(42), []
     for k in range(count):
         problem, x0 = random_instance(rng, 4, 2, wave=k % 2 == 0), 1.5 * rng.standard_normal(2)
@@ -207,4 +193,4 @@ def _second_algorithm(count: int) -> dict[str, tuple[float, float]]:
 
 
 for _name in ("main-smooth", "total-prob", "grad-quad", "noise-quad", "inner-product", "onestep3"):
-    check(f"eq-{_name}")(lambda full, _name=_name: _report(*_second_algorithm(16 if full else 2)[_name]))  # type: ignore[misc]
+    check(f"eq-{_name}")(lambda full, _name=_name: _report(_second_algorithm(16 if full else 2)[_name]))  # type: ignore[misc]

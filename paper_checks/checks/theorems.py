@@ -107,13 +107,8 @@ def _evaluations(id: str) -> Finding:
         p["r"] = max(1.0, p["r"] / 40)
     values = [f.value(ratio, p) for p in points]
     limit = {"thm1": 2, "thm2": 6, "thm3": 1.5, "cor1": 8}.get(id, 24)
-    limit /= math.sqrt(lemma_log()) if id.startswith("thm") else 1
+    limit /= math.sqrt(math.log(math.e + 2 / 1e-6)) if id.startswith("thm") else 1
     return Finding(max(values) <= limit * 1.0001, numbers={"largest nT/order": max(values), "constant": limit})
-
-
-def lemma_log() -> float:
-    """Return log(e + epsilon/delta) at epsilon = 2 and delta = 1e-6."""
-    return math.log(math.e + 2 / 1e-6)
 
 
 def _utility(id: str) -> Finding:
