@@ -18,7 +18,6 @@ NEEDED: dict[str, dict[str, str]] = {
     "dpzero_theory.params": {"--n": "10000", "--epsilon": "2", "--delta": "1e-6", "--d": "2000"},
     "dpzero_theory.privacy": {"--epsilon": "2", "--delta": "1e-5", "--steps": "100", "--n": "1000"},
     "dpzero_theory.curvature": {"--model": "mlp-digits:2", "--data": "digits"},
-    "dpzero_theory.optim.trainers": {"kind": "sft", "--config": "run.yaml"},
     "dpzero_theory.optim.verify": {"folder": "folder"},
     "dpzero_theory.audit": {"spec": "audit.toml"},
     "paper_checks": {},
@@ -115,7 +114,6 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
         ("--false-alarm", ["--false-alarm", "0.5"]),
         ("--checks", ["--checks", "noise-size", "--checks", "none"]),
     ],
-    "dpzero_theory.optim.trainers": [("kind", ["rl"]), ("--config", ["--config", "missing.yaml"])],
     "dpzero_theory.optim.verify": [("folder", ["missing"]), ("--final", ["--final", "missing"])],
     "benchmarks": [("name", ["no_such_name"]), ("name", ["kit.experiment"])],
     "paper_checks": [
@@ -153,7 +151,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with files of every wrong kind."""
     (tmp_path / "file").write_text("kept\n")
     (tmp_path / "table.tsv").write_text("no\ttable\n")
-    (tmp_path / "run.yaml").write_text("max_length: 8\n")
     audit = 'train = "builtins:dict"\nrecords = "builtins:list"\n[claim]\n'
     (tmp_path / "audit.toml").write_text(audit)
     (tmp_path / "bad.toml").write_text(audit + "epsilon = nan\n")

@@ -111,7 +111,7 @@ def test_a_push_takes_the_card_and_not_the_key(
     ((_, files),) = hub.uploads
     assert {"README.md", "model.safetensors"} <= set(files)
     assert not [name for name in files if "key" in name or "dpzero" in name]
-    assert "(2, 1e-05)" in (tmp_path / "out" / "push" / "README.md").read_text()
+    assert re.search(r"\((1\.999\d*|2), 1e-05\)", (tmp_path / "out" / "push" / "README.md").read_text())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # The warnings come from Opacus, about its secure mode and its hooks
