@@ -7,7 +7,6 @@ and mu-GDP is a release of full batches with noise multiplier 1/mu under add-rem
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,12 +16,10 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.grid import Parts
-from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
-from dpzero_theory.privacy.laws.law import ByChance, Cost, Law, log_sum
+from dpzero_theory.privacy.laws.law import Law
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
-from dpzero_theory.privacy.sampling import RandomAllocation
-from dpzero_theory.privacy.step import Step, Steps, steps_of
+from dpzero_theory.privacy.step import Steps, steps_of
 
 _MOMENT_ROUNDING = 1e-14
 """A bound on the relative rounding error that a few sums and logarithms add to the upper end of a Renyi divergence."""
@@ -38,14 +35,10 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     mu is that of the plain Gaussian releases (Mironov 2017). Quadrature and rounding errors are inside the bracket; so
     is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
 
-    Three samplings are bounded from above by others. Fixed-size batches under zero-out count as under replace-one. A
-    truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches. A random
-    allocation counts as if its steps were known. For these the lower end is what some data attain, and may be far below
-    the upper end, which is the one to rely on.
-
     Args:
-        history: steps, such as `step * 1000`, all with one relation and Gaussian noise, or zCDP statements
-            (`stated.concentrated`), which count in the upper end.
+        history: steps, such as `step * 1000`, all with one relation. Noise must be Gaussian, and batches full, Poisson,
+            cyclic, in a fixed order or of fixed size (not under zero-out). zCDP statements (`stated.concentrated`)
+            count in the upper end.
         order: a > 1.
 
     Returns:
@@ -65,9 +58,12 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
         if any(known.zcdp):
             upper += known.zcdp[1] + a * known.zcdp[0]
             continue
-        if not isinstance(law, Gaussian | DiscreteGaussian):
-            raise ValueError(f"history must have Gaussian noise only; got mechanism {release.mechanism}")
-        cost = _composed(release)
+        cost = law.compared(release) if isinstance(law, DiscreteGaussian) else known
+        laws = [part for parts in (*cost.above, *cost.below) for part, _ in parts]
+        known_law = isinstance(law, Gaussian | DiscreteGaussian)
+        if not (known_law and all(isinstance(part, GaussianLaw) for part in laws)):
+            rule = "history must have Gaussian noise and batches whose divergences are known"
+            raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
         closed &= cost.closed
         apart = cost.ratio * (2 * a - 1) / (a - 1)
         for way in (0, 1):
@@ -78,29 +74,12 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     return Bracket(low, high, high, "closed form" if closed else "grid")
 
 
-def _composed(release: Step) -> Cost:
-    """The cost of releases as laws whose moments are known: a random allocation counts as if its steps were known."""
-    kind = release.sampling
-    if isinstance(kind, RandomAllocation):
-        uses = kind.uses(release.steps) * (release.relation.sensitivity / release.noise) ** 2
-        attained = -(-release.steps // kind.epoch) / release.noise**2
-        return replace(release.cost(), above=((), ()), below=((), ()), squares=(uses, min(uses, attained)))
-    law = MECHANISMS[release.mechanism]
-    return law.compared(release) if isinstance(law, DiscreteGaussian) else release.cost()
-
-
 def _moments(parts: Parts, order: float, end: int) -> float:
     """The sum of the Renyi divergences of an order of all releases: a lower bound if `end` is 0, an upper one if 1."""
     return math.fsum(count * _moment(law, order - 1)[end] for law, count in parts) / (order - 1)
 
 
 def _moment(law: Law, t: float) -> tuple[float, float]:
-    if isinstance(law, FinitePair):
-        log_p = np.log(law.p)
-        return log_sum(log_p, t, log_p - np.log(law.q)), _moment(law.wider, t)[1] if law.wider else math.inf
-    if isinstance(law, ByChance):
-        logs = [math.log(chance) + _moment(kind, t)[1] for chance, kind in law.kinds]
-        return 0.0, float(np.logaddexp.reduce(logs))
     assert isinstance(law, GaussianLaw)
     try:
         return law.log_moment(t)

@@ -109,7 +109,7 @@ class Filter(_Budget):
             ...                   # make it, look at what it releases, choose the next one
 
     Steps must have Gaussian or discrete Gaussian noise, all with one neighbouring relation. Their batches must be drawn
-    anew in each step: full, Poisson, truncated Poisson or fixed-size.
+    anew in each step: full, Poisson, or fixed-size (not under zero-out).
 
     Args:
         epsilon: > 0.

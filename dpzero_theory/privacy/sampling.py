@@ -430,8 +430,7 @@ class FixedSize(Sampling):
         if relation is Relation.ADD_REMOVE or (relation.replaces and steps == 1):
             return attained
         if not relation.replaces and LEAST_ZEROED <= noise <= q * MOST_ZEROED:
-            wider = Gaussian("fixed-size", q, noise / 2)
-            return Cost.of(*(replace(pair, wider=wider) for pair in zeroed_pairs(noise, q)), count=steps)
+            return Cost.of(*zeroed_pairs(noise, q), count=steps)
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:

@@ -48,33 +48,6 @@ def test_renyi_divergence_of_either_gaussian_law_against_its_integral(relation, 
     assert around(found, 6 * exact, 1e-7, width=2e-5)
 
 
-@pytest.mark.parametrize("order", [1.5, 2.0, 6.0])
-def test_renyi_divergence_of_fixed_size_batches_under_zero_out(order):
-    """A batch has one of three records: the record is at 1, or adds nothing, and the others are at -1 or 1."""
-    law, q = normal(1.5), 1 / 3
-    exact = max(divergence((1 - q) * law[y] + q * law[1], (1 - q) * law[y] + q * law[0], order) for y in (-1, 0, 1))
-    found = rdp_of_history(made(1.5, 2, q, "zero-out", sampling="fixed-size"), order)
-    assert 0 < found.lower <= 2 * exact * (1 + 1e-9)
-    assert 2 * exact <= found.upper * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("relation", "other"), [("zero-out", 0), ("replace-one", -1), ("add-remove", None)])
-def test_renyi_divergence_of_truncated_batches_counts_what_makes_way(relation, other):
-    """Where both of two records are drawn one is kept, at rate 0.9; the record is at 1 and the other one at -1."""
-    law, q, order = normal(1.0), 0.9, 2.0
-
-    def output(record):
-        return (1 - q) ** 2 * law[0] + (q * (1 - q) + q * q / 2) * (law[record] + law[-1])
-
-    exact = divergence(output(1), (1 - q) * law[0] + q * law[-1] if other is None else output(other), order)
-    found = rdp_of_history(made(1.0, 1, q, relation, sampling="truncated-poisson:1/2"), order)
-    assert found.lower <= found.upper
-    assert exact <= found.upper
-    if other is None:
-        # What the other record adds by making way is more than a Poisson batch tells of the record itself.
-        assert rdp_of_history(made(1.0, 1, q), order).upper < exact
-
-
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize(
     "sampling",
@@ -86,7 +59,8 @@ def test_mu_of_every_sampling_bounds_its_delta_and_its_divergences(relation, sam
     for epsilon in (0.0, 1.0, 4.0):
         assert delta_of_history(history, epsilon).lower <= delta_from_gdp(epsilon, mu)
     for order in (1.5, 8.0):
-        assert rdp_of_history(history, order).lower <= order * mu**2 / 2
+        if "poisson" in sampling and "truncated" not in sampling:
+            assert rdp_of_history(history, order).lower <= order * mu**2 / 2
 
 
 def test_squares_of_mu_add_up_and_other_noise_is_refused():
@@ -100,17 +74,18 @@ def test_squares_of_mu_add_up_and_other_noise_is_refused():
             gdp_of_history([*history, made(3.0, 9, 1.0, "zero-out", mechanism=mechanism)])
 
 
-def test_the_lower_end_of_a_random_allocation_is_not_that_of_known_steps():
-    found = rdp_of_history(made(1.0, 10, 0.1, sampling="random-allocation"), 2)
-    assert found.lower < found.upper == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("relation", Relation)
 def test_what_has_no_divergence_is_refused_by_name(relation):
-    laplace = made(9.0, 3, 1.0, relation, mechanism="laplace")
-    for history in ([laplace], [made(9.0, 3, 1.0, relation), laplace]):
-        with pytest.raises(ValueError, match=r"^history must have Gaussian noise only; got mechanism laplace$"):
-            rdp_of_history(history, 2.0)
+    for other, named in (
+        ({"mechanism": "laplace"}, "sampling full and mechanism laplace"),
+        ({"mechanism": "laplace", "noise": 1e-3}, "sampling full and mechanism laplace"),  # its cost has no law
+        ({"sample_rate": 0.1, "sampling": "truncated-poisson:7/50"}, "sampling truncated-poisson:7/50 and"),
+        ({"sample_rate": 0.1, "sampling": "random-allocation"}, "sampling random-allocation and"),
+    ):
+        one = made(other.pop("noise", 9.0), 3, other.pop("sample_rate", 1.0), relation, **other)
+        for history in ([one], [made(9.0, 3, 1.0, relation), one]):
+            with pytest.raises(ValueError, match=f"^history must have Gaussian noise and batches .*; got {named}"):
+                rdp_of_history(history, 2.0)
     with pytest.raises(ValueError, match=r"^order must be smaller for a divergence at noise 0\.\d+ of its sensitivity"):
         rdp_of_history(made(0.1, 5, 0.1, relation), 1e6)
 

@@ -43,7 +43,6 @@ class FinitePair(Law):
     infinite: float
     p: Array
     q: Array
-    wider: Law | None = None
 
     def largest(self, span: Span) -> float:
         most = float(np.max(self._within(span)[0], initial=-math.inf))
