@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import Shuffled, sampling_of
 from tests.privacy.oracle import exact_delta, made
 
@@ -61,16 +60,6 @@ def test_it_costs_what_any_order_does(relation, steps):
     )
     assert one.upper == other.upper
     assert any("none is proved for batches of one size" in note for note in one.notes)
-
-
-def test_noise_is_calibrated_to_the_upper_end_and_whole_batches_are_full():
-    words = {"relation": "replace-one", "sample_rate": 0.05}
-    one, other = (
-        calibrate_noise_multiplier(target_epsilon=2.0, target_delta=1e-5, steps=100, sampling=kind, **words)
-        for kind in ("shuffled", "fixed-order")
-    )
-    assert one.upper == pytest.approx(other.upper, rel=1e-9)
-    assert epsilon_of_history(shuffled(1.5, 3, 1.0, "add-remove"), 1e-5).lower > 4
 
 
 @pytest.mark.parametrize(

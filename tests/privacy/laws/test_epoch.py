@@ -101,23 +101,6 @@ def test_many_steps_against_monte_carlo(side, s, t):
         assert above[k] / lower[k] - 1 < 0.05
 
 
-def test_longer_epochs_and_fewer_releases_are_more_private():
-    loss = np.array([0.0, 0.5, 1.0])
-    for side in SIDES.values():
-        above = [divergences(side, 1.0, t, t, loss, 0.06) for t in (4, 8, 64)]
-        assert np.all(above[0] > above[1])
-        below, whole = (divergences(side, 1.0, 8, released, loss, 0.06) for released in (3, 8))
-        assert np.all(below < whole)
-
-
-def test_finer_grids_are_inside():
-    loss = np.array([0.0, 0.4, 1.5])
-    question = Side(1, 1), 0.8, 37, 37, loss
-    rough, fine = (p - np.exp(loss) * q for p, q in (events(*question, ratio) for ratio in (0.12, 0.04)))
-    assert np.all(rough < fine)
-    assert np.all(divergences(*question, 0.04) < divergences(*question, 0.12))
-
-
 def test_too_little_noise_is_refused():
     with pytest.raises(OverflowError, match="too little"):
         both(0.02, 16, 16, 1.0, replaced=True, ratio=0.06)

@@ -154,11 +154,6 @@ def test_more_noise_may_cost_more_and_the_bracket_of_the_noise_is_as_it_says():
     assert less.upper < 1e-6 < more.lower
 
 
-def test_equal_releases_are_composed_together():
-    apart, together = (epsilon_of_history(h, 1e-5) for h in ([release(10, 20.0)] * 12, [release(10, 20.0, 12)]))
-    assert apart == together
-
-
 LEAST = r"^noise_multiplier must be at least "
 
 

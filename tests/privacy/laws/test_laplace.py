@@ -11,7 +11,6 @@ from dp_accounting.pld import PLDAccountant
 from scipy import integrate
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.laws.shifts import LaplaceNoise, binomial_shifts, shifted_pairs
 from dpzero_theory.privacy.mechanism import laplace_multiplier, lattice_gap, release_epsilon
 from dpzero_theory.privacy.relation import Relation
@@ -112,18 +111,6 @@ def test_many_releases_cost_what_dp_accounting_says(s, q, steps):
     assert found.lower * (1 - 1e-3) <= theirs <= found.upper * 1.02
     assert found.upper <= theirs * (1 + 1e-4)
     assert found.upper < 0.8 * epsilon_of_history(laplace(s, steps, q), 0.0).upper
-
-
-def test_noise_is_calibrated_at_its_delta():
-    question = {"steps": 50, "sampling": "poisson", "relation": "replace-one", "sample_rate": 0.1}
-    found, pure = (
-        calibrate_noise_multiplier(target_epsilon=1.0, target_delta=delta, mechanism="laplace", **question)
-        for delta in (1e-6, 0.0)
-    )
-    assert found.lower < found.upper < 1.001 * found.lower
-    assert found.upper < 0.6 * pure.upper
-    enough, short = (delta_of_history(laplace(s, 50, 0.1, "replace-one"), 1.0) for s in (found.upper, found.lower))
-    assert enough.upper <= 1e-6 < short.upper < 1.01 * short.lower
 
 
 def test_a_fine_lattice_is_between_a_coarse_one_and_continuous_noise():
