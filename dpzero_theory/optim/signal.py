@@ -31,16 +31,15 @@ class Signal(NamedTuple):
 def signal(folder: str | os.PathLike[str]) -> Signal:
     """Return how large the released numbers of a run are beside their noise, at its beginning and at its end.
 
-    A run whose `ratio` is not three `ratio_spread` above 1 cannot be told from one that moves at random: there is too
-    much noise, or the clip is too large. A run that learns falls from `first` to `last`; where it does not fall, the
-    step size is too small, or far too large. The released numbers are public, so that this costs no privacy, but a run
-    that is stopped because of it claims the epsilon of its plan.
+    A run whose `ratio` is not three `ratio_spread` above 1 cannot be told from one that moves at random. A run that
+    learns falls from `first` to `last`; where it does not fall, the step size is too small, or far too large. The
+    released numbers are public, so this costs no privacy.
 
     Args:
-        folder: the folder of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile.
+        folder: of a run of DPZero, or a Trainer's output folder; the run may go on meanwhile.
 
     Raises:
-        ValueError: a run without noise, one that releases vectors (dpgd-0th), or one that has not made a step.
+        ValueError: a run without noise, of vectors (dpgd-0th), or that has not made a step.
         LedgerError, OSError: a damaged file, or none.
     """
     header, records, _ = read(run_in(Path(folder)))

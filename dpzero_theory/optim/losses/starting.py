@@ -14,8 +14,7 @@ tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K direct
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
              sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
-The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds, so
-nothing is certified by these values. They cost no privacy if the records are public.
+The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds.
 """
 
 import math
@@ -43,14 +42,8 @@ _LITTLE = 0.01
 
 
 class Start(NamedTuple):
-    """Settings of a run and what they come from.
-
-    Attributes:
-        target: keyword arguments of `make_private_with_epsilon`, including those that were given.
-        norm: the median of the gradient norms.
-        trace, frobenius: the trace and the Frobenius norm of the Hessian of the mean loss.
-        noise: sigma, the standard deviation of the noise on a released average.
-    """
+    """Settings of a run, `target`, as keyword arguments of `make_private_with_epsilon`, and what they come from: the
+    median gradient norm, trace and Frobenius norm of the Hessian, and the noise of a released average (sigma)."""
 
     target: dict[str, Any]
     norm: float
@@ -81,12 +74,10 @@ def starting_values(
 
     Args:
         module, losses, collate: as in `make_private`, with the weights that the run begins with.
-        public_data: the records that are looked at, 256 of them at most. The values cost no privacy only if these are
-            public or synthetic.
+        public_data: the records that are looked at, 256 of them at most, public or synthetic.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
-        n, target_epsilon, target_delta, expected_batch, relation, sampling, difference: those of the run.
+        n, target_epsilon, target_delta, expected_batch, relation, sampling, direction, difference: those of the run.
         directions_per_step: K, if it is not to be chosen.
-        direction: the law of the random directions, a name in `dpzero_theory.DIRECTIONS`.
         least_loss: a lower bound on the loss.
         private_data: if given, public records that it holds too are refused.
 

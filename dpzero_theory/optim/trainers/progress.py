@@ -15,11 +15,8 @@ from dpzero_theory.optim.run import Run
 
 
 def described(plan: Plan, record: Record) -> dict[str, float]:
-    """Return what may be shown of a release: its `step_size`, and `released`, the size of what was released.
-
-    The size is the root mean square of the K released averages, noise included; it is left out where a release is a
-    vector.
-    """
+    """Return what may be shown of a release: its `step_size`, and `released`, the root mean square of the K released
+    averages, noise included (not where a release is a vector)."""
     found = {"step_size": plan.step_size(record.release)}
     if record.sums:
         found["released"] = plan.unit * math.hypot(*map(float, record.sums)) / math.sqrt(len(record.sums))
@@ -27,12 +24,7 @@ def described(plan: Plan, record: Record) -> dict[str, float]:
 
 
 class Progress:
-    """A callback of `Run.run` that writes a line to standard error from time to time, and one at the end.
-
-    Args:
-        run: the run, for the number of releases that are left.
-        every: seconds >= 0 between lines.
-    """
+    """A callback of `Run.run` that writes a line to standard error every so many seconds (`every`), and at the end."""
 
     def __init__(self, run: Run, *, every: float = 5.0) -> None:
         self._run, self._every = run, real("every", every, at_least=0.0)

@@ -59,7 +59,6 @@ _CARD = {"language": "language", "license": "license", "finetuned_from": "base_m
 """Arguments of `create_model_card`, with the names of their entries in the card."""
 _OWN_STEPS = ("create_optimizer", "create_scheduler", "get_train_dataloader", "training_step", "_inner_training_loop")
 """Methods of a Trainer that a private run does not call."""
-_OPTIMIZERS = "optimizers and optimizer_cls_and_kwargs"
 _SEARCH = "a search must pay for its runs together (dpzero_theory.privacy.selection)"
 
 T = TypeVar("T", bound=Trainer)
@@ -69,16 +68,15 @@ def _require_settings(private: object) -> None:
     """Raise ValueError unless `private` is a mapping with the settings of a run inside a Trainer (`DPZeroTrainer`)."""
     if not isinstance(private, Mapping):
         raise ValueError(f"private must be a mapping of settings, dict(target_epsilon=2, ...); got {private!r:.60}")
-    of_trainer = {
-        "folder": f"it is {OF_TRAINER}/ in the output folder",
-        "collate": "it is data_collator of the Trainer",
-    }
+    of_trainer = {"folder": f"{OF_TRAINER}/ in the output folder", "collate": "data_collator of the Trainer"}
     for name, instead in of_trainer.items():
         if name in private:
-            raise ValueError(f"{name} must be left out of private: {instead}")
-    others = ("module", "losses", "data", *of_trainer)
-    known, required = names_of(make_private_with_epsilon)
-    settings(private, [name for name in known if name not in others], [name for name in required if name not in others])
+            raise ValueError(f"{name} must be left out of private: it is {instead}")
+    known, required = (
+        [name for name in names if name not in ("module", "losses", "data", *of_trainer)]
+        for names in names_of(make_private_with_epsilon)
+    )
+    settings(private, known, required)
 
 
 @contextmanager
@@ -135,9 +133,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         args = for_a_run(args)
         _require_settings(private)
         require_honoured(args)
-        optimizers = options.get("optimizers") or (None, None)
-        if (*optimizers, options.get("optimizer_cls_and_kwargs")) != (None, None, None):
-            raise ValueError(f"{_OPTIMIZERS} must be left out: the steps are those of the plan")
         if options.get("train_dataset") is not None:
             require_data(options["train_dataset"], "train_dataset")
         with _without_backward(model):
@@ -148,7 +143,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Keep what a private run needs beside the Trainer. Raises ValueError for what such a run does not do."""
         args, kind = self.args, type(self)
         if (self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs) != (None, None, None):
-            raise ValueError(f"{_OPTIMIZERS} must be left out: the steps are those of the plan")
+            raise ValueError(
+                "optimizers and optimizer_cls_and_kwargs must be left out: the steps are those of the plan"
+            )
         for name in _OWN_STEPS:
             if getattr(kind, name).__module__.partition(".")[0] not in ("transformers", "trl"):
                 raise ValueError(f"{kind.__name__} must have no {name} of its own: the steps are those of the plan")
@@ -279,11 +276,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if not self._begun():
             raise ValueError("create_model_card must come after train: there is no run to state anything of")
         folder, tags = Path(self.args.output_dir), named.get("tags") or []
-        about = {
-            "library_name": "transformers",
-            "tags": [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"],
-            **{_CARD[name]: value for name, value in named.items() if name in _CARD and value},
-        }
+        about = {"library_name": "transformers"}
+        about["tags"] = [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"]
+        about |= {_CARD[name]: value for name, value in named.items() if name in _CARD and value}
         statement = statement_of_folder(self._folder)
         card = (
             f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
@@ -442,8 +437,8 @@ def privatize(
         The same object, now also a `DPZeroTrainer`.
 
     Raises:
-        ValueError: an argument that a private run would not honour, a trainer that has trained, that makes steps of its
-            own, or that has left out entries; by `train`, a `compute_loss` that is no mean of the records' own losses.
+        ValueError: an argument that a private run would not honour; a trainer that has trained, makes steps of its own,
+            or has left out entries; by `train`, a `compute_loss` that is no mean of the records' own losses.
     """
     kind = type(trainer)
     if not isinstance(trainer, Trainer) or isinstance(trainer, DPZeroTrainer):

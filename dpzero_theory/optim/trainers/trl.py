@@ -7,9 +7,8 @@
     )
     trainer.train()
 
-What TRL does with data is TRL's: chat templates, prompts and completions, which tokens have a loss, truncation,
-collators, and the metrics of evaluations. Training is that of `trainer.DPZeroTrainer`. Mixed precision and gradient
-checkpointing, which TRL's configurations turn on, are off.
+What TRL does with data is TRL's: templates, which tokens have a loss, truncation, collators, metrics. Training is that
+of `trainer.DPZeroTrainer`. Mixed precision and gradient checkpointing, which TRL's configurations turn on, are off.
 
 TRL leaves out entries that have no token with a loss after truncation. Here they stay, as records whose loss never
 changes: otherwise n, the sampling rate and the noise, which are published, would depend on the text of one entry.
