@@ -54,20 +54,18 @@ INSTEAD = _by_name(
             activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
             gradient_checkpointing_kwargs torch_empty_cache_steps debug ddp_find_unused_parameters ddp_bucket_cap_mb
             ddp_broadcast_buffers ddp_static_graph""",
-        "smooth in losses": "label_smoothing_factor",
         "load the model in the type it is to have": "bf16 fp16 bf16_full_eval fp16_full_eval",
         "compile or patch the model before it is given": """
             torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config""",
-        "it draws anew in each forward, so that differences are not of one function": "neftune_noise_alpha",
+        "no loss of a batch is computed: give losses, one for each record": """
+            label_smoothing_factor neftune_noise_alpha logging_nan_inf_filter""",
         "it depends on the secret sizes of the batches": "include_num_input_tokens_seen skip_memory_metrics",
-        "no training loss is logged": "logging_nan_inf_filter",
         "every release is on disk when it is made": "enable_jit_checkpoint",
         "shard with torch's fully_shard and use make_private_with_epsilon": """
             fsdp fsdp_config deepspeed parallelism_config accelerator_config""",
     }
 )
-"""For each field that is refused, by its name, the end of the error message: what to use instead, or why it has no
-effect."""
+"""For each refused field, by its name, the end of the message: what to use instead, or why it has no effect."""
 _OF_BOTH = (
     "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
 )

@@ -50,13 +50,9 @@ def by_batch(trainer: Trainer, losses: Losses) -> Losses:
 def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence[Any]], Any]]:
     """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
 
-    Whatever `compute_loss` assigns to the Trainer, appends to a list or a dictionary of it, or logs is dropped: it is
-    computed from private records.
-
-    Raises:
-        ValueError: there are several processes, or `compute_loss` of two records is no mean of what it is for each
-            alone. A loss that compares records with one another, such as a contrastive one, has no part that is one
-            record's own.
+    What `compute_loss` assigns to the Trainer, appends to a list of it, or logs is dropped: it is computed from private
+    records. Raises ValueError where there are several processes, or where `compute_loss` of two records is no mean of
+    what it is for each alone: a loss that compares records, such as a contrastive one, has no part of one record's own.
     """
     if trainer.args.world_size > 1:
         raise ValueError("losses must be given where there are several processes: compute_loss may wait for all")
@@ -91,10 +87,8 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 
 
 def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data) -> None:
-    """Raise ValueError unless the loss of two records lies between those of each, for four pairs of records.
-
-    losses: one number for each of some batches. join: collates records. A pair with no finite losses is passed over.
-    """
+    """Raise ValueError unless the loss of two records lies between those of each, for four pairs of records with finite
+    losses. losses: one number for each batch. join: collates records."""
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]

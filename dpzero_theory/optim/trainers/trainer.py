@@ -11,9 +11,9 @@
 
     trainer = privatize(ClassOfOthers(...), private=dict(...))   # for a Trainer of any class
 
-An epoch is 1/q releases, which is one pass over the records in expectation. The log has epsilon, the step size and the
-size of what was released, never a training loss or a time. The run's file is in `_dpzero/` of the output folder, which
-no push to the hub uploads (its `data.key` is secret). The model card has the privacy statement of `optim.verify`.
+An epoch is 1/q releases, one pass over the records in expectation. The log has epsilon, the step size and the size of
+what was released, never a training loss or a time. The run's file is in `_dpzero/` of the output folder, which no push
+to the hub uploads (its `data.key` is secret).
 """
 
 import json
@@ -276,7 +276,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if not self._begun():
             raise ValueError("create_model_card must come after train: there is no run to state anything of")
         folder, tags = Path(self.args.output_dir), named.get("tags") or []
-        about = {"library_name": "transformers"}
+        about: dict[str, Any] = {"library_name": "transformers"}
         about["tags"] = [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"]
         about |= {_CARD[name]: value for name, value in named.items() if name in _CARD and value}
         statement = statement_of_folder(self._folder)

@@ -77,15 +77,12 @@ class _Whole(Dataset):  # type: ignore[misc]
 class TRLTrainer(DPZeroTrainer):
     """One of TRL's trainers whose `train` is a private run.
 
-    A record, which is the unit of privacy, is an entry of the data set: a text or a pair of answers. With `owner` it is
-    all entries with one value in that column, such as all pairs of one prompt or all texts of one person.
-
     Args:
         model: a causal language model, with or without an adapter.
         args: the trainer's configuration, of the class `config`.
         private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
-        train_dataset: what TRL's trainer takes, as a `datasets.Dataset`.
-        owner: the name of a column of train_dataset; None if each entry is a unit of privacy.
+        train_dataset: what TRL's trainer takes, as a `datasets.Dataset`. An entry is the unit of privacy.
+        owner: a column of train_dataset; all entries with one value in it are then one unit of privacy.
         options: further arguments of TRL's trainer and of `trainer.DPZeroTrainer`, such as eval_dataset,
             processing_class, peft_config, losses and public_evaluation.
 
