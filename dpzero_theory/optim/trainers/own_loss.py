@@ -22,11 +22,8 @@ _PAIRS = 4
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
-    """Return the losses of a Trainer whose `compute_loss` is that of transformers, or of TRL's SFT or DPO trainer.
-
-    Returns None for another `compute_loss`, or one with a `compute_loss_func`. Raises ValueError for a model whose task
-    `losses_for` does not know.
-    """
+    """Return the losses of a Trainer whose `compute_loss` is that of transformers, or of TRL's SFT or DPO trainer; None
+    for another one. Raises ValueError for a model whose task `losses_for` does not know."""
     if trainer.compute_loss_func is not None:
         return None
     match type(trainer).compute_loss.__module__:

@@ -30,13 +30,7 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
-    SaveStrategy,
-    TrainOutput,
-    rotate_checkpoints,
-    sort_checkpoints,
-)
+from transformers.trainer_utils import SaveStrategy, TrainOutput, rotate_checkpoints, sort_checkpoints
 
 from dpzero_theory.check import names_of, settings
 from dpzero_theory.optim.files.folder import KEY, made_whole
@@ -375,10 +369,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if not self.args.should_save:
             return
         output = Path(self.args.output_dir)
-        folder = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        folder = output / f"checkpoint-{self.state.global_step}"
         if folder.exists():  # this run wrote the folder before it went back to an earlier checkpoint
             shutil.rmtree(folder)
-        best = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+        best = output / f"checkpoint-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):
             self.state.best_model_checkpoint = str(best)
         with made_whole(folder) as new:
@@ -396,12 +390,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 os.utime(file, (begun, begun))
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
-        rotate_checkpoints(
-            output_dir=str(output),
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=False,
-        )
+        limit, best_folder = self.args.save_total_limit, self.state.best_model_checkpoint
+        rotate_checkpoints(str(output), save_total_limit=limit, best_model_checkpoint=best_folder, use_mtime=False)
 
     def _load_best(self) -> None:
         """Load the best checkpoint, and end the run there, if `load_best_model_at_end` asks for it."""
