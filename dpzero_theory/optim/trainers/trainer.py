@@ -73,6 +73,11 @@ def _require_settings(private: object) -> None:
     settings(private, known, required)
 
 
+def _require_no_optimizer(*given: object) -> None:
+    if any(value is not None for value in given):
+        raise ValueError("optimizers and optimizer_cls_and_kwargs must be left out: the plan makes the steps")
+
+
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
     """Within the context a Trainer takes a quantised base whose kernels have no backward pass (GGUF, for instance): a
@@ -127,6 +132,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         args = for_a_run(args)
         _require_settings(private)
         require_honoured(args)
+        _require_no_optimizer(*(options.get("optimizers") or ()), options.get("optimizer_cls_and_kwargs"))
         if options.get("train_dataset") is not None:
             require_data(options["train_dataset"], "train_dataset")
         with _without_backward(model):
@@ -136,10 +142,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
         """Keep what a private run needs beside the Trainer. Raises ValueError for what such a run does not do."""
         args, kind = self.args, type(self)
-        if (self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs) != (None, None, None):
-            raise ValueError(
-                "optimizers and optimizer_cls_and_kwargs must be left out: the steps are those of the plan"
-            )
+        _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
             if getattr(kind, name).__module__.partition(".")[0] not in ("transformers", "trl"):
                 raise ValueError(f"{kind.__name__} must have no {name} of its own: the steps are those of the plan")
