@@ -17,8 +17,7 @@ from dpzero_theory.optim.losses.preferences import preference_losses
 from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.losses.task_losses import losses_for
 
-_PAIRS = 4
-"""How many pairs of records are looked at, to see whether a loss is a mean."""
+_PAIRS = 4  # of records are looked at, to see whether a loss is a mean
 
 
 def known_losses(trainer: Trainer) -> Losses | None:

@@ -60,8 +60,7 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
-        """Return the data set itself, and warn of entries that the filter would leave out. Raises ValueError if the
-        filter would leave out all entries."""
+        """Return the data set itself, and warn of entries that the filter would leave out; ValueError if all."""
         left_out = len(self) - len(super().filter(*args, **options))
         if left_out == len(self):
             raise ValueError("the data must have entries that TRL keeps (not too long, with a loss); got none")
