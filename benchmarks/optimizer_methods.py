@@ -12,7 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
-from transformers import AutoModelForSequenceClassification, RobertaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    RobertaConfig,
+)
 
 from benchmarks.llm.models import DTYPES, configuration
 from dpzero_theory.optim.plan import Plan
@@ -26,15 +33,33 @@ BASE = "two-forwards"
 PUBLIC, PRIVATE = "rademacher", "private-rademacher"
 METHODS = (BASE, *DIRECTIONS, PRIVATE, "four-pass", "adamw", "dp-adamw")
 SMOOTHING, STEP_SIZE = 1e-3, 1e-7
-SMALL = {
+FORWARDS = "forwards"
+SMALL: dict[str, PreTrainedConfig] = {
     "tiny": RobertaConfig(
         vocab_size=2000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
     ),
     "small": RobertaConfig(
         vocab_size=10000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
     ),
-}
-"""Configurations of RoBERTa that are smaller than those in llm/sizes.toml."""
+    "minilm": BertConfig(
+        vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    ),
+    "smollm2": LlamaConfig(
+        vocab_size=49152, hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
+        intermediate_size=1536, max_position_embeddings=8192, rope_theta=1e5, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
+"""Configurations of models that are smaller than those in llm/sizes.toml, and the shapes of MiniLM-L6 and
+SmolLM2-135M, a language model whose loss is that of the last token's prediction."""
+
+
+def base_of(method: str) -> str:
+    """Return the method whose time a method's time is divided by: as many plain forward passes as it has points."""
+    word, _, number = method.rpartition("-")
+    if not number.isdecimal():
+        return BASE
+    points = {FORWARDS: int(number), "stacked": int(number) + 1, "separate": int(number) + 1}
+    return f"{FORWARDS}-{points.get(word, 2 * int(number))}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +102,9 @@ class Bench:
         Raises KeyError for an unknown name."""
         if method in DIRECTIONS:
             return self._ours(method, private=False)
+        word, _, number = method.rpartition("-")
+        if number.isdecimal():
+            return self._of_points(word, int(number))
         if method == PRIVATE:
             return self._ours(PUBLIC, private=True)
         steps = {
@@ -86,17 +114,30 @@ class Bench:
         }  # fmt: skip
         return steps[method]()
 
-    def _forwards(self) -> Step:
+    def _of_points(self, word: str, number: int) -> Step:
+        """Return the steps `forwards-N`; `LAW-K`, a private step of K directions of this law by central differences;
+        and `stacked-K` and `separate-K`, private steps of rank 1 by forward differences, whose K + 1 points are
+        evaluated in one pass or one by one."""
+        if word == FORWARDS:
+            return self._forwards(number)
+        if word not in ("stacked", "separate"):
+            return self._ours(word, private=True, directions_per_step=number)
+        points = number + 1 if word == "stacked" else 1
+        return self._ours(
+            "low-rank", private=True, directions_per_step=number, difference="forward", points_at_once=points
+        )
+
+    def _forwards(self, count: int = 2) -> Step:
         self.module.eval()
 
         def step() -> None:
             with torch.no_grad():
-                for _ in range(2):
+                for _ in range(count):
                     _losses(self.module, self._batch).sum().item()
 
         return step
 
-    def _ours(self, kind: str, *, private: bool) -> Step:
+    def _ours(self, kind: str, *, private: bool, **changes: Any) -> Step:
         common: dict[str, Any] = {
             "steps": 10**6,
             "expected_batch": len(self._data),
@@ -104,6 +145,7 @@ class Bench:
             "smoothing": SMOOTHING,
             "sampling": "full",
             "direction": kind,
+            **changes,
         }
         rows = len(self._data)
         if private:
@@ -281,6 +323,9 @@ def _void(_: object) -> None:
 def _losses(module: nn.Module, batch: Any) -> Tensor:
     """Return the cross entropy of each record of a batch (tokens, labels), in float32, shape (batch,)."""
     tokens, labels = batch
+    if type(module).__name__.endswith("ForCausalLM"):
+        logits = module(input_ids=tokens, logits_to_keep=1).logits[:, -1]
+        return F.cross_entropy(logits.float(), labels, reduction="none")
     return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
 
 
@@ -290,6 +335,7 @@ def classification_model(case: StepCase, device: str) -> Any:
     config = SMALL[case.size] if case.size in SMALL else configuration(case.size)
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForSequenceClassification.from_config(config, dtype=DTYPES[case.dtype])
+        kind = AutoModelForCausalLM if case.size == "smollm2" else AutoModelForSequenceClassification
+        model = kind.from_config(config, dtype=DTYPES[case.dtype])
     model.config.use_cache = False
     return model.eval()

@@ -6,6 +6,10 @@
     four-pass            the published way: u drawn again from a seed four times, the weights perturbed in place
     adamw                forward, backward, AdamW
     dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
+    forwards-N           the losses at x, N times, without gradients
+    low-rank-K, ...      a private step of K directions, by central differences, per direction law; beside forwards-2K
+    separate-K           a private step of rank 1 by forward differences, whose K + 1 points are evaluated one by one
+    stacked-K            the same with all points in one pass; both beside forwards-(K + 1)
 
 Here x are the weights and u is a step's direction. Models have random weights and a classifier of two classes; the loss
 of a record is its cross entropy. The methods take turns in one process, and a ratio of two methods' times is taken
@@ -20,6 +24,7 @@ built. Freed memory is given back at once there; otherwise the peak varies by a 
 the allocator's peak.
 
     python -m benchmarks optimizer_step --preset cpu
+    python -m benchmarks optimizer_step --preset low-rank --turns 3    (K = 1, 4 and 16 on small models, on the CPU)
     python -m benchmarks optimizer_step --preset lengths --turns 5     (9 batches of 1 to 64 records, 16 to 256 tokens)
     python -m benchmarks optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
 """
@@ -53,6 +58,7 @@ from benchmarks.optimizer_methods import (
     Bench,
     Step,
     StepCase,
+    base_of,
     classification_model,
 )
 from dpzero_theory.cli import Parser, Several, integer
@@ -77,6 +83,8 @@ FIELDS = (
     "largest_mb",
     "peak_less_largest_to_inference",
 )
+_STACKED = ("forwards-17", "separate-16", "stacked-16")
+_KS = tuple(name for k in (1, 4, 16) for name in (f"forwards-{2 * k}", f"low-rank-{k}", f"rademacher-{k}"))
 PRESETS = {
     "smoke": [StepCase("tiny", 4, 16)],
     "gpu-smoke": [StepCase(size, 4, 16, methods=(BASE, PUBLIC)) for size in ("tiny", "opt-tiny")],
@@ -86,6 +94,14 @@ PRESETS = {
         *(StepCase("tiny", batch, 64) for batch in (64, 8)),
         StepCase("roberta-base", 64, 64, methods=(BASE, "gaussian", PUBLIC, PRIVATE, "four-pass")),
     ],
+    "low-rank": [
+        StepCase("tiny", 64, 64, methods=_KS + _STACKED),
+        StepCase("minilm", 16, 32, methods=_KS),
+        StepCase("smollm2", 8, 16, methods=_KS),
+        StepCase("tiny", 8, 64, methods=_KS + _STACKED),
+        StepCase("tiny", 1, 64, methods=_KS + _STACKED),
+    ],
+    "low-rank-smoke": [StepCase("tiny", 4, 16, methods=("forwards-2", "low-rank-1", "forwards-5", "stacked-4"))],
     "lengths": [
         StepCase("small", batch, length, methods=(BASE, *DIRECTIONS, "four-pass"))
         for batch in (1, 8, 64)
@@ -110,19 +126,26 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
     turns: the number of turns in which methods that are compared are timed. Fewer turns are made if they do not fit
     into `budget` seconds, but at least 2.
     """
-    memory = {method: _tried(device, _peak_megabytes, case, device, method) for method in case.methods}
+    memory: dict[str, Any] = {
+        method: None if _large(method) else _tried(device, _peak_megabytes, case, device, method)
+        for method in case.methods
+    }
     runs = [method for method in case.methods if not isinstance(memory[method], str)]
     alone = {PRIVATE: [BASE, PUBLIC, PRIVATE], "adamw": [BASE, "adamw"], "dp-adamw": [BASE, "dp-adamw"]}
-    together = [method for method in runs if method not in alone]
+    together = [method for method in runs if method not in alone and base_of(method) == BASE]
+    points = dict.fromkeys(base_of(method) for method in runs if base_of(method) != BASE)
     samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
     failed = {method: why for method, why in memory.items() if isinstance(why, str)}
-    for group in [together, *(alone[method] for method in runs if method in alone)]:
+    groups = [together, *(alone[method] for method in runs if method in alone)]
+    groups += [[method for method in runs if base_of(method) == base] for base in points]
+    for group in filter(None, groups):
         found = _tried(device, _turns, case, device, group, turns, budget)
         if isinstance(found, str):
             failed |= dict.fromkeys(set(group) - set(samples), found)
         else:
             samples |= {method: found for method in group if method not in samples}
-    inference = memory[BASE]
+    plain = next((method for method in memory if method in (BASE, "forwards-2")), BASE)
+    inference: Any = memory.get(plain)
     parameters, largest = _sizes(case)
     rows = []
     for method in case.methods:
@@ -130,9 +153,9 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
         row |= {"dtype": case.dtype, "device": device, "threads": torch.get_num_threads(), "parameters": parameters}
         megabytes = memory[method]
         if method in failed or isinstance(megabytes, str) or isinstance(inference, str):
-            rows.append({**row, "status": failed.get(method) or f"{BASE}: {failed[BASE]}"})
+            rows.append({**row, "status": failed.get(method) or f"{plain}: {failed[plain]}"})
             continue
-        own, base = samples[method][method], samples[method][BASE]
+        own, base = samples[method][method], samples[method][base_of(method)]
         pairs = list(zip(own, base, strict=True))
         ratios = [busy / other for (busy, _), (other, _) in pairs]
         row |= {
@@ -143,17 +166,25 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
             "ratio_low": rounded(min(ratios)),
             "ratio_high": rounded(max(ratios)),
             "wall_ratio": rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
-            "peak_mb": round(megabytes, 1),
-            "peak_to_inference": share(megabytes, inference),
             "largest_mb": round(largest, 1),
-            "peak_less_largest_to_inference": share(megabytes - largest, inference),
         }
+        if megabytes is not None:
+            row |= {
+                "peak_mb": round(megabytes, 1),
+                "peak_to_inference": share(megabytes, inference),
+                "peak_less_largest_to_inference": share(megabytes - largest, inference),
+            }
         if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
             ratio, error = median_ratio([busy for busy, _ in own], public)
             row |= {"to_non_private": rounded(ratio), "to_non_private_error": rounded(error)}
         rows.append(row)
     return rows
+
+
+def _large(method: str) -> bool:
+    """Whether a step of a method has so many points that its memory, that of one point, is not measured again."""
+    return base_of(method) not in (BASE, "forwards-2") and not method.startswith("stacked")
 
 
 def _turns(case: StepCase, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
@@ -282,7 +313,9 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 def _folder(options: Namespace) -> Path:
-    name = "optimizer_step_lengths" if options.preset == "lengths" else "optimizer_step"
+    name = {"lengths": "optimizer_step_lengths", "low-rank": "optimizer_step_low_rank"}.get(
+        options.preset, "optimizer_step"
+    )
     return (Path("out") if "smoke" in options.preset else RESULTS) / name
 
 
@@ -300,7 +333,10 @@ def _keys(options: Namespace, at: Cell) -> Iterator[Cell]:
 def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
-        told = f"{row.get('seconds')} s, {row.get('ratio')} of two forwards, {row.get('peak_mb')} MB"
+        base = base_of(row["method"])
+        told = (
+            f"{row.get('seconds')} s, {row.get('ratio')} of {base}, {row.get('peak_to_inference', '-')} of its memory"
+        )
         lines.append(f"{at['size']} batch {at['batch']}: {row['method']} {row.get('status', told)}")
     return "\n".join(lines)
 
