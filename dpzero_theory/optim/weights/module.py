@@ -237,14 +237,13 @@ class Weights:
         scales: pairs (number of a direction, amount times the direction's factor).
         """
         flat, width, summed = held.contiguous().view(-1), math.prod(self.shapes[index][1:]), wide(held.dtype)
-        if through is None and len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width:
-            if held.is_contiguous() and held.dtype == summed:
-                # the product is one number or its negative, so that each weight is rounded once on every device
-                (number, amount), first = scales[0], origin // width
-                left, right = self.directions.factors((number,), index, self.shapes, summed, held.device)
-                rows = flat.view(-1, width)
-                rows.addr_(left[0, 0, first : first + len(rows)], right[0, 0], alpha=amount)  # type: ignore[index]
-                return
+        one = through is None and len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width > 0
+        if one and held.is_contiguous() and held.dtype == summed:
+            # the product is one number or its negative, so that each weight is rounded once on every device
+            (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
+            left, right = self.directions.factors((number,), index, self.shapes, summed, held.device)
+            matrix.addr_(left[0, 0, begin : begin + len(matrix)], right[0, 0], alpha=amount)  # type: ignore[index]
+            return
         for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):
             here, first = slice(start * width, (start + rows) * width), origin // width + start
             delta = self.directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
