@@ -44,7 +44,7 @@ SMALL: dict[str, PreTrainedConfig] = {
     "minilm": BertConfig(
         vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
     ),
-    "smollm2": LlamaConfig(
+    "smollm2-shape": LlamaConfig(
         vocab_size=49152, hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
         intermediate_size=1536, max_position_embeddings=8192, rope_theta=1e5, tie_word_embeddings=True,
     ),
@@ -323,7 +323,7 @@ def _void(_: object) -> None:
 def _losses(module: nn.Module, batch: Any) -> Tensor:
     """Return the cross entropy of each record of a batch (tokens, labels), in float32, shape (batch,)."""
     tokens, labels = batch
-    if type(module).__name__.endswith("ForCausalLM"):
+    if type(module).__name__ == "LlamaForCausalLM":
         logits = module(input_ids=tokens, logits_to_keep=1).logits[:, -1]
         return F.cross_entropy(logits.float(), labels, reduction="none")
     return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
@@ -335,7 +335,7 @@ def classification_model(case: StepCase, device: str) -> Any:
     config = SMALL[case.size] if case.size in SMALL else configuration(case.size)
     torch.manual_seed(0)
     with torch.device(device):
-        kind = AutoModelForCausalLM if case.size == "smollm2" else AutoModelForSequenceClassification
+        kind = AutoModelForCausalLM if case.size == "smollm2-shape" else AutoModelForSequenceClassification
         model = kind.from_config(config, dtype=DTYPES[case.dtype])
     model.config.use_cache = False
     return model.eval()
