@@ -6,8 +6,8 @@
 
 The model, prompt, records, epsilon and relation are those of `benchmarks.llm.all_weights`, whose DPZero run has 300
 directions in all. Here a step has K directions of rank 1: for a matrix u = a b^T, with random signs a and b, and for a
-vector random signs. All K + 1 points of the forward rule share one product with each matrix (`Stacked`), because
-x (W + s a b^T) = x W + s (x a) b^T. DP-AdamW has the same records and epsilon, and more steps and step sizes.
+vector random signs. All K + 1 points of the forward rule share one product with each matrix (`optim.weights.shifted`),
+because x (W + s a b^T) = x W + s (x a) b^T. DP-AdamW has the same records and epsilon, and more steps and step sizes.
 
 A setting is chosen by the accuracy on public dev phrases, in trial runs with seed 0. A trial of DPZero makes the first
 TRIAL steps of a run, with the noise of the whole run. On a GPU products are computed in TF32: a loss then errs by about
@@ -20,22 +20,25 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from benchmarks.kit.device import device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm import last_norm
-from benchmarks.llm.top import MODEL, TRAINED, WHOLE, Records, Top, turned
+from benchmarks.llm.top import MODEL, TRAINED, WHOLE, Records, Top
 from benchmarks.llm.tuned import CHOSEN, DELTA, LABELS, NONE, Recipe, best, ready, reported, trained, tried
 from dpzero_theory.cli import Parser, input_folder, integer, number
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 EPSILON, SMOOTHING = 2.0, 3e-3
@@ -53,123 +56,47 @@ TOKENS = 60_000
 """The most tokens, over all points, in one pass."""
 
 
-class Shifts(NamedTuple):
-    """Directions, one a row of each tensor: for a matrix, shape (m, n), the signs `left`, shape (K, m), and `right`,
-    shape (K, n), of its direction left right^T; for a vector its signs, in `left`, and None."""
+def differences(work: Records, weights: Weights, part: str, rows: Tensor, numbers: Sequence[int]) -> Tensor:
+    """Return the forward differences (L(w + lambda u) - L(w)) / lambda of records along the directions with these
+    numbers, shape (records, K). Records of about equal length are evaluated together.
 
-    left: list[Tensor]
-    right: list[Tensor | None]
-
-
-class Stacked:
-    """A Llama whose losses are evaluated at its weights and at K shifted weights in one pass."""
-
-    def __init__(self, top: Top) -> None:
-        self.top, self._layers = top, list(top.layers)
-        self.weights = [p for p in top.parameters() if p.requires_grad]
-        self._place: dict[Tensor, int] = {weight: place for place, weight in enumerate(self.weights)}
-
-    def drawn(self, directions: int, generator: torch.Generator) -> Shifts:
-        """Return `directions` new directions."""
-
-        def signs(width: int) -> Tensor:
-            bits = torch.randint(0, 2, (directions, width), generator=generator, device=generator.device)
-            return (2 * bits - 1).float()
-
-        return Shifts(
-            [signs(weight.shape[0]) for weight in self.weights],
-            [signs(weight.shape[1]) if weight.ndim == 2 else None for weight in self.weights],
-        )
-
-    def losses(self, ids: Tensor, last: Tensor, wanted: Tensor, shifts: Shifts, smoothing: float) -> Tensor:
-        """Return the losses of records at the weights and at the weights plus `smoothing` times each direction, shape
-        (K + 1, records).
-
-        Args:
-            ids: token ids, padded on the right, shape (records, tokens).
-            last: the position of each record's last token.
-            wanted: the number of each record's right answer among the options.
-            shifts: the directions.
-            smoothing: lambda > 0.
-        """
-        points, (records, tokens) = len(shifts.left[0]) + 1, ids.shape
-        left = [smoothing * torch.cat([torch.zeros_like(rows[:1]), rows]) for rows in shifts.left]
-        right = [None if rows is None else torch.cat([rows[:1], rows]) for rows in shifts.right]
-
-        def linear(weight: Tensor, x: Tensor, rows: Tensor | None = None) -> Tensor:
-            # x (W + s a b^T)^T = x W^T + s (x b) a^T: the product with W is that of all points together
-            place = self._place[weight]
-            a, b = left[place], right[place]
-            matrix = weight if rows is None else weight[rows]
-            along = torch.bmm(x, b[:, :, None])  # type: ignore[index]
-            return (
-                (x.flatten(0, 1) @ matrix.T)
-                .view(points, x.shape[1], -1)
-                .addcmul_(along, (a if rows is None else a[:, rows])[:, None])
-            )
-
-        def norm(part: Any, x: Tensor) -> Tensor:
-            gain = part.weight + left[self._place[part.weight]]
-            out: Tensor = rms_norm(x, x.shape[-1:], eps=part.variance_epsilon) * gain[:, None]
-            return out
-
-        embedding: Any = self.top.embedding
-        place, flat = self._place[embedding.weight], ids.flatten()
-        x = torch.addcmul(embedding.weight[flat], left[place][:, flat, None], right[place][:, None])  # type: ignore[index]
-        positions = torch.arange(tokens, device=ids.device)[None]
-        cos, sin = self.top.positions(x, positions)
-        for layer in self._layers:
-            attention, inner = layer.self_attn, norm(layer.input_layernorm, x)
-            split = (points * records, tokens, -1, attention.head_dim)
-            q, k, v = (
-                linear(part.weight, inner).view(split).transpose(1, 2)
-                for part in (attention.q_proj, attention.k_proj, attention.v_proj)
-            )
-            found = scaled_dot_product_attention(
-                turned(q, cos, sin), turned(k, cos, sin), v, is_causal=True, enable_gqa=True
-            )
-            found = found.transpose(1, 2).reshape(points, records * tokens, -1)
-            x = x + linear(attention.o_proj.weight, found)
-            inner, mlp = norm(layer.post_attention_layernorm, x), layer.mlp
-            gate = torch.nn.functional.silu(linear(mlp.gate_proj.weight, inner), inplace=True)
-            x = x + linear(mlp.down_proj.weight, gate.mul_(linear(mlp.up_proj.weight, inner)))
-        ends = x.view(points, records, tokens, -1)[:, torch.arange(records, device=ids.device), last]
-        logits = linear(embedding.weight, norm(self.top.norm, ends), self.top.options)  # type: ignore[arg-type]
-        each = cross_entropy(logits.flatten(0, 1), wanted.repeat(points), reduction="none")
-        return each.view(points, records)
-
-    def move(self, shifts: Shifts, along: Tensor) -> None:
-        """Add to the weights the sum over the directions of each times its number in `along`, shape (K,)."""
-        for weight, left, right in zip(self.weights, *shifts, strict=True):
-            if right is None:
-                weight.add_(along @ left)
-            else:
-                weight.addmm_(left.T * along, right)
-
-
-def differences(work: Records, model: Stacked, part: str, rows: Tensor, shifts: Shifts) -> Tensor:
-    """Return the forward differences (L(w + lambda u) - L(w)) / lambda of records along each direction u, shape
-    (records, K). Records of about equal length are evaluated together. rows: their numbers in the split `part`."""
-    ids, last, wanted = work.asked(work.states(model.top.count)[part][rows])
-    order, points = last.argsort(), len(shifts.left[0]) + 1
-    found = ids.new_zeros((len(rows), points - 1), dtype=torch.float32)
-    start = 0
+    Args:
+        weights: the trained ones.
+        rows: the numbers of the records in the split `part`.
+    """
+    ids, last, wanted = work.asked(work.states(_layers(weights))[part][rows])
+    points = [(numbers[0], 0.0), *((number, SMOOTHING) for number in numbers)]
+    order, found, start = last.argsort(), ids.new_zeros((len(rows), len(numbers)), dtype=torch.float32), 0
     lengths = last[order].tolist()
     while start < len(rows):
         end = start + 1
-        while end < len(rows) and (end + 1 - start) * points * (lengths[end] + 1) <= TOKENS:
+        while end < len(rows) and (end + 1 - start) * len(points) * (lengths[end] + 1) <= TOKENS:
             end += 1
         chosen = order[start:end]
-        each = model.losses(ids[chosen, : lengths[end - 1] + 1], last[chosen], wanted[chosen], shifts, SMOOTHING)
+        asked = ids[chosen, : lengths[end - 1] + 1], last[chosen], wanted[chosen]
+        each = torch.stack(weights.evaluated(points, partial(losses, asked), len(points), len(chosen)))
         found[chosen] = ((each[1:] - each[0]) / SMOOTHING).T
         start = end
     return found
 
 
-def gradient_norm(work: Records, model: Stacked, generator: torch.Generator) -> float:
+def _layers(weights: Weights) -> int:
+    top: Any = weights.module
+    return int(top.count)
+
+
+def losses(asked: tuple[Tensor, Tensor, Tensor], top: nn.Module, copies: int = 1) -> Tensor:
+    """Return the losses of copies of some records: their token ids, padded on the right; the position of each one's
+    last token; and the number of its right answer among the options."""
+    ids, last, wanted = asked
+    logits = top(ids.repeat(copies, 1), last.repeat(copies))
+    return cross_entropy(logits.float(), wanted.repeat(copies), reduction="none")
+
+
+def gradient_norm(work: Records, weights: Weights) -> float:
     """Return the median over 256 dev records of the norm of a record's gradient, estimated from K directions."""
-    rows = torch.arange(min(256, len(work.states(model.top.count)["dev"])))
-    found = differences(work, model, "dev", rows, model.drawn(K, generator))
+    rows = torch.arange(min(256, len(work.states(_layers(weights))["dev"])))
+    found = differences(work, weights, "dev", rows, range(2**40, 2**40 + K))  # no step has these numbers
     return float(found.square().mean(1).sqrt().median())
 
 
@@ -190,20 +117,22 @@ def tuned(
         target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling="poisson", relation="add-remove",
         sample_rate=BATCH / n,
     ).upper  # fmt: skip
-    public, secret = (torch.Generator(device).manual_seed(int.from_bytes(os.urandom(7), "little")) for _ in range(2))
+    secret = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(7), "little"))
     batches = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
-    model = Stacked(top)
+    weights = Weights(top, Directions(os.urandom(16), "low-rank"))
+    weights.guarded = False
     with torch.no_grad():
-        size = gradient_norm(work, model, public)
+        size = gradient_norm(work, weights)
         bound, step_size = clip * size * math.sqrt(K), scale / (clip * size**2)
         for step in range(steps):
             rows = torch.from_numpy(np.flatnonzero(batches.random(n) < BATCH / n))
-            shifts = model.drawn(K, public)
+            numbers = range(step * K, (step + 1) * K)
             total = noise * bound * torch.randn(K, generator=secret, device=device)
             if len(rows):
-                each = differences(work, model, "train", rows, shifts)
+                each = differences(work, weights, "train", rows, numbers)
                 total += (each * (bound / each.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
-            model.move(shifts, -step_size * (1 - step / STEPS) / K * total / BATCH)
+            amounts = -step_size * (1 - step / STEPS) / K * total / BATCH
+            weights.move_(list(zip(numbers, amounts.tolist(), strict=True)))
             if step + 1 in shown:
                 yield {
                     "steps": step + 1, "clip": bound, "step_size": step_size, "noise_multiplier": noise,
@@ -216,12 +145,12 @@ def timed(work: Records, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
     """Yield the seconds that K + 1 = 65 points of 64 train records of 24 tokens take, in one pass and in as many plain
     forward passes: medians of five, after one that does not count."""
     top = top.to(getattr(torch, "float32" if dtype == "tf32" else dtype))
-    model, device = Stacked(top), work.device
+    device, weights = work.device, Weights(top, Directions(0, "low-rank"))
+    weights.guarded = False
     embedding: Any = top.embedding
     ids = torch.arange(64 * 24, device=device).view(64, 24) % embedding.num_embeddings
     last = wanted = torch.ones(64, dtype=torch.long, device=device)
-    drawn = model.drawn(K, torch.Generator(device).manual_seed(0))
-    shifts = Shifts(*([row if row is None else row.to(top.rows.dtype) for row in rows] for rows in drawn))  # type: ignore[arg-type]
+    points = [(0, 0.0), *((number, SMOOTHING) for number in range(K))]
 
     def plain() -> None:
         for _ in range(K + 1):
@@ -229,7 +158,7 @@ def timed(work: Records, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
 
     def stacked() -> None:
         for part in torch.split(torch.arange(64, device=device), 32):
-            model.losses(ids[part], last[part], wanted[part], shifts, SMOOTHING)
+            weights.evaluated(points, partial(losses, (ids[part], last[part], wanted[part])), K + 1, 32)
 
     for name, work_once in (("one pass", stacked), ("separate passes", plain)):
         taken = []

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, embedding, linear, scaled_dot_product_attention
 
 from benchmarks.llm.models import load
 from benchmarks.llm.prompts import Prompter
@@ -81,6 +81,9 @@ class Top(nn.Module):
     tokens), in the place of hidden states.
     """
 
+    options: Tensor
+    rows: Tensor
+
     def __init__(self, model: Any, count: int, options: tuple[int, ...]) -> None:
         super().__init__()
         whole = count == len(model.model.layers)
@@ -93,9 +96,9 @@ class Top(nn.Module):
         self.register_buffer("rows", model.lm_head.weight[list(options)].detach().clone())
 
     def forward(self, states: Tensor, last: Tensor) -> Tensor:
-        records, rows = torch.arange(len(states), device=states.device), self.rows
+        records, rows = torch.arange(len(states), device=states.device), self.rows[None]
         if self.embedding is not None:
-            states, rows = self.embedding(states), self.embedding.weight[self.options]
+            states, rows = self.embedding(states), embedding(self.options[None], self.embedding.weight)
         if len(self.layers) == 0:
             hidden = states[records, last]
         else:
@@ -103,7 +106,8 @@ class Top(nn.Module):
             for layer in self.layers[:-1]:
                 states = layer(states, position_embeddings=turns)
             hidden = _at_last(self.layers[-1], states, last, turns)
-        return linear(self.norm(hidden), rows)  # type: ignore[arg-type]
+        found: Tensor = (self.norm(hidden)[:, None] @ rows.mT)[:, 0]
+        return found
 
 
 def _at_last(layer: Any, states: Tensor, last: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:

@@ -132,7 +132,8 @@ class Plan:
             sampling: one of `privacy.sampling` whose batches a run can draw.
             algorithm: `dpzero` (Algorithm 2, the default) or `dpgd-0th` (Algorithm 1: no transcript to replay).
             noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
-            direction: a name of `dpzero_theory.DIRECTIONS`; `rademacher`, random signs, if left out.
+            direction: a name of `dpzero_theory.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left
+                out.
             directions_per_step: K, 1 if left out; a record's K differences are clipped jointly, and a step uses the
                 mean.
             difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).

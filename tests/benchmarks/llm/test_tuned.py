@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from benchmarks.llm import (
 from benchmarks.llm.rewards_tasks import EXPERIMENT as REWARDS_TASKS
 from benchmarks.llm.top import ADAPTERS, LAYER, NORM, TRAINED, WHOLE, Records, Top
 from benchmarks.llm.tuned import CHOSEN, best, clipped, ends
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 from tests.benchmarks.llm.tiny import in_its_place, llama, phrases
 
 pytest.importorskip("transformers", reason="the hf extra is not installed")
@@ -143,18 +146,16 @@ def test_every_choice_of_weights(small: Path) -> None:
 def test_points_in_one_pass_have_the_losses_of_moved_weights(small: Path) -> None:
     work = last_norm.prepared(small, "cpu")
     top = work.top(TRAINED[WHOLE]._replace(layers=work.layers))
-    model, rows, smoothing = many_directions.Stacked(top), torch.arange(5), 1e-2
+    weights, rows, smoothing = Weights(top, Directions(7, "low-rank")), torch.arange(5), 1e-2
     batch = work.states(top.count)["train"][rows]
-    ids, last, wanted = work.asked(batch)
-    shifts = model.drawn(2, torch.Generator().manual_seed(0))
+    points, ask = [(0, 0.0), (0, smoothing), (1, smoothing)], partial(many_directions.losses, work.asked(batch))
+    found = torch.stack(weights.evaluated(points, ask, 3, 5))
     with torch.no_grad():
-        found = model.losses(ids, last, wanted, shifts, smoothing)
         moved = [work.losses(top, batch)]
         for number in range(2):
-            along = smoothing * torch.eye(2)[number]
-            model.move(shifts, along)
+            weights.move_([(number, smoothing)])
             moved.append(work.losses(top, batch))
-            model.move(shifts, -along)
+            weights.move_([(number, -smoothing)])
     assert torch.allclose(found, torch.stack(moved), atol=1e-5)
     assert (found[1:] - found[0]).abs().min() > 1e-5
 
