@@ -42,10 +42,6 @@ _BLOCK = 1 << 17
 _HASHED = 1 << 24
 """Values in a block of the fingerprint; the blocks of a parameter are hashed in several threads."""
 
-Through = Callable[[int, slice, Tensor, Tensor], Tensor]
-"""A function (parameter's index, coordinates of what this process holds of it, the sum of amount u there, the weights
-there) -> what is added to the weights. Momentum and Adam are such functions."""
-
 
 class Weights:
     """The parameters of a module with requires_grad, in the order of their names, at points x + shift u.
@@ -206,7 +202,7 @@ class Weights:
             names = ", ".join(sorted(self.unread))
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
-    def move_(self, amounts: Sequence[tuple[int, float]], through: Through | None = None) -> None:
+    def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
         """Move the weights: x <- x + the sum of amount u_number over the pairs (number, amount).
 
         The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 in the order
@@ -214,7 +210,6 @@ class Weights:
 
         Args:
             amounts: the pairs.
-            through: a function such as momentum; what it makes of the sum is added in place of the sum.
 
         Raises:
             ValueError: an amount that is not finite, or a call inside `shifted`.
@@ -226,18 +221,16 @@ class Weights:
             return
         with exactly(self.parameters[0].device):
             for index, (held, origin) in enumerate(self.pieces()):
-                self._move(held, index, origin, scales, through)
+                self._move(held, index, origin, scales)
         self._moved()
 
-    def _move(
-        self, held: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]], through: Through | None
-    ) -> None:
+    def _move(self, held: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]]) -> None:
         """Move what this process holds of the parameter `index`, from its coordinate `origin` on.
 
         scales: pairs (number of a direction, amount times the direction's factor).
         """
         flat, width, summed = held.contiguous().view(-1), math.prod(self.shapes[index][1:]), wide(held.dtype)
-        one = through is None and len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width > 0
+        one = len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width > 0
         if one and held.is_contiguous() and held.dtype == summed:
             # the product is one number or its negative, so that each weight is rounded once on every device
             (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
@@ -247,8 +240,6 @@ class Weights:
         for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):
             here, first = slice(start * width, (start + rows) * width), origin // width + start
             delta = self.directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
-            if through is not None:
-                delta = through(index, here, delta, self._rounding.value(flat, index, here, summed))
             self._rounding.add_(flat, index, here, delta)
         if not held.is_contiguous():
             held.copy_(flat.view(held.shape))

@@ -54,20 +54,6 @@ class Rounding:
             if precision == "master" and part.dtype in HALF
         }
 
-    def is_plain(self, dtype: torch.dtype) -> bool:
-        """Whether sums are rounded to nearest in weights of this type, with no further bits kept: with "nearest"
-        always, and with every precision for float32 and float64."""
-        return self.precision == "nearest" or dtype not in HALF
-
-    def value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:
-        """Return the weights flat[here] with their further bits, if there are any, as a tensor of type `wide`.
-
-        Args:
-            flat: what this process holds of the parameter with this index, as a vector.
-        """
-        low = self.low.get(index)
-        return flat[here].to(wide) if low is None else join(flat[here], low[here])
-
     def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor) -> None:
         """Add delta to flat[here], rounded as the precision says.
 

@@ -57,7 +57,7 @@ def bits(module: nn.Module) -> list[float]:
 CASES = {
     "one direction": {"direction": "low-rank"},
     "sixteen": {"direction": "low-rank", "directions_per_step": 16, "points_at_once": 17, "difference": "forward"},
-    "of rank 4": {"direction": "low-rank:4", "directions_per_step": 5, "update": "adam:0.9,0.99"},
+    "of rank 4": {"direction": "low-rank:4", "directions_per_step": 5},
     "vectors": {"direction": "low-rank", "algorithm": "dpgd-0th"},
 }
 
