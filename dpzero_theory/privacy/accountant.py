@@ -97,7 +97,7 @@ def epsilon_beside(history: Steps, delta: float, target: float) -> float:
 def excess(cost: Cost, target_epsilon: float, target_delta: float) -> float:
     """The share by which a cost misses the target (target_epsilon, target_delta): at most 0 if it is certified to meet
     it, both where epsilon is asked at the target delta and where delta is asked at the target epsilon."""
-    beyond = cost_epsilon(cost, target_delta, near=target_epsilon, ends="upper").upper / target_epsilon - 1
+    beyond = cost_epsilon(cost, target_delta, ends="upper").upper / target_epsilon - 1
     if target_delta == 0:
         return beyond
     return max(beyond, cost_delta(cost, target_epsilon, ends="upper").upper / target_delta - 1)
@@ -142,12 +142,10 @@ def cost_delta(
     return Bounds(min(found.lower * math.exp(-ratio) * (1 - 1e-15), upper), upper)
 
 
-def cost_epsilon(
-    cost: Cost, delta: float, *, near: float | None = None, wanted: float = 1e-4, ends: Ends = "both"
-) -> Bounds:
+def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
     """Bounds on the smallest epsilon of a cost at a delta.
 
-    ends: the ends that are used. The other one may be wrong. near, wanted: arguments of `grid.epsilon_bounds`.
+    ends: the ends that are used. The other one may be wrong. wanted: an argument of `grid.epsilon_bounds`.
     """
     pure, least = cost.pure
     if delta == 0:
@@ -159,7 +157,7 @@ def cost_epsilon(
     check.real("delta", delta, at_least=LEAST_DELTA, below=1)
     shifted = 2.0**-50 * (cost.ratio + cost.apart > 0)
     more = math.exp(cost.ratio) * (1 + shifted)
-    composed = partial(epsilon_bounds, delta=delta / more, least_delta=delta * more, near=near, wanted=wanted)
+    composed = partial(epsilon_bounds, delta=delta / more, least_delta=delta * more, wanted=wanted)
     found = _bounds(
         cost, ends, composed, partial(_plain_epsilon, delta / more), partial(_least_plain_epsilon, delta * more)
     )

@@ -24,13 +24,13 @@ _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
-_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.02
+_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.05
 """The relative widths of delta's bracket away from the target, and the least and the most near it."""
-_NARROW = 2e-4
+_NARROW = 4e-4
 """The share of the noise by which bounds on delta near the target may blur it."""
-_SHARE, _CLOSED, _SETTLED = 2e-5, 1e-11, 1e-4
-"""The shares of the noise up to which it is searched for: with laws, in closed form, and where it is raised so that the
-accountant's answers meet the target."""
+_NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
+"""The shares of the noise up to which it is searched for: at first, with laws, in closed form, and where it is raised
+so that the accountant's answers meet the target."""
 
 Deltas = Callable[[float, float, Ends], Bounds]
 """A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
@@ -155,19 +155,29 @@ def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, sha
     # d log delta/d log mu is about this root.
     fine = min(max(_NARROW * math.sqrt(fall * (fall + 2 * epsilon)), _FINEST), _FINE)
 
-    def beyond(noise: float, ends: Ends) -> float:
-        found = deltas(noise, _ROUGH, ends)
-        if found.lower <= target <= 1.5 * found.upper:
-            found = deltas(noise, fine, ends)
+    def beyond(noise: float, wanted: float, ends: Ends) -> float:
+        found = deltas(noise, wanted, ends)
         return _log_mu(epsilon, found.lower if ends == "lower" else found.upper) - log_target
 
-    missed, met = crossing(partial(beyond, ends="upper"), start, share=share, most=_BEYOND, slope=1)
+    def rough(noise: float) -> float:
+        found = deltas(noise, _ROUGH, "upper")
+        # The truth is mostly nearer to the lower end, of which rough laws say nothing.
+        third = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
+        return _log_mu(epsilon, third) - log_target
+
+    missed, met = crossing(rough, start, share=max(share, _NEAR), most=_BEYOND, slope=1)
+    guess, slope = met or missed or start, 1.0
+    if missed and met and (first := rough(missed)) < math.inf and (last := rough(met)) > -math.inf:
+        slope = max((first - last) / math.log(met / missed), 0.5)
+        guess = met * math.exp(last / slope)
+    search = partial(crossing, most=_BEYOND, slope=slope)
+    missed, met = search(lambda noise: beyond(noise, fine, "upper"), guess, share=share)
     if met is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
-    gap = beyond(near := missed or met, "lower")
+    gap = beyond(near := missed or met, fine, "lower")
     if gap <= 0:
         wide = max(share, min(-gap, 0.01) / 4)
-        near = crossing(partial(beyond, ends="lower"), near, share=wide, most=_BEYOND, slope=1)[0] or 0.0
+        near = search(lambda noise: beyond(noise, fine, "lower"), near, share=wide)[0] or 0.0
     return Bounds(near, met)
 
 

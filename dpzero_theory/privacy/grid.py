@@ -27,7 +27,7 @@ LEAST_DELTA = 1e-30
 """No smaller delta is resolved."""
 _LEFT_OUT = 1e-7
 """Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end."""
-_FEWEST, _MOST = 2**12, 2**20
+_FEWEST, _MOST = 2**12, 2**19
 """The fewest and the most points of a grid."""
 _MOST_OF_ONE = 2**17
 """The most cells that the losses of one release fill."""
@@ -440,7 +440,7 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
             if bounds.upper <= known or points >= (most if said else _MOST):
                 break
             # The width falls as the square of the number of points.
-            share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 4) if said else 16
+            share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if said else 16
             points *= min(share, _MOST // points)
             better, _ = _tried(make, points)
             bounds = better if rough else bounds.within(better)
@@ -521,28 +521,22 @@ def _guess(parts: Parts, epsilon: float) -> float:
 
 
 def epsilon_bounds(
-    compositions: Sequence[Parts],
-    delta: float,
-    *,
-    least_delta: float | None = None,
-    near: float | None = None,
-    wanted: float = 1e-4,
+    compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
     """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`.
 
-    least_delta: the delta of the lower end, if it differs. near: a guess of epsilon. The other arguments are those of
-    `delta_bounds`.
+    least_delta: the delta of the lower end, if it differs. The other arguments are those of `delta_bounds`.
     """
-    makes = [_Root(parts, delta, least_delta or delta, near).bounds for parts in compositions]
+    makes = [_Root(parts, delta, least_delta or delta).bounds for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
 class _Root:
     """The epsilon of one composition at a delta, by finer and finer grids."""
 
-    def __init__(self, parts: Parts, delta: float, least_delta: float, near: float | None) -> None:
+    def __init__(self, parts: Parts, delta: float, least_delta: float) -> None:
         self.plan, self.delta, self.least_delta = _Plan(parts, delta), delta, least_delta
-        self.at = near
+        self.at: float | None = None
 
     def _start(self) -> float:
         """A guess of epsilon, by Chernoff's bound on delta."""
