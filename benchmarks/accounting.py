@@ -1,6 +1,6 @@
 """Noise multipliers by this package and by other accountants, side by side in one run.
 
-    python -m benchmarks accounting --preset compare    the paper's six settings, beside three accountants
+    python -m benchmarks accounting --preset compare    the paper's six settings, beside four accountants
     python -m benchmarks accounting --preset rows       five settings of the field, beside eight
 
 A setting is a number of records, a mean batch size, a number of steps, and a target (epsilon, delta); batches are
@@ -240,7 +240,7 @@ REMAKES = {name: Remake(KEY, _again, varies=("seconds", "cpu_seconds"), toleranc
 
 
 def _cells(options: Namespace) -> list[Cell]:
-    peers: Sequence[str] = tuple(PEERS)[:4] if options.preset == "compare" else tuple(PEERS)
+    peers: Sequence[str] = (*tuple(PEERS)[:3], "opake") if options.preset == "compare" else tuple(PEERS)
     return [
         dict(zip(KEY, (*setting, name), strict=True))
         for setting in SETTINGS[options.preset]

@@ -143,11 +143,11 @@ def _accountants(folder: str, names: Sequence[str], digits: int, shown: Callable
 
 def accounting() -> str:
     """Return a table of each accountant's noise multiplier and processor time, measured side by side in one run."""
-    names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "prv-accountant")
+    names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "opake")
     lines = _accountants(
         "accounting", names, 5, lambda n, batch, steps, epsilon, delta: f"{n}/{batch}/{steps:,}/{epsilon:g}"
     )
-    return markdown(["n/B/T/epsilon", *names[:-1], "prv-accountant (0.01)"], lines)
+    return markdown(["n/B/T/epsilon", *names], lines)
 
 
 def five_settings() -> str:

@@ -24,7 +24,7 @@ _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
-_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.05
+_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
 """The relative widths of delta's bracket away from the target, and the least and the most near it."""
 _NARROW = 4e-4
 """The share of the noise by which bounds on delta near the target may blur it."""
