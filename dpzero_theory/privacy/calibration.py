@@ -63,7 +63,7 @@ def calibrate_noise_multiplier(
         A bracket with value = upper, the safe end. At `upper`, `epsilon_of_history` at target_delta is at most
         target_epsilon, and `delta_of_history` at target_epsilon is at most target_delta. At `lower`, a certified lower
         end of delta exceeds target_delta (for target_delta = 0, that of epsilon exceeds target_epsilon). The two differ
-        by 1e-3 of the noise or less, mostly by 5e-5. On a coarse lattice (discrete-gaussian:M) more noise may cost
+        by 1e-3 of the noise or less, mostly by 4e-4. On a coarse lattice (discrete-gaussian:M) more noise may cost
         more: there a multiplier smaller than `lower` may meet the target.
 
     Raises:
