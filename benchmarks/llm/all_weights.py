@@ -56,7 +56,6 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
             method, None if at["epsilon"] == NONE else float(at["epsilon"]), steps=STEPS[method],
             batch=BATCHES[method], step_size=step_size / clip**2 if method == "dpzero" else step_size, clip=clip,
             smoothing=SMOOTHING, seed=at["seed"], at_once=AT_ONCE if method == "dpzero" else GRADIENTS_AT_ONCE,
-            points_at_once=1,
         )  # fmt: skip
     row = timed(work, top, how, data, "dev")[-1]
     return {"d": sum(p.numel() for p in top.parameters()), "n": len(data), "step_size": step_size,

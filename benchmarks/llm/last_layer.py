@@ -121,7 +121,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
         how = Recipe(
             method, None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps, batch=batch,
             step_size=step_size, clip=math.sqrt(directions) * norm, directions=directions, smoothing=SMOOTHING,
-            seed=at["seed"], points_at_once=1,
+            seed=at["seed"],
         )  # fmt: skip
         found = {"steps": steps, "batch": batch, "directions": directions, "scale": size, "step_size": step_size,
                  "gradient_norm": norm, "d": sum(p.numel() for p in top.parameters() if p.requires_grad)}  # fmt: skip
