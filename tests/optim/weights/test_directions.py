@@ -212,3 +212,13 @@ def test_ranks_that_are_refused():
         with pytest.raises(ValueError, match=f"^direction must be low-rank or low-rank:RANK, .*; got '{name}'"):
             Directions(KEY, name)
     assert Directions(KEY, "low-rank:1").law.name == "low-rank"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", DIRECTIONS)
+def test_a_gpu_makes_the_same_bits(kind):
+    directions, device = Directions(KEY, kind), torch.device("cuda")
+    for start, count in ((0, 5000), (131, 70_000)):
+        on_gpu = directions.coordinates(3, 7, start, count, 0.1, torch.float32, device)
+        assert torch.equal(on_gpu.cpu(), directions.coordinates(3, 7, start, count, 0.1))
