@@ -28,6 +28,8 @@ _ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
 """The relative widths of delta's bracket away from the target, and the least and the most near it."""
 _NARROW = 4e-4
 """The share of the noise by which bounds on delta near the target may blur it."""
+_SHARP = 1e-7
+"""Bounds on delta that are relatively so near each other are worth a search as fine as this."""
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
 """The shares of the noise up to which it is searched for: at first, with laws, in closed form, and where it is raised
 so that the accountant's answers meet the target."""
@@ -63,8 +65,9 @@ def calibrate_noise_multiplier(
         A bracket with value = upper, the safe end. At `upper`, `epsilon_of_history` at target_delta is at most
         target_epsilon, and `delta_of_history` at target_epsilon is at most target_delta. At `lower`, a certified lower
         end of delta exceeds target_delta (for target_delta = 0, that of epsilon exceeds target_epsilon). The two differ
-        by 1e-3 of the noise or less, mostly by 4e-4. On a coarse lattice (discrete-gaussian:M) more noise may cost
-        more: there a multiplier smaller than `lower` may meet the target.
+        by 1e-3 of the noise or less, mostly by 4e-4, and by 1e-7 where an integral answers (Gaussian noise in Poisson
+        batches). On a coarse lattice (discrete-gaussian:M) more noise may cost more: there a multiplier smaller than
+        `lower` may meet the target.
 
     Raises:
         ValueError: an argument outside its range.
@@ -176,8 +179,13 @@ def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, sha
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     gap = beyond(near := missed or met, fine, "lower")
     if gap <= 0:
-        wide = max(share, min(-gap, 0.01) / 4)
+        wide = max(share, min(-gap, 0.01) / 16)
         near = search(lambda noise: beyond(noise, fine, "lower"), near, share=wide)[0] or 0.0
+    sharp = deltas(met, fine, "both")
+    if near and sharp.upper - sharp.lower < _SHARP * sharp.upper:
+        # Bounds that are so near each other, as an integral gives, are quickly made again.
+        met = search(lambda noise: beyond(noise, fine, "upper"), met, share=_SHARP)[1] or met
+        near = search(lambda noise: beyond(noise, fine, "lower"), met, share=_SHARP)[0] or near
     return Bounds(near, met)
 
 
