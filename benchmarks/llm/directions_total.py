@@ -1,0 +1,155 @@
+"""Accuracy against the number of directions in all: the last normalisation of a language model, three tasks.
+
+    python -m benchmarks pretrained smollm2                          # the model, once
+    python -m benchmarks llm.directions_total --data DIR             # resumable; --tasks sst2 --epsilons 2: some of it
+    python -m benchmarks llm.directions_total --summary              # the table
+
+DPZero makes T steps with K directions each, beside DP-AdamW and AdamW on the same weights (the gain of the last
+normalisation), the same 1,024 records, epsilon, relation and accountant. A run has K T directions in all. With clip
+G sqrt(K) and a step size that does not depend on K, the noise of a coordinate is that of a gradient method with clip G,
+for every K. What K T buys is how well the directions span the 576 weights.
+
+A batch has a quarter of the records where a run has at most 250 steps, and a sixteenth where it has more. K, T and the
+step size of DPZero, and T and the step size of the others, are chosen by the accuracy on public dev records.
+"""
+
+import math
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.kit.experiment import Cell, flag
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown
+from benchmarks.llm import last_norm, last_norm_tasks, tuned
+from benchmarks.llm.tasks import task
+from benchmarks.llm.top import NORM, TRAINED, Records
+from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
+
+N, SMOOTHING = 1024, 1e-2
+TASKS = ("sst2", "trec", "sst5")
+EPSILONS = ("2", "0.5", "6")
+SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
+    1_000: ((1, 1000), (16, 62)),
+    4_000: ((16, 250), (64, 62)),
+    16_000: ((16, 1000), (64, 250), (256, 62)),
+    64_000: ((64, 1000), (256, 250)),
+    256_000: ((256, 1000),),
+}
+"""The pairs (K, T) that are compared, by about K T."""
+SCALES = (1.0, 3.0, 10.0)
+"""The step sizes of DPZero that are compared, in units of 1/G^2, where G is the median gradient norm of dev records."""
+RATES = {"dp-adamw": (0.01, 0.03, 0.1), "adamw": (0.003, 0.01, 0.03)}
+STEPS = (60, 250, 1000)
+"""The numbers of steps and the step sizes of AdamW and DP-AdamW that are compared."""
+
+
+def _settings(at: Cell) -> list[tuple[int, int, float]]:
+    """Return the settings (K, T, step size) that are compared; K is 0 for methods with gradients."""
+    if at["method"] == "zero-shot":
+        return [(0, 0, 0.0)]
+    if at["method"] == "dpzero":
+        return [(k, steps, scale) for k, steps in SPLITS[at["directions"]] for scale in SCALES]
+    return [(0, steps, rate) for steps in STEPS for rate in RATES[at["method"]]]
+
+
+def _prepared(name: str, options: Namespace) -> Records:
+    return (
+        last_norm.prepared(options.data)
+        if name == last_norm.TASK
+        else last_norm_tasks.prepared(name, "paper", options.data)
+    )
+
+
+def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
+    for epsilon in options.epsilons:
+        for name in options.tasks:
+            common = {"task": name, "directions": 0}
+            if epsilon == options.epsilons[0]:
+                yield {**common, "method": "zero-shot", "epsilon": NONE}, 1
+                yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
+            yield {**common, "method": "dp-adamw", "epsilon": epsilon}, options.seeds
+            for directions in SPLITS:
+                if directions <= options.most:
+                    yield {**common, "method": "dpzero", "epsilon": epsilon, "directions": directions}, options.seeds
+
+
+def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
+    if options.work is None or options.work[0] != at["task"]:
+        options.work = at["task"], _prepared(at["task"], options)
+    work, (k, steps, size) = options.work[1], _settings(at)[number]
+    top, data, how = work.top(TRAINED[NORM]), first(work.states(0)["train"], N), None
+    if steps:
+        norm = work.gradient_norm(TRAINED[NORM], "dev", SMOOTHING)
+        how = Recipe(
+            at["method"], None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps,
+            batch=len(data) // 4 if steps <= 250 else len(data) // 16, step_size=size / norm**2 if k else size,
+            clip=norm * math.sqrt(max(k, 1)), directions=max(k, 1), smoothing=SMOOTHING, seed=at["seed"],
+        )  # fmt: skip
+    row = timed(work, top, how, data, "dev")[-1]
+    found = {name: value for name, value in row.items() if name != "step"}
+    return {"n": len(data), "k": k, "steps": steps, "scale": size, **found}
+
+
+def ends(rows: pd.DataFrame) -> dict[tuple[str, ...], tuned.End]:
+    """Return the test accuracy of the reported runs in `rows`, by task, method, epsilon and K T (0 for others)."""
+    return tuned.ends(rows, "task", "method", "epsilon", "directions")
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return a table of the test accuracy of the reported runs: a line for each task and epsilon."""
+    found, lines = ends(rows), []
+    heads = ["task", "epsilon", *(f"K T = {directions:,}" for directions in SPLITS), "DP-AdamW", "AdamW", "zero-shot"]
+    for name in TASKS:
+        for epsilon in EPSILONS:
+            keys = [
+                *(("dpzero", epsilon, str(directions)) for directions in SPLITS), ("dp-adamw", epsilon, "0"),
+                ("adamw", NONE, "0"), ("zero-shot", NONE, "0"),
+            ]  # fmt: skip
+            if (name, *keys[0]) in found:
+                shown = (found.get((name, *key)) for key in keys)
+                lines.append([task(name).title, epsilon, *("-" if end is None else end.text() for end in shown)])
+    return markdown(heads, lines)
+
+
+def splits_table(rows: pd.DataFrame) -> str:
+    """Return a table of the dev and test accuracy of the trial runs at epsilon = 2 by K and T, each with its best step
+    size: what K is worth at equal K T."""
+    mine = rows[(rows["method"] == "dpzero") & (rows["seed"] == 0) & (rows["epsilon"].astype(str) == "2")]
+    lines = []
+    for (directions, k, steps), part in mine.groupby(["directions", "k", "steps"], sort=True):
+        best = part.sort_values("dev_accuracy", ascending=False).groupby("task").first()
+        shown = (f"{100 * best['test_accuracy'][name]:.1f}" if name in best.index else "-" for name in TASKS)
+        lines.append([f"{directions:,}", str(k), str(steps), *shown])
+    return markdown(["K T", "K", "T", *(task(name).title for name in TASKS)], lines)
+
+
+STUDY = Study(_kinds, lambda at: len(_settings(at)), ("task", "method", "epsilon", "directions"), _run)
+EXPERIMENT = studied(
+    "directions_total",
+    __doc__,
+    STUDY,
+    seeds=5,
+    flags=[
+        flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="which tasks (default: all)"),
+        flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="which (default: all)"),
+        flag("--most", type=int, choices=tuple(SPLITS), default=max(SPLITS), help="the largest K T that is run"),
+    ],
+    key=("task", "method", "epsilon", "directions", "setting", "seed"),
+    fields=(
+        "n", "k", "steps", "scale", "dev_accuracy", "dev_loss", "test_accuracy", "test_loss", "epsilon_upper",
+        "noise_multiplier", "seconds",
+    ),
+    settings={
+        "prompt": "the paper's", "batch": "n/4 up to 250 steps, n/16 beyond", "splits": str(SPLITS),
+        "scales": str(SCALES), "rates": str(RATES), "adamw steps": str(STEPS), "smoothing": SMOOTHING,
+        "trained": "the last normalisation", "clip": "sqrt(K) times the median gradient norm", "n": N,
+    },
+    summary=lambda out: table(read_rows(out)) + "\n\n" + splits_table(read_rows(out)),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main())
