@@ -47,9 +47,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-_parser, main = command(
-    "figures.directions_total", __doc__, draw, "directions_total", tables=("llm_directions_total",)
-)
+_parser, main = command("figures.directions_total", __doc__, draw, "directions_total", tables=("llm_directions_total",))
 
 if __name__ == "__main__":
     sys.exit(main())

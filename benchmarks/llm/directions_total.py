@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.kit.experiment import Cell, flag
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm import last_norm, last_norm_tasks, tuned
 from benchmarks.llm.tasks import task
@@ -88,6 +88,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
             at["method"], None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps,
             batch=len(data) // 4 if steps <= 250 else len(data) // 16, step_size=size / norm**2 if k else size,
             clip=norm * math.sqrt(max(k, 1)), directions=max(k, 1), smoothing=SMOOTHING, seed=at["seed"],
+            points_at_once=k + 1,
         )  # fmt: skip
     row = timed(work, top, how, data, "dev")[-1]
     found = {name: value for name, value in row.items() if name != "step"}

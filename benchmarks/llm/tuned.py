@@ -61,7 +61,8 @@ class Recipe:
     """How a run trains. epsilon: at DELTA; None for a method that is not private. batch: the number of records in a
     batch, on average for private and zeroth-order methods, whose batches are Poisson. step_size: the first one. clip:
     for private methods. directions, smoothing: of zeroth-order methods. seed: for methods that are not private.
-    at_once: records that are evaluated together; 0 for all."""
+    at_once: records that are evaluated together; 0 for all. points_at_once: points that are evaluated together; if more
+    than one, directions are of rank 1 (random signs, for the weights of normalisations)."""
 
     method: str
     epsilon: float | None
@@ -74,6 +75,7 @@ class Recipe:
     smoothing: float = 1e-2
     seed: int = 0
     at_once: int = 0
+    points_at_once: int = 1
 
 
 def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | Path) -> Run:
@@ -82,10 +84,13 @@ def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | P
     r = recipe
     settings: dict[str, Any] = {
         "steps": r.steps, "expected_batch": float(r.batch), "smoothing": r.smoothing, "sampling": "poisson",
-        "step_size": lambda step: r.step_size * (1 - step / r.steps), "direction": "rademacher",
+        "step_size": lambda step: r.step_size * (1 - step / r.steps),
+        "direction": "low-rank" if r.points_at_once > 1 else "rademacher",
         "directions_per_step": r.directions, "difference": "forward",
     }  # fmt: skip
-    execution: dict[str, Any] = {"folder": folder, "micro_batch": r.at_once or len(data)}
+    execution: dict[str, Any] = {
+        "folder": folder, "micro_batch": r.at_once or len(data), "points_at_once": r.points_at_once,
+    }  # fmt: skip
     if r.method == "mezo":
         plan = Plan.without_privacy(n=len(data), **settings)
         return make_from_seed_not_private(top, losses, data, plan, seed=r.seed, **execution)

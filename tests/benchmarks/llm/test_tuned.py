@@ -15,6 +15,7 @@ from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from benchmarks.llm import (
     all_weights,
     demo,
+    directions_total,
     last_layer,
     last_norm,
     last_norm_tasks,
@@ -47,6 +48,10 @@ SMALL: dict[Any, dict[str, Any]] = {
         "STEPS": 3, "RATES": (0.01,), "SCALES": {"dpzero": (0.0, 0.1), "mezo": (0.1,), "dpgd-0th": (0.01,)},
         "SIZES": {"trec": last_norm_tasks.Size(24, 10, 10, 48)}, "DIRECTIONS": 4,
         "PROMPTS": {"trec": dict.fromkeys(("paper", "better"), last_norm_tasks.PROMPTS["trec"]["paper"])},
+    },
+    directions_total: {
+        "N": 24, "SPLITS": {8: ((4, 2), (1, 8))}, "SCALES": (0.1,), "STEPS": (3,),
+        "RATES": {"adamw": (0.01,), "dp-adamw": (0.01,)},
     },
     last_layer: {
         "SIZES": {"dpzero": last_layer.Size(3, 8), "adamw": last_layer.Size(2, 8), "dp-adamw": last_layer.Size(2, 8)},
@@ -158,6 +163,18 @@ def test_points_in_one_pass_have_the_losses_of_moved_weights(small: Path) -> Non
             weights.move_([(number, -smoothing)])
     assert torch.allclose(found, torch.stack(moved), atol=1e-5)
     assert (found[1:] - found[0]).abs().min() > 1e-5
+
+
+def test_directions_in_all(small: Path) -> None:
+    """Of two ways to split K T, the one that is better on dev records is reported; tables have a line for each."""
+    rows = run(directions_total.EXPERIMENT, small, "--tasks=trec", "--epsilons=2", "--seeds=2")
+    chosen = rows[rows["setting"] == CHOSEN]
+    assert sorted(chosen["method"]) == sorted([*["adamw", "dp-adamw", "dpzero"] * 2, "zero-shot"])
+    tried = rows[(rows["method"] == "dpzero") & (rows["setting"] != CHOSEN)]
+    assert sorted(zip(tried["k"], tried["steps"], strict=True)) == [(1, 8), (4, 2)]
+    assert len(set(chosen[chosen["method"] == "dpzero"]["k"])) == 1
+    assert "| TREC | 2 |" in directions_total.table(rows)
+    assert "| 8 | 4 | 2 |" in directions_total.splits_table(rows)
 
 
 def test_many_directions(small: Path) -> None:
