@@ -182,7 +182,7 @@ def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, sha
         wide = max(share, min(-gap, 0.01) / 16)
         near = search(lambda noise: beyond(noise, fine, "lower"), near, share=wide)[0] or 0.0
     sharp = deltas(met, fine, "both")
-    if near and sharp.upper - sharp.lower < _SHARP * sharp.upper:
+    if near and share > _SHARP and sharp.upper - sharp.lower < _SHARP * sharp.upper:
         # Bounds that are so near each other, as an integral gives, are quickly made again.
         met = search(lambda noise: beyond(noise, fine, "upper"), met, share=_SHARP)[1] or met
         near = search(lambda noise: beyond(noise, fine, "lower"), met, share=_SHARP)[0] or near
