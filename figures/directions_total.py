@@ -10,12 +10,13 @@ import sys
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.stats import t
 
-from benchmarks.llm.directions_total import TASKS, ends
-from benchmarks.llm.tasks import task
+from benchmarks.kit.rows import having
 from figures.command import command
 from figures.style import PAGE, series
 
+TITLES = {"sst2": "SST-2", "trec": "TREC", "sst5": "SST-5"}
 LINES = {
     ("adamw", "none"): ("AdamW, not private", series(2).color, "--"),
     ("dp-adamw", "2"): ("DP-AdamW", series(1).color, "--"),
@@ -24,25 +25,31 @@ LINES = {
 """What is drawn as a line, by method and epsilon: its name, colour and dash."""
 
 
+def _ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean test accuracy in percent and half its 95% interval (Student's t), by the number of directions."""
+    runs = 100 * rows.set_index("directions")["test_accuracy"]
+    found = runs.groupby(level=0).agg(["mean", "std", "count"])
+    found["half"] = t.ppf(0.975, found["count"] - 1) * found["std"] / found["count"] ** 0.5
+    return found
+
+
 def draw(rows: pd.DataFrame) -> Figure:
     """Return the figure of the rows of `benchmarks.llm.directions_total`."""
-    found = ends(rows)
-    names = [name for name in TASKS if (name, "zero-shot", "none", "0") in found]
-    figure, axes = plt.subplots(1, len(names), figsize=(PAGE, 2.3), squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
-        mine = {int(at[3]): end for at, end in found.items() if at[:3] == (name, "dpzero", "2")}
-        axis.errorbar(
-            list(mine), [end.mean for end in mine.values()], yerr=[end.half for end in mine.values()],
-            label="DPZero, without gradients", **series(0).line(),
-        )  # fmt: skip
+    rows = having(rows.astype({"epsilon": str, "setting": str}), setting="chosen")
+    figure, axes = plt.subplots(1, len(TITLES), figsize=(PAGE, 2.3))
+    for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
+        mine = _ends(having(rows, task=name, method="dpzero", epsilon="2"))
+        style = series(0).line()
+        axis.errorbar(mine.index, mine["mean"], yerr=mine["half"], label="DPZero, without gradients", **style)
         for (method, epsilon), (text, color, dash) in LINES.items():
-            end = found[name, method, epsilon, "0"]
-            axis.axhline(end.mean, color=color, linestyle=dash, linewidth=1, label=text)
+            end = _ends(having(rows, task=name, method=method, epsilon=epsilon)).iloc[0]
+            axis.axhline(end["mean"], color=color, linestyle=dash, linewidth=1, label=text)
             if method == "dp-adamw":
-                axis.axhspan(end.mean - end.half, end.mean + end.half, color=color, alpha=0.15, linewidth=0)
-        axis.set(xscale="log", xlabel="directions in all, K T", title=task(name).title)
-    axes[0][0].set_ylabel("test accuracy (%)")
-    handles, texts = axes[0][0].get_legend_handles_labels()
+                low, high = end["mean"] - end["half"], end["mean"] + end["half"]
+                axis.axhspan(low, high, color=color, alpha=0.15, linewidth=0)
+        axis.set(xscale="log", xlabel="directions in all, K T", title=title)
+    axes[0].set_ylabel("test accuracy (%)")
+    handles, texts = axes[0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside lower center", ncols=4)
     return figure
 
