@@ -37,7 +37,7 @@ _RATES = (0.01, 0.001)
 _FLAGS = {
     name: "--" + name.replace("_", "-") for name in ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 }
-"""The flags of the numbers of which one is sought, by the names of these numbers."""
+"""The command-line flag of each of the six numbers, by its name. The command finds one of them from the other five."""
 
 
 def _parser() -> Parser:

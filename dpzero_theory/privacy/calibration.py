@@ -174,6 +174,10 @@ def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, sha
         slope = max((first - last) / math.log(met / missed), 0.5)
         guess = met * math.exp(last / slope)
     search = partial(crossing, most=_BEYOND, slope=slope)
+    # Bounds that are so near each other, as an integral gives, are quickly made again.
+    at_guess = deltas(guess, fine, "both")
+    if at_guess.upper - at_guess.lower < _SHARP * at_guess.upper:
+        share = min(share, _SHARP)
     missed, met = search(lambda noise: beyond(noise, fine, "upper"), guess, share=share)
     if met is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
@@ -181,11 +185,6 @@ def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, sha
     if gap <= 0:
         wide = max(share, min(-gap, 0.01) / 16)
         near = search(lambda noise: beyond(noise, fine, "lower"), near, share=wide)[0] or 0.0
-    sharp = deltas(met, fine, "both")
-    if near and share > _SHARP and sharp.upper - sharp.lower < _SHARP * sharp.upper:
-        # Bounds that are so near each other, as an integral gives, are quickly made again.
-        met = search(lambda noise: beyond(noise, fine, "upper"), met, share=_SHARP)[1] or met
-        near = search(lambda noise: beyond(noise, fine, "lower"), met, share=_SHARP)[0] or near
     return Bounds(near, met)
 
 

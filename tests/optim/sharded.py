@@ -114,7 +114,7 @@ def finished(run: Run) -> dict[str, torch.Tensor]:
 def mezo(module: nn.Module) -> Run:
     """Returns a run of MeZO, without clip and noise: the generator of noise would have to be resumed, too.
 
-    Its update is Adam, so that a checkpoint has to keep Adam's averages beside the weights.
+    Its precision is "master", so that a checkpoint has to keep the weights' further bits beside the weights.
     """
     options = {key: value for key, value in STEP.items() if key != "clip"}
     chosen = Plan.without_privacy(n=len(DATA), sampling="full", **options)

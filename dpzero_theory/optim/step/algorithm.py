@@ -132,10 +132,11 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
-        """Raise PreconditionError if the algorithm releases vectors, and cannot do so with d weights and n records.
+        """Raise PreconditionError if released vectors could overflow 64-bit integers. Scalars never do.
 
-        A release is then an integer times the integer vector v of a direction, plus noise, and must fit into 64 bits.
-        squared_norm: ||v||^2 of the first direction. largest: the largest |v_j| of any.
+        An algorithm that releases vectors releases an integer times the integer vector v of a direction, plus noise.
+        d: the number of weights. squared_norm: ||v||^2 of the first direction. largest: the largest |v_j| of any
+        direction. n: the number of records.
         """
         del d, squared_norm, largest, n
 

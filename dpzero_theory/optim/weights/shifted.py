@@ -131,7 +131,7 @@ class Shifted(TorchFunctionMode):
         return False
 
     def _shifted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func.__name__ == "__get__":  # func reads an attribute; few attributes of tensors are tensors
+        if func.__name__ == "__get__":  # an attribute is read: `.shape` says nothing of the weights, `.T` does
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
