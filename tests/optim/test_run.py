@@ -194,8 +194,8 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
         assert spent == epsilon_of_history(run.history, delta).upper
         exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)
         assert exact is None or exact <= spent <= exact * (1 + 1e-8)
-    # The calibrated noise is a little more than needed, so that a run spends up to 1e-4 less than its target epsilon, or
-    # up to 1e-3 less where the accountant has only bounds on the law.
+    # Calibrated noise is a little more than needed: a run spends up to 1e-4 less than its target epsilon, or up to 1e-3
+    # less where the accountant has only bounds on the law.
     room = 1e-3 if (changes["sampling"], changes["relation"]) == ("fixed-size", "zero-out") else 1e-4
     assert target * (1 - room) < spent <= target
     assert run.plan.epsilon(delta).upper == spent
