@@ -213,7 +213,7 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
         return [{**common, "directions": K, **row} for row in tuned(work, top, first, second, steps, shown)]
     begun = time.perf_counter()
     torch.set_float32_matmul_precision("highest")
-    how = Recipe("dp-adamw", EPSILON, steps=int(first), batch=ADAMW_BATCH, step_size=second, clip=1.0, at_once=32)
+    how = Recipe("dp-adamw", EPSILON, steps=int(first), batch=ADAMW_BATCH, step_size=second, clip=1.0, at_once=128)
     cost = trained(how, top, work.losses, data)
     return [
         {
