@@ -16,8 +16,9 @@ $(VENV)/.%: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[$*]'
 	@touch $@
 
+# on one thread: the arrays are small, and on a busy machine threads that wait for each other took five times the processor time
 demo: $(VENV)/.demo
-	$(BIN)/python -m benchmarks demo
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks demo
 
 # linters beside the tests; what they say comes last
 test: $(VENV)/.dev

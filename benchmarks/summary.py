@@ -424,6 +424,11 @@ TABLES: dict[str, Callable[[], str]] = {
 
 SHORT: Mapping[str, tuple[str, str, bool]] = {
     "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero", False),
+    "llm_methods": (
+        "task | trained | zero-shot | DPZero (2) | DP-AdamW (2) | DPZero (6) | DP-AdamW (6) | AdamW",
+        "^(SST|TREC)",
+        False,
+    ),
     "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32", False),
 }
 """By the name of a table, what its short form `NAME_short` keeps: the columns, some with another name; a regular

@@ -64,22 +64,41 @@ def refused(call):
     return "yes"
 
 
-for name in ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_0", "Q4_1", "Q4_K", "Q4_0", "IQ4_NL"):
-    kind = gguf.GGMLQuantizationType[name]
-    block, size = gguf.GGML_QUANT_SIZES[kind]
+def answers(kind):
+    """Return what becomes of the model in this format, in the order of the questions below."""
     numbers = written(kind)
     loaded = {dtype: AutoModelForCausalLM.from_pretrained(".", gguf_file="model.gguf", dtype=dtype) for dtype in (None, "auto", torch.bfloat16)}
     (found,) = {str(loaded[dtype].lm_head.weight.dtype).removeprefix("torch.") for dtype in (None, "auto")}
-    model = loaded[None]
-    same = "to the bit" if torch.equal(model.lm_head.weight, numbers) else "no"
-    half = loaded[torch.bfloat16].lm_head.weight
-    rounded = "rounded once" if torch.equal(half, numbers.bfloat16()) else "no"
+    model, half = loaded[None], loaded[torch.bfloat16].lm_head.weight
     copy = LlamaForCausalLM(LlamaConfig(**{key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}))
     copy.load_state_dict(model.state_dict())
-    print(
-        f"| {name} | {8 * size / block:g} | {found} | {same} | {rounded} | {'yes' if model.is_quantized else 'no'} |",
-        refused(lambda: Trainer(model, TrainingArguments("out", use_cpu=True))), "|", refused(lambda: model.dequantize()), "|",
-        refused(lambda: model.save_pretrained("saved")), "|", refused(lambda: copy.save_pretrained("copy")), "|",
+    return (
+        found,
+        "to the bit" if torch.equal(model.lm_head.weight, numbers) else "no",
+        "rounds them once" if torch.equal(half, numbers.bfloat16()) else "no",
+        "yes" if model.is_quantized else "no",
+        refused(lambda: Trainer(model, TrainingArguments("out", use_cpu=True))),
+        refused(lambda: model.dequantize()),
+        refused(lambda: model.save_pretrained("saved")),
+        refused(lambda: copy.save_pretrained("copy")),
     )
+
+
+QUESTIONS = (
+    'type in memory, without `dtype` and with `"auto"`',
+    "are the numbers those that the file stands for?",
+    "what does `dtype=torch.bfloat16` do to them?",
+    "does the model count as quantised?",
+    "does a Trainer take it?",
+    "`dequantize()`",
+    "can it be saved?",
+    "can a new model be saved that was given its weights?",
+)
+FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_0", "Q4_1", "Q4_K", "Q4_0", "IQ4_NL")
+bits = [8 * size / block for block, size in (gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] for name in FORMATS)]
+assert (max(bits), min(bits)) == (32, 4.5)
+(same,) = {answers(gguf.GGMLQuantizationType[name]) for name in FORMATS}
+for question, answer in zip(QUESTIONS, same):
+    print(f"| {question} | {answer} |")
 PY
 ! grep -vxFf "$page" rows.md
