@@ -29,6 +29,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy import linalg, stats
@@ -257,33 +258,33 @@ def _threshold(others: Array, rate: float) -> float:
 
 
 def table() -> str:
-    """Return a table of the attacks, with the median over runs of each number, and a paragraph on what it shows."""
+    """Return a table of the attacks on each method, with medians over runs, and a paragraph on what it shows."""
     rows = read_rows(RESULTS / "membership")
     lines = []
-    for (method, epsilon, attack), part in rows.groupby(["method", "epsilon", "attack"], sort=False):
-        middle = part.median(numeric_only=True)
-        bounds = (
-            f"{middle['epsilon_bound']:.2f} ({part['epsilon_bound'].min():.2f} to {part['epsilon_bound'].max():.2f})"
-        )
-        rates = [f"{middle[f'tpr_{rate:g}']:.1%}" for rate in RATES]
-        right = f"{middle['correct']:.0f} of {GUESSES}"
-        lines.append(
-            [_NAMES[str(method)], str(epsilon), str(attack), f"{middle['accuracy']:.2f}", right, bounds, *rates]
-        )
-    heads = ["method", "epsilon", "attack on", "accuracy", "right guesses", "epsilon at least"]
-    heads += [f"found at {rate:.0%} false alarms" for rate in RATES]
+    for (method, epsilon), part in rows.groupby(["method", "epsilon"], sort=False):
+        of_attacks = [part[part["attack"] == attack] for attack in _ATTACKS]
+        accuracy = part["accuracy"].median()
+        lines.append([_NAMES[str(method)], str(epsilon), f"{accuracy:.2f}", *(_found(one) for one in of_attacks)])
     most = one_run_epsilon(GUESSES, GUESSES, CANARIES, DELTA, CONFIDENCE)
     return "\n\n".join(
         [
-            markdown(heads, lines),
+            markdown(["method", "epsilon", "accuracy", *(f"attack on {attack}" for attack in _ATTACKS)], lines),
             paragraphs(
-                f"""Medians of {rows["seed"].nunique()} runs, bounds with their least and largest; a bound can be at
-                most {most:.2f}, by guesses that are all right."""
+                f"""Right guesses of {GUESSES}, and the epsilon that they prove, with its least and largest; medians of
+                {rows["seed"].nunique()} runs. Guesses that are all right prove {most:.2f}."""
             ),
         ]
     )
 
 
+def _found(part: pd.DataFrame) -> str:
+    """Return in words how many guesses of an attack were right, and the bound on epsilon; empty if it was not made."""
+    bounds = part["epsilon_bound"]
+    said = f"{part['correct'].median():.0f}: {bounds.median():.2f} ({bounds.min():.2f} to {bounds.max():.2f})"
+    return said if len(part) else "not made"
+
+
+_ATTACKS = ("releases", "loss")
 _NAMES = {"dpzero": "DPZero", "mezo": "MeZO", "adamw": "AdamW, ten times the steps"}
 
 
@@ -294,7 +295,7 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
 
 
 def _attacks(method: str) -> tuple[str, ...]:
-    return ("loss",) if method == "adamw" else ("releases", "loss")
+    return ("loss",) if method == "adamw" else _ATTACKS
 
 
 def _cells(options: Namespace) -> Iterator[Cell]:

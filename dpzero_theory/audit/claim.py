@@ -14,10 +14,10 @@ from dpzero_theory.privacy.step import Step, step_of
 if TYPE_CHECKING:
     from dpzero_theory.optim.plan import Plan
 
-AVERAGES = ("mean", "sum")
-SEEDS = ("public", "secret")
-RECORDS = ("any", "finite")
-HIDDEN = ("batches", "clean")
+_AVERAGES = ("mean", "sum")
+_SEEDS = ("public", "secret")
+_RECORDS = ("any", "finite")
+_HIDDEN = ("batches", "clean")
 """Names of outputs that a loop returns for the audit alone; the attacker never sees them."""
 
 
@@ -64,7 +64,7 @@ class Claim:
         check.integer("steps", self.steps, at_most=10**9)
         check.real("noise_multiplier", self.noise_multiplier, above=0)
         check.real("clip", self.clip, above=0)
-        check.choice("average", self.average, AVERAGES)
+        check.choice("average", self.average, _AVERAGES)
         if self.sampling == "full" and self.batch != self.n:
             raise ValueError(f"batch must be n = {self.n} with sampling full; got {self.batch:g}")
 
@@ -167,7 +167,7 @@ class Claim:
 class View:
     """What an attacker knows or sees of a run, and how the loop names its settings.
 
-    The attacker sees all that the loop returns, prints and writes, except `HIDDEN` and `hidden`.
+    The attacker sees all that the loop returns, prints and writes, except `_HIDDEN` and `hidden`.
 
     Attributes:
         seed: "public" where the loop's seed may be known: it stands in a configuration file, is a default, or is a
@@ -189,11 +189,11 @@ class View:
     adaptive: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check.choice("seed", self.seed, SEEDS)
-        check.choice("records", self.records, RECORDS)
+        check.choice("seed", self.seed, _SEEDS)
+        check.choice("records", self.records, _RECORDS)
         if unseen := [name for name in self.adaptive if not self.sees(name)]:
             raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
         """Whether the attacker sees the loop's output called `name`."""
-        return name not in HIDDEN and name not in self.hidden
+        return name not in _HIDDEN and name not in self.hidden

@@ -22,16 +22,17 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dpzero_theory import check as rules
-from dpzero_theory.audit.checks import accounting, batches, leaks, noise, seeds, sensitivity
+from dpzero_theory.audit.checks import batches, leaks, noise, seeds, sensitivity
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.finding import CHECKS, Check, untested
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import Loop, LoopFailed, Train
-from dpzero_theory.audit.report import AuditReport, Entry
+from dpzero_theory.audit.loop import Loop, LoopFailed, Train, known_system
+from dpzero_theory.audit.report import AuditReport, Check, Entry, untested
 from dpzero_theory.audit.runs import LoopRuns
-from dpzero_theory.audit.system import generators_kept, known_entropy
+from dpzero_theory.registry import Registry
 
+CHECKS: Registry[Check] = Registry("check")
+"""Every check of an audit by its name, in the order of the report."""
 _KNOWN = ("noise-fixed", "noise-from-seed")  # Checks that find noise which anyone can compute
 
 for _check in (
@@ -77,17 +78,12 @@ for _check in (
     Check("batches", "Are batches drawn as claimed?", batches.law, core=True),
     Check("batches-secret", "Can the batches be drawn again?", batches.secret, random=False, follows=("noise-fixed",)),
     Check(
-        "accounting", "Does the claimed noise give the claimed epsilon?", accounting.accounting, core=True, random=False
+        "accounting", "Does the claimed noise give the claimed epsilon?", batches.accounting, core=True, random=False
     ),
-    Check("steps", "Are there as many releases as accounted, whatever the data?", accounting.steps, random=False),
+    Check("steps", "Are there as many releases as accounted, whatever the data?", batches.steps, random=False),
     Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, core=True, random=False),
 ):
     CHECKS.register(_check)
-
-
-def every() -> tuple[Check, ...]:
-    """Return all checks, in the order of the report."""
-    return tuple(CHECKS.values())
 
 
 def check(
@@ -122,19 +118,18 @@ def check(
     """
     rules.integer("runs", runs, at_least=24)
     level = rules.real("false_alarm", false_alarm, above=0, below=0.5)
-    wanted = [CHECKS[name] for name in checks] or every()
+    wanted = [CHECKS[name] for name in checks] or [*CHECKS.values()]
     if not callable(train):
         raise ValueError(f"train must be callable; got {rules.shown(train)}")
     if not hasattr(records, "__len__") or len(records) != claim.n:
         count = len(records) if hasattr(records, "__len__") else rules.shown(records)
         raise ValueError(f"records must be the claim's n = {claim.n}; got {count}")
-    others = tuple((name, dict(changes)) for name, changes in (variations or {}).items())
     started, entries = time.perf_counter(), []
     share = level / max(1, sum(entry.random for entry in wanted))
-    with generators_kept(), known_entropy() as entropy:
+    with known_system() as entropy:
         loop = Loop(train, records, claim, view or View(), dict(settings or {}), entropy)
         try:
-            lab = Lab(LoopRuns(loop), runs, others)
+            lab = Lab(LoopRuns(loop), runs, variations)
         except LoopFailed as error:
             raise ValueError(f"train must run on the records given; got {error}") from error
         for one in wanted:

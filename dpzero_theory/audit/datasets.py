@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 Records = Any
-SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
+_SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
 _EXTREMES_SEED = 2026  # The seed with which the function `extremes` draws its random records
 
 
@@ -36,9 +36,9 @@ def filled(records: Records, record: Any) -> Records:
 
 
 def scaled(record: Any, factor: float) -> Any:
-    """The record with its floating-point numbers multiplied by `factor`; labels and other integers stay as they are."""
-    if isinstance(record, tuple):
-        return tuple(scaled(part, factor) for part in record)
+    """A record, or a list of records, with its floating-point numbers times `factor`; integers stay as they are."""
+    if isinstance(record, tuple | list):
+        return type(record)(scaled(part, factor) for part in record)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
         return np.multiply(record, factor, dtype=record.dtype)
     return record * factor if isinstance(record, float) else record
@@ -70,18 +70,11 @@ def numbers(record: Any) -> list[float]:
     return [float(x) for x in array.ravel()] if array.dtype.kind == "f" else []
 
 
-def each_scaled(records: Records, factor: float) -> Records:
-    """A copy of the records with all floating-point numbers multiplied by `factor`."""
-    if isinstance(records, np.ndarray):
-        return scaled(records, factor)
-    return [scaled(record, factor) for record in records]
-
-
 def extremes(records: Records) -> Iterator[Any]:
     """Yield records that a neighbouring data set could have: one of `records`, and scaled, mirrored and random ones."""
     first = records[0]
     yield records[len(records) // 2]
-    for factor in SCALES:
+    for factor in _SCALES:
         yield scaled(first, factor)
     yield mirrored(scaled(first, 1e3))
     draw = np.random.default_rng(_EXTREMES_SEED)

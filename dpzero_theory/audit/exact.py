@@ -14,11 +14,10 @@ from scipy import stats
 
 from dpzero_theory.check import Array
 
-Counts = NDArray[np.int64]
 _MOST_SPREAD = 14.0  # `dispersion` treats deviations beyond this many standard deviations alike, for a small table
 
 
-def two_sided(lower: float, upper: float) -> float:
+def _two_sided(lower: float, upper: float) -> float:
     """Return the two-sided p-value of a statistic S at its observed value s, from P[S <= s] and P[S >= s]."""
     return float(min(1.0, 2 * min(lower, upper)))
 
@@ -26,7 +25,7 @@ def two_sided(lower: float, upper: float) -> float:
 def binomial(hits: int, trials: int, rate: float) -> float:
     """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`."""
     law = stats.binom(trials, rate)
-    return two_sided(law.cdf(hits), law.sf(hits - 1))
+    return _two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
@@ -34,7 +33,7 @@ def at_least(hits: int, trials: int, rate: float) -> float:
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
-def dispersion(counts: Counts, pmf: Array) -> float:
+def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
     """The p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
     The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small
@@ -48,7 +47,7 @@ def dispersion(counts: Counts, pmf: Array) -> float:
     squares = np.minimum((support - centre) ** 2, cap)
     law = _sum_of(np.asarray(np.bincount(squares, weights=pmf, minlength=cap + 1), dtype=np.float64), counts.size)
     seen = int(np.minimum((np.asarray(counts) - centre) ** 2, cap).sum())
-    return two_sided(math.fsum(law[: seen + 1]), math.fsum(law[seen:]))
+    return _two_sided(math.fsum(law[: seen + 1]), math.fsum(law[seen:]))
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
@@ -57,7 +56,7 @@ def overlaps(shared: int, pairs: int, pmf: Array) -> float:
     shared: the observed total, such as the number of records that the two batches of each pair have in common.
     """
     law = _sum_of(pmf, pairs)
-    return two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
+    return _two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
 
 
 def _sum_of(pmf: Array, times: int) -> Array:
@@ -66,24 +65,6 @@ def _sum_of(pmf: Array, times: int) -> Array:
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]
     return np.maximum(law, 0.0)
-
-
-def too_little(squares: float, count: int) -> float:
-    """The one-sided p-value of noise that is too small: of the sum of squares of `count` standard Gaussians."""
-    return float(stats.chi2.cdf(squares, count))
-
-
-def too_much(squares: float, count: int) -> float:
-    """The one-sided p-value of noise that is too large: of the sum of squares of `count` standard Gaussians."""
-    return float(stats.chi2.sf(squares, count))
-
-
-def least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the largest share of its claimed size at which noise has a `too_little` below `level` with this power.
-
-    The test sees `count` numbers of noise.
-    """
-    return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def correlation(a: Array, b: Array) -> float:
@@ -98,30 +79,3 @@ def correlation(a: Array, b: Array) -> float:
         return 1.0
     r = min(max(float(a @ b) / norms, -1.0), 1.0)
     return float(min(1.0, 2 * stats.beta.cdf((1 - abs(r)) / 2, (a.size - 1) / 2, (a.size - 1) / 2)))
-
-
-def least_correlation(count: int, level: float, power: float = 0.95) -> float:
-    """The correlation of two vectors of `count` >= 2 Gaussian numbers that `correlation` finds with this power.
-
-    It is the cosine with a p-value of `level`, plus z/sqrt(count) for the normal quantile z of `power`; at most 1.
-    """
-    half = (count - 1) / 2
-    return float(min(1.0, 1 - 2 * stats.beta.ppf(level / 2, half, half) + stats.norm.ppf(power) / math.sqrt(count)))
-
-
-def gaussian(values: Array) -> float:
-    """The p-value of Kolmogorov's test that `values` are independent standard Gaussians."""
-    return float(stats.kstest(values, "norm").pvalue)
-
-
-def many_within(values: Array, threshold: float) -> float:
-    """The one-sided p-value of too many of `values` in [-threshold, threshold].
-
-    The values are claimed to be independent Gaussians of mean 0 and standard deviation 1 or more.
-    """
-    return at_least(int((np.abs(values) <= threshold).sum()), values.size, 1 - 2 * float(stats.norm.sf(threshold)))
-
-
-def few_beyond(values: Array, threshold: float) -> float:
-    """The one-sided p-value of too few of `values`, claimed to be standard normal, outside [-threshold, threshold]."""
-    return float(stats.binom.cdf(int((np.abs(values) > threshold).sum()), values.size, 2 * stats.norm.sf(threshold)))

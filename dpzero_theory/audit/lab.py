@@ -4,16 +4,18 @@ One of these is the noise, which is the difference of a noisy run and a quiet ru
 seed.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.influence import Influence
-from dpzero_theory.audit.runs import Changes, LoopRuns
+from dpzero_theory.audit.runs import SEED, LoopRuns, norms, same
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -26,17 +28,211 @@ _SCALES = {
     "records of nothing": 0.0,
 }
 """Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
-Worlds = Iterator[tuple[str, Callable[[], Array | None]]]
+_MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
+_LOUD = 0.5  # The data set `loudest` has equal records that each add at least this many clips to a step
+_VISIBLE = 0.05  # A record is in a batch if exchanging it changes the step by more than this share of the pair's size
+_FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
+_HALVINGS = 12  # How often the interval between two neighbours of them is then halved
+_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to a sum
+_PARALLEL = 1e-5  # Two vectors count as parallel, and two lengths as equal, below this relative difference
+_ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vectors are parallel
+_Worlds = Iterator[tuple[str, Callable[[], Array | None]]]
 
 
-class Residual(NamedTuple):
+class _ExtremePair(NamedTuple):
+    """Two records that an audit exchanges for each other in the data, because they differ so much.
+
+    Args:
+        first, second: the records.
+        size: exchanging one for the other changes every step's release by at least this much, in clips.
+    """
+
+    first: Any
+    second: Any
+    size: float
+
+
+class _Scan(NamedTuple):
+    """How much the releases changed when the extreme pair of records was put in the place of each record in turn.
+
+    Args:
+        moved: how much each step's release changed, in clips, of shape (seeds, steps, records), with batches drawn as
+            claimed.
+        included: whether each record was in each batch, of the same shape.
+        seeds: the loop's seeds.
+    """
+
+    moved: Array
+    included: NDArray[np.bool_]
+    seeds: tuple[int, ...]
+
+
+class _Influence:
+    """Experiments on how much records change the releases of one loop; each is made when it is first asked for.
+
+    `runs` makes runs of the loop, and `most_runs` is about how many of them one measurement may take.
+    """
+
+    def __init__(self, runs: LoopRuns, most_runs: int) -> None:
+        self._runs, self._most_runs = runs, most_runs
+        self._records, self._n, self._all = runs.loop.records, runs.claim.n, runs.all_records
+
+    @cached_property
+    def pair(self) -> _ExtremePair | None:
+        """The two records whose exchange changes every step the most; None if no exchange changes every step.
+
+        All records are in every batch. Of pairs that change as much, the one with the larger numbers is taken, because
+        it is the surest to be clipped.
+        """
+        tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
+        best: _ExtremePair | None = None
+        for i, (first, here) in enumerate(tried):
+            for second, there in tried[:i]:
+                size = float(norms(here - there).min()) / self._runs.unit_of_all
+                if size > (best.size * (1 - _PARALLEL) if best else _PARALLEL):
+                    best = _ExtremePair(first, second, size)
+        return best
+
+    @cached_property
+    def _extremes(self) -> list[tuple[Any, Array]]:
+        """Each extreme record that the loop accepts, with quiet releases on it in the first and in the last place."""
+        accepted: list[tuple[Any, Array]] = []
+        for record in datasets.extremes(self._records) if self._runs.repeatable is not None else ():
+            first, last = (
+                self._runs.quiet(datasets.replaced(self._records, place, record), **self._all) for place in (0, -1)
+            )
+            if first is not None and last is not None and first.shape == last.shape:
+                rows = np.concatenate([first, last])
+                if np.isfinite(rows).all() and (not accepted or rows.shape == accepted[0][1].shape):
+                    accepted.append((record, rows))
+        return accepted
+
+    @cached_property
+    def with_one_less(self) -> float | None:
+        """The ratio of what a record adds to a release of n - 1 records to what it adds to a release of n records.
+
+        It is 1 where the denominator of a release is a constant and n/(n - 1) where it counts the records. None where
+        it cannot be measured, because with one record less the same seed makes other directions or other random
+        contributions: exchanging the extreme pair then does not change the releases by parallel vectors.
+        """
+        if self.pair is None or self._n < 3 or self._draws_shift():
+            return None
+        data = datasets.replaced(datasets.replaced(self._records, 0, self.pair.first), 1, self.pair.second)
+        other = datasets.replaced(data, 0, self.pair.second)
+        before, after = self._quiet([data, other]), self._quiet([datasets.removed(one, 1) for one in (data, other)])
+        if before is None or after is None or before.shape != after.shape:
+            return None
+        large, small = ((rows[0] - rows[1]).ravel() for rows in (before, after))
+        product = norms(large) * norms(small)
+        if large.size < _ENOUGH_NUMBERS or not product > 0 or float(large @ small) < (1 - _PARALLEL) * product:
+            return None
+        return float(norms(small) / norms(large))
+
+    def _draws_shift(self) -> bool:
+        """Whether a run with one record less draws other random numbers, on which contributions depend.
+
+        It is seen from a last record that adds nothing: without it, the release is the same, or changes by a factor if
+        its denominator counts records. Where no record adds nothing, the answer is False.
+        """
+        nothing = datasets.scaled(self._records[0], 0.0)
+        silent = self._runs.at_start(datasets.filled(self._records, nothing))
+        data = datasets.replaced(self._records, self._n - 1, nothing)
+        rows = [self._runs.at_start(world) for world in (data, datasets.removed(data, self._n - 1))]
+        if silent is None or np.abs(silent).max() > _PARALLEL * self._runs.unit_of_all:
+            return False
+        if any(row is None for row in rows):
+            return False
+        whole, less = (np.asarray(row) for row in rows)
+        return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
+
+    def _quiet(self, worlds: list[Records]) -> Array | None:
+        """Return the releases of quiet runs on several data sets, all records in every batch.
+
+        None where a run fails, or where they are not finite or have different shapes.
+        """
+        rows = [self._runs.quiet(data, **self._all) for data in worlds]
+        if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
+            return None
+        found = np.array(rows, dtype=np.float64)
+        return found if np.isfinite(found).all() else None
+
+    @cached_property
+    def nearly_clipped(self) -> Any:
+        """The first record scaled so that the loop nearly clips it; None where no scale does that.
+
+        Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
+        """
+        # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it
+        reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
+        low, high = (math.log(_FACTORS[k]) for k in (reached - 1, reached))
+        scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
+        return datasets.scaled(self._records[0], scale) if self._share(scale) > _NEARLY**3 else None
+
+    def _share(self, scale: float) -> float:
+        """Return what the first record times `scale` adds to the first step, in clips; 0 if that is not finite."""
+        record = datasets.scaled(self._records[0], scale)
+        rows = self._runs.at_start(datasets.filled(self._records, record))
+        if rows is None or not np.isfinite(rows).all():
+            return 0.0
+        return float(norms(rows[:1])[0]) / self._runs.unit_of_all / self._n
+
+    @cached_property
+    def loudest(self) -> Records | None:
+        """The data set of n equal records with the largest sum, in the step in which that sum is smallest.
+
+        None where each of the equal records adds less than half a clip, whichever record is tried.
+        """
+        best, data = _LOUD * self._n, None
+        for record, _ in self._extremes:
+            alike = datasets.filled(self._records, record)
+            rows = self._runs.quiet(alike, **self._all)
+            size = 0.0 if rows is None else float(norms(rows).min()) / self._runs.unit_of_all
+            if size > best and np.isfinite(size):
+                best, data = size, alike
+        return data
+
+    @cached_property
+    def scan(self) -> _Scan | None:
+        """How much exchanging each record in turn changes each step, with batches as claimed; None if not measurable.
+
+        It cannot be measured where runs with equal seeds have other batches, where weights cannot be kept, where there
+        are more than 256 records, or where a seed makes directions along which some exchange cannot be seen.
+        """
+        runs, n, pair = self._runs, self._n, self.pair
+        if runs.batches_repeat is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
+            return None
+        found: dict[int, Array] = {}
+        for seed in range(SEED, SEED + 16):
+            whole = self._moved(0, seed, self._all)
+            if whole is None or len(found) >= max(1, min(4, 2 * self._most_runs // n)):
+                break
+            if (whole > pair.size * _VISIBLE * runs.unit_of_all).all():
+                each = [self._moved(place, seed, {}) for place in range(n)]
+                if any(one is None or one.shape != whole.shape for one in each):
+                    return None
+                found[seed] = np.array(each).T / runs.claim.unit()
+        if not found:
+            return None
+        moved = np.array(list(found.values()))
+        return _Scan(moved, moved > pair.size * _VISIBLE, tuple(found))
+
+    def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
+        """Return how far each step moves when the pair's first record at `place` becomes its second; or None."""
+        assert self.pair is not None
+        data = [datasets.replaced(self._records, place, record) for record in self.pair[:2]]
+        how = {**self._runs.with_batches(seed), **changes}
+        first, second = (self._runs.quiet(world, **how) for world in data)
+        return None if first is None or second is None or first.shape != second.shape else norms(first - second)
+
+
+class _Residual(NamedTuple):
     """The noise of one run, and the sums to which it was added, both of shape (steps, numbers of a step)."""
 
     noise: Array
     sums: Array
 
 
-class NoiseSamples:
+class _NoiseSamples:
     """Samples of one loop's noise on several data sets and under several settings.
 
     A sample has the noise in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
@@ -45,22 +241,22 @@ class NoiseSamples:
         runs: runs of the loop.
         influence: experiments on how much single records change the loop's releases.
         most_runs: about how many runs a sample may take.
-        variations: further settings under which the claim must hold, each a name and the changes of settings.
+        variations: further settings under which the claim must hold, by a name for the report.
     """
 
     def __init__(
-        self, runs: LoopRuns, influence: Influence, most_runs: int, variations: tuple[tuple[str, Changes], ...]
+        self, runs: LoopRuns, influence: _Influence, most_runs: int, variations: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self._runs, self._influence, self._most_runs, self._variations = runs, influence, most_runs, variations
         self._records = runs.loop.records
 
     @property
-    def repeatable(self) -> Changes:
+    def repeatable(self) -> dict[str, Any]:
         """The changes of settings under which quiet runs repeat with the seed."""
         return dict(self._runs.repeatable or {})
 
     @cached_property
-    def claimed(self) -> Changes:
+    def claimed(self) -> dict[str, Any]:
         """The changes of settings under which noise is sampled: none where batches can be as claimed."""
         return {} if self._runs.batches_repeat else self.repeatable
 
@@ -72,20 +268,20 @@ class NoiseSamples:
             return self._sampled(None, self.repeatable)
         return found
 
-    def worlds(self) -> Worlds:
+    def worlds(self) -> _Worlds:
         """Yield other data sets and settings under which the noise must be as large as claimed.
 
         Each comes as its name for the report and a function that samples the noise, or returns None where it cannot.
         """
         few, changes, records, runs = _WANTED // 4, self.claimed, self._records, self._runs
 
-        def world(name: str, data: Records | None, how: Changes) -> tuple[str, Callable[[], Array | None]]:
+        def world(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
             return name, lambda: self._sampled(data, how, few)
 
         for name, factor in _SCALES.items():
-            yield world(name, datasets.each_scaled(records, factor), changes)
-        for name, variation in self._variations:
-            yield world(name, None, changes | variation)
+            yield world(name, datasets.scaled(records, factor), changes)
+        for name, variation in self._variations.items():
+            yield world(name, None, {**changes, **variation})
         if self._influence.pair is not None:
             yield world("records all alike", datasets.filled(records, self._influence.pair.first), changes)
         if self._influence.loudest is not None:  # here rounding to few digits loses noise first
@@ -95,9 +291,9 @@ class NoiseSamples:
         if changes != runs.all_records:
             yield world("batch = n", None, runs.all_records)
         if changes == runs.all_records and runs.claim.sample_rate < 1:
-            yield world("batches as claimed, records of nothing", datasets.each_scaled(records, 0.0), {})
+            yield world("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
-    def _sampled(self, records: Records | None, changes: Changes, wanted: int = _WANTED) -> Array | None:
+    def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
         """Sample about `wanted` numbers of noise; None where the noise cannot be told from the sums."""
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
@@ -114,7 +310,7 @@ class NoiseSamples:
             values = [one[:1] for one in values]
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
-    def residual(self, records: Records | None, changes: Changes, seed: int, **how: int | None) -> Array | None:
+    def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
         """Return the noise of one run's releases; the arguments are those of `parts`."""
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
@@ -122,12 +318,12 @@ class NoiseSamples:
     def parts(
         self,
         records: Records | None,
-        changes: Changes,
+        changes: dict[str, Any],
         seed: int,
         *,
         stream: int | None = None,
         world: int | None = None,
-    ) -> Residual | None:
+    ) -> _Residual | None:
         """Return the noise of one run and the rest of its releases; None where they cannot be told apart.
 
         They are those of the first step where the noisy and the quiet run have different numbers of steps. Where the
@@ -147,13 +343,13 @@ class NoiseSamples:
         if noisy is None or noisy.releases is None:
             return None
         if noisy.clean is not None and noisy.clean.shape == noisy.releases.shape:
-            return Residual(noisy.releases - noisy.clean, noisy.clean)
+            return _Residual(noisy.releases - noisy.clean, noisy.clean)
         quiet = None if runs.repeatable is None else runs.quiet(records, **same, world=world, **changes)
         rows = runs.comparable(noisy)
         if quiet is None or quiet.shape[1:] != rows.shape[1:]:
             return None
         rows, quiet = (rows, quiet) if len(rows) == len(quiet) else (rows[:1], quiet[:1])
-        return Residual(rows - quiet, quiet)
+        return _Residual(rows - quiet, quiet)
 
 
 class Lab:
@@ -162,7 +358,7 @@ class Lab:
     Args:
         runs: runs of the loop with changed settings.
         most_runs: about how many runs a check's statistic may use.
-        variations: further settings under which the claim must hold: pairs of a name and the changed settings.
+        variations: further settings under which the claim must hold, by a name for the report.
 
     Attributes:
         loop, claim, view: the loop, its claim, and what an attacker sees.
@@ -170,8 +366,10 @@ class Lab:
         noise: samples of the loop's noise.
     """
 
-    def __init__(self, runs: LoopRuns, most_runs: int = 200, variations: tuple[tuple[str, Changes], ...] = ()) -> None:
+    def __init__(
+        self, runs: LoopRuns, most_runs: int = 200, variations: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         self.loop, self.claim, self.view = runs.loop, runs.claim, runs.loop.view
         self.runs, self.most_runs = runs, most_runs
-        self.influence = Influence(runs, most_runs)
-        self.noise = NoiseSamples(runs, self.influence, most_runs, variations)
+        self.influence = _Influence(runs, most_runs)
+        self.noise = _NoiseSamples(runs, self.influence, most_runs, variations or {})

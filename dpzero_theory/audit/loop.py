@@ -1,4 +1,7 @@
-"""Runs a training loop as often as an audit needs, in an empty folder, and keeps what it returns, prints and writes.
+"""Runs a training loop as often as an audit needs, and keeps what it returns, prints and writes.
+
+A loop runs in an empty folder. Known random bytes, known clocks and seeded generators can stand in for the operating
+system's, so that two runs can be made to draw the same numbers. A loop is a function:
 
     train(records, seed, settings) -> what it releases
 
@@ -15,12 +18,16 @@ mapping with some of these outputs:
     NAME         any other output that is shown to the world, such as losses and metrics
 """
 
+import hashlib
 import io
 import logging
 import os
+import random
 import re
 import shutil
+import sys
 import tempfile
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -31,21 +38,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.system import Clock, Entropy, known_clocks, seed_generators
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
 """A training loop, a function (records, seed, settings) -> outputs that this module's text describes."""
 
-WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
+_WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """The fields of a loop's claim that the loop is given as settings."""
 _MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
 _MOST_BYTES = 1 << 24  # The first so many bytes of each file are kept
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
 """Parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
+_CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
+"""The functions of the module `time` that are replaced, each together with its variant in nanoseconds."""
+_BEGINS = 1_700_000_000.0  # What the known clocks show when a run begins, in seconds
 
 
 class LoopFailed(ValueError):
@@ -62,6 +72,7 @@ class LoopOutput:
         clean: the releases before noise, where the loop returns them.
         batches: the record numbers of each step, where the loop returns them.
         seeds: the published seeds of the steps' directions, where the loop returns them.
+        trajectory: the weights before and after each step, as the loop returned them, where releases follow from them.
         shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`.
     """
 
@@ -69,7 +80,89 @@ class LoopOutput:
     clean: Array | None = None
     batches: list[list[int]] | None = None
     seeds: list[int] | None = None
+    trajectory: NDArray[Any] | None = None
     shown: dict[str, Any] = field(default_factory=dict)
+
+
+class _Entropy:
+    """A known stream of bytes in place of the operating system's random bytes.
+
+    Attributes:
+        number: selects the stream; None for the system's own bytes.
+        taken: how many bytes of the stream were read.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._real, self.taken = os.urandom, 0
+
+    def start(self, number: int | None) -> None:
+        """Select a stream and begin it from its start."""
+        self.number, self.taken = number, 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next `size` bytes; stands in for `os.urandom`."""
+        if self.number is None:
+            return self._real(size)
+        self.taken += size
+        return hashlib.shake_256(f"{self.number} {self.taken}".encode()).digest(size)
+
+
+class _Clock:
+    """A clock that begins every run at the same time, and advances by `tick` seconds each time it is read."""
+
+    def __init__(self, tick: float) -> None:
+        self._tick, self._now = tick, _BEGINS
+
+    def start(self) -> None:
+        self._now = _BEGINS
+
+    def read(self) -> float:
+        self._now += self._tick
+        return self._now
+
+
+@contextmanager
+def known_system() -> Iterator[_Entropy]:
+    """A context manager in whose block `os.urandom`, `secrets` and the seeding of NumPy read from the yielded stream.
+
+    A module that took `urandom` by name before the block, and torch's `seed()`, still read the system's bytes. After
+    the block the global random generators of Python, NumPy and torch (if it is loaded) are as they were before.
+    """
+    entropy, torch = _Entropy(), sys.modules.get("torch")
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    state = torch.get_rng_state() if torch else None
+    try:
+        with _replaced([(os, "urandom", entropy.read), (random, "_urandom", entropy.read)]):
+            yield entropy
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+        if torch:
+            torch.set_rng_state(state)
+
+
+@contextmanager
+def _replaced(changes: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
+    """A context manager in whose block attributes of modules are replaced: triples of module, name and new value."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    try:
+        for module, name, value in changes:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _seed_generators(world: int) -> None:
+    """Seed the global random generators of Python, NumPy and torch (if it is loaded)."""
+    random.seed(world)
+    np.random.seed(world % 2**32)  # noqa: NPY002
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(world)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(world)
 
 
 @dataclass
@@ -92,10 +185,10 @@ class Loop:
     claim: Claim
     view: View
     settings: Mapping[str, Any]
-    entropy: Entropy = field(default_factory=Entropy)
+    entropy: _Entropy = field(default_factory=_Entropy)
     count: int = 0
     from_weights: bool = False
-    clock: Clock | None = None
+    clock: _Clock | None = None
 
     @cached_property
     def _folder(self) -> Path:
@@ -106,11 +199,16 @@ class Loop:
 
     @contextmanager
     def clocks(self, tick: float) -> Iterator[None]:
-        """A context manager in whose block every run begins at one time, and clocks tick only when they are read.
+        """A context manager in whose block every run begins at the same time, and clocks tick only when they are read.
 
-        So what a run computes from the time that passes depends on nothing but what the run does. tick: in seconds.
+        What a run computes from the time that passes then depends on nothing but what the run does.
+
+        Args:
+            tick: by how many seconds a clock advances when it is read.
         """
-        with known_clocks(tick) as self.clock:
+        self.clock = clock = _Clock(tick)
+        seconds = [(time, name, clock.read) for name in _CLOCKS]
+        with _replaced([*seconds, *((time, f"{name}_ns", lambda: int(1e9 * clock.read())) for name in _CLOCKS)]):
             try:
                 yield
             finally:
@@ -152,10 +250,10 @@ class Loop:
         self.entropy.start(stream)
         if self.clock is not None:
             self.clock.start()
-        given = {self.setting(word): getattr(self.claim, word) for word in WORDS}
+        given = {self.setting(word): getattr(self.claim, word) for word in _WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
-        with watch(self._folder) as beside:
-            seed_generators(seed if world is None else world)
+        with _watch(self._folder) as beside:
+            _seed_generators(seed if world is None else world)
             try:
                 returned = self.train(self.records if records is None else records, seed, given)
             except (Exception, SystemExit) as error:
@@ -166,30 +264,32 @@ class Loop:
     def _output(self, outputs: dict[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> LoopOutput:
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases, step = outputs.get("releases"), given.get(self.setting("step_size"))
-        if releases is None and "trajectory" in outputs and step:
-            self.from_weights = True
-            releases = -np.diff(_rows("trajectory", outputs["trajectory"]), axis=0) / float(step)
         batches, seeds, clean = (outputs.get(name) for name in ("batches", "seeds", "clean"))
+        path = None
+        if releases is None and "trajectory" in outputs and step:
+            self.from_weights, path = True, np.asarray(_plain(outputs["trajectory"]))
+            releases = -np.diff(_rows("trajectory", path), axis=0) / float(step)
         return LoopOutput(
             None if releases is None else _rows("releases", releases),
             None if clean is None else _rows("clean", clean),
             None if batches is None else [[int(i) for i in batch] for batch in batches],
             None if seeds is None else [int(seed) for seed in seeds],
+            path,
             shown,
         )
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Return a tensor as a NumPy array, and a list of tensors as a list of arrays; other values as they are."""
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [_plain(part) for part in value]
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _rows(name: str, value: Any) -> Array:
     """Return an output as float64, with a row for each step."""
     try:
-        rows = np.asarray(plain(value), dtype=np.float64)
+        rows = np.asarray(_plain(value), dtype=np.float64)
     except (TypeError, ValueError):
         raise LoopFailed(f"{name} must be numbers; got {type(value).__name__}") from None
     if rows.ndim == 0 or not rows.size:
@@ -198,7 +298,7 @@ def _rows(name: str, value: Any) -> Array:
 
 
 @contextmanager
-def watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
+def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
     """A context manager in whose block `folder`, which must be empty, is the working directory; it is emptied after.
 
     Yields a dictionary. After the block it has the text that was printed, logged and warned under `printed`, the

@@ -1,20 +1,98 @@
-"""The report of an audit, as text, as JSON, and as an HTML page."""
+"""Checks of a training loop, their verdicts, and the report of an audit as text, as JSON and as an HTML page."""
 
 import json
 import math
 import textwrap
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from dpzero_theory.audit.claim import Claim, View
-from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
 from dpzero_theory.document import document
 from dpzero_theory.privacy.relation import Relation
 
-CORE_UNTESTED = 3  # The exit status where nothing is violated but a core check could not be made
+if TYPE_CHECKING:
+    from dpzero_theory.audit.lab import Lab
+
+HELD, VIOLATED, UNTESTED = "held", "violated", "could not be tested"
+_CORE_UNTESTED = 3  # The exit status where nothing is violated but a core check could not be made
 _WIDTH = 116  # The width of the text report, in characters
 _MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
 _CLASSES = {HELD: "", VIOLATED: "bad", UNTESTED: "none"}  # The CSS class of a status on the page
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict of one check on a training loop.
+
+    Attributes:
+        status: `HELD`, `VIOLATED` or `UNTESTED`.
+        says: what was seen, or why the check could not be made.
+        mend: how to repair the loop, where the check is violated.
+        power: where the check held, the smallest fault that it would have noticed, in words.
+        p_value: the p-value of the statistic that decided, where there is one.
+        evidence: numbers for the report, by name.
+    """
+
+    status: str
+    says: str
+    mend: str = ""
+    power: str = ""
+    p_value: float | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def held(says: str, *, power: str = "", p_value: float | None = None, **evidence: Any) -> Verdict:
+    """Return the verdict that the loop does what the check asks for.
+
+    Args:
+        says: what was seen.
+        power: the smallest fault that the check would have noticed, in words.
+        p_value: the p-value of the statistic that decided, where there is one.
+        evidence: numbers for the report, by name.
+    """
+    return Verdict(HELD, says, power=power, p_value=p_value, evidence=evidence)
+
+
+def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: Any) -> Verdict:
+    """Return the verdict that the loop does not do what the check asks for.
+
+    Args:
+        says: what was seen.
+        mend: how to repair the loop.
+        p_value: the p-value of the statistic that decided, where there is one.
+        evidence: numbers for the report, by name.
+    """
+    return Verdict(VIOLATED, says, mend, p_value=p_value, evidence=evidence)
+
+
+def untested(why: str, **evidence: Any) -> Verdict:
+    """Return the verdict that the check could not be made, for the reason `why`, with numbers for the report."""
+    return Verdict(UNTESTED, why, evidence=evidence)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check that an audit makes of a training loop.
+
+    Attributes:
+        name: the check's name on the command line and in the report.
+        question: what the check asks, as the report shows it.
+        look: a function (lab, level) -> verdict that makes the check on a `Lab`, by which it runs the loop. A sound
+            loop is reported as violated with probability at most `level`.
+        core: whether a claim cannot be defended where this check could not be made; the command then has an exit status
+            of its own.
+        random: whether the check can raise a false alarm. The audit's probability of one is split over such checks.
+        follows: the names of checks whose faults alone can violate this check too. Where one of them is violated, the
+            report lists this check's violation below it, since mending that one may mend both.
+    """
+
+    name: str
+    question: str
+    look: Callable[["Lab", float], Verdict]
+    core: bool = False
+    random: bool = True
+    follows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +167,7 @@ class AuditReport:
     @property
     def exit_code(self) -> int:
         """The exit status of the command: 1 if a check is violated, else 3 if a core check was not made, else 0."""
-        return 1 if self.violations else CORE_UNTESTED if self.core_untested else 0
+        return 1 if self.violations else _CORE_UNTESTED if self.core_untested else 0
 
     @property
     def outcome(self) -> str:

@@ -21,11 +21,8 @@ from typing import Any
 import numpy as np
 
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, plain
+from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput
 from dpzero_theory.check import Array
-
-Changes = dict[str, Any]
-"""New values of the loop's settings for an experiment, by the audit's names of the settings."""
 
 SEED = 11  # The loop's seed in experiments that do not need several seeds
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
@@ -70,7 +67,7 @@ class LoopRuns:
             return None
 
     @cached_property
-    def all_records(self) -> Changes:
+    def all_records(self) -> dict[str, Any]:
         """The changes of settings that put every record into every batch.
 
         A batch of n records is enough, except where batches drawn as claimed cannot have all records, since groups take
@@ -90,7 +87,7 @@ class LoopRuns:
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
-    def frozen(self) -> Changes:
+    def frozen(self) -> dict[str, Any]:
         """The changes of settings that keep the loop's weights where they are; empty where it ignores its step size."""
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
@@ -103,7 +100,7 @@ class LoopRuns:
             return {}
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
-    def _still(self) -> Changes | None:
+    def _still(self) -> dict[str, Any] | None:
         """Return changes under which weights stay where they are; None where none does that.
 
         The step size is 0, but where releases are computed from weights it is as small as float64 allows, since steps
@@ -113,8 +110,8 @@ class LoopRuns:
             return None
         if not self.loop.from_weights:
             return {"step_size": 0.0}
-        path = np.asarray(plain(self.base.shown["trajectory"]))
-        if path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32)):
+        path = self.base.trajectory
+        if path is None or path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32)):
             return None
         least = float(np.abs(path[0]).max()) * 2.0**-53 / (_ROUNDED_WEIGHTS * self.claim.noise_std())
         size = self.loop.step_size
@@ -125,7 +122,7 @@ class LoopRuns:
         assert output.releases is not None
         return output.releases if self.frozen else output.releases[:1]
 
-    def _repeats(self, changes: Changes, stream: int | None) -> bool:
+    def _repeats(self, changes: dict[str, Any], stream: int | None) -> bool:
         """Whether two quiet runs with the same seed, stream and changes of settings are equal."""
         how = {"seed": SEED, "stream": stream, "noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         pair = [self.attempt(**how) for _ in "ab"]
@@ -141,7 +138,7 @@ class LoopRuns:
         return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
 
     @cached_property
-    def _repeating(self) -> tuple[Changes, bool] | None:
+    def _repeating(self) -> tuple[dict[str, Any], bool] | None:
         """The changes of settings under which quiet runs repeat with the seed, and whether they must be streamed too.
 
         None where nothing makes them repeat.
@@ -156,7 +153,7 @@ class LoopRuns:
         return None
 
     @property
-    def repeatable(self) -> Changes | None:
+    def repeatable(self) -> dict[str, Any] | None:
         """The changes of settings under which quiet runs repeat with the seed: none, or `all_records`.
 
         None where nothing makes them repeat. Where `streamed` is true they repeat only if they are streamed.
@@ -185,14 +182,14 @@ class LoopRuns:
         """Whether the loop obeys the noise multiplier it is given, as runs show that are streamed if need be."""
         return self.noise_follows or self.streamed
 
-    def paired(self, seed: int, stream: int | None = None) -> Changes:
+    def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
         """Return the settings `seed` and `stream` that a quiet run and the noisy run compared with it share.
 
         stream: selects the stream; None for that of the seed where runs repeat only with one, else the system's bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
-    def with_batches(self, seed: int) -> Changes:
+    def with_batches(self, seed: int) -> dict[str, Any]:
         """Return the settings of `paired` for runs whose batches are drawn as claimed, equal for equal seeds."""
         return self.paired(seed, seed if self.batches_repeat else None)
 
@@ -227,7 +224,7 @@ class LoopRuns:
         rows = self._without_noise(records, self.paired(SEED), self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
-    def _without_noise(self, records: Records | None, how: Changes, changes: Changes) -> Array | None:
+    def _without_noise(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)

@@ -22,11 +22,10 @@ import pytest
 
 from benchmarks.zoo.table import claim, records
 from dpzero_theory.audit import datasets
+from dpzero_theory.audit.checks.leaks import contents, tokens
 from dpzero_theory.audit.claim import View
-from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, Train, watch
+from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, Train, known_system
 from dpzero_theory.audit.runs import LoopRuns
-from dpzero_theory.audit.system import generators_kept, known_clocks, known_entropy
-from dpzero_theory.audit.tokens import contents, tokens, where
 
 
 def loop(train: Train, view: View | None = None, **settings: Any) -> Loop:
@@ -102,7 +101,7 @@ def test_global_generators_are_seeded_and_given_back() -> None:
 
     random.seed(1)
     state = random.getstate()
-    with generators_kept():
+    with known_system():
         runs = [loop(train).run(**how).releases for how in ({"seed": 2}, {"seed": 9, "world": 2}, {"seed": 3})]
     assert random.getstate() == state
     np.testing.assert_array_equal(np.asarray(runs[0]), np.asarray(runs[1]))
@@ -114,7 +113,7 @@ def test_the_systems_random_bytes_can_be_known() -> None:
         return [os.urandom(3), random.SystemRandom().random(), float(np.random.default_rng().normal())]
 
     real = os.urandom
-    with known_entropy() as entropy:
+    with known_system() as entropy:
         found = []
         for number in (1, 1, 2, None, None):
             entropy.start(number)
@@ -126,42 +125,47 @@ def test_the_systems_random_bytes_can_be_known() -> None:
 
 @pytest.mark.parametrize("tick", [0.0, 0.5])
 def test_clocks_can_be_known(tick: float) -> None:
-    before = time.time()
-    with known_clocks(tick) as clock:
-        for _ in range(2):
-            clock.start()
-            first = time.time()
-            assert (time.perf_counter() - first, time.monotonic_ns() / 1e9 - first) == (tick, 2 * tick)
+    def train(rows: Any, seed: int, settings: dict[str, Any]) -> Any:
+        first = time.time()
+        return [first, time.perf_counter() - first, time.monotonic_ns() / 1e9 - first]
+
+    before, one = time.time(), loop(train)
+    with one.clocks(tick):
+        found = [np.asarray(one.run().releases).ravel().tolist() for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0][1:] == [tick, 2 * tick]
     assert before <= time.time() < before + 1000
 
 
-def test_prints_logs_and_warnings_of_users_are_seen(tmp_path: Path) -> None:
-    with watch(tmp_path) as shown:
+def test_prints_logs_and_warnings_of_users_are_seen() -> None:
+    def train(rows: Any, seed: int, settings: dict[str, Any]) -> Any:
         print("said")
         print("warned", file=sys.stderr)
         logging.getLogger("any").warning("logged")
         for _ in range(2):
             warnings.warn("loss 0.25", stacklevel=1)
         warnings.warn("old", DeprecationWarning, stacklevel=1)
-        _ = np.array([1.0]) / 0
-    printed = str(shown["printed"])
+        return np.array([1.0]) / 0
+
+    printed = str(loop(train).run().shown["printed"])
     assert all(word in printed for word in ("said\n", "warned\n", "logged\n"))
     assert printed.count("UserWarning: loss 0.25") == 2
     assert "old" not in printed
     assert "divide" not in printed
 
 
-def test_names_that_change_are_one_place(tmp_path: Path) -> None:
-    found = []
-    for loss in (0.25, 0.5):
-        with watch(tmp_path) as shown:
-            Path("part").mkdir()
-            Path(f"part/weights_{loss}.txt").write_text("x")
-            Path(tempfile.mkstemp(dir=".")[1]).write_text("y")
-        found.append(shown)
-    assert found[0].keys() == found[1].keys() == {"printed", "names of files", "file part/weights_#.#.txt", "file #"}
+def test_names_that_change_are_one_place() -> None:
+    def train(rows: Any, seed: int, settings: dict[str, Any]) -> Any:
+        Path("part").mkdir()
+        Path(f"part/weights_{seed / 4}.txt").write_text("x")
+        Path(tempfile.mkstemp(dir=".")[1]).write_text("y")
+        return [0.0]
+
+    one = loop(train)
+    found = [one.run(seed=seed).shown for seed in (1, 2)]
+    names = {"releases", "printed", "names of files", "file part/weights_#.#.txt", "file #"}
+    assert found[0].keys() == found[1].keys() == names
     assert [str(shown["names of files"]) for shown in found] == [f"part/weights_{x}.txt tmp" for x in (0.25, 0.5)]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_working_folder_is_gone_with_its_loop() -> None:
@@ -226,8 +230,6 @@ def test_archives_and_arrays_are_opened() -> None:
 def test_places_have_numbers_and_a_count() -> None:
     found = tokens(LoopOutput(None, shown={"loss": [0.5, 0.25], "printed": ""}))
     assert found == {("loss", 0): 0.5, ("loss", 1): 0.25, ("loss", -1): 2.0, ("printed", -1): 0.0}
-    assert where(("loss", 1)) == "loss, number 1"
-    assert where(("loss", -1)) == "loss, how much there is"
 
 
 ROWS = np.arange(6.0).reshape(3, 2)
@@ -274,4 +276,4 @@ def test_numbers_and_poison() -> None:
     assert (np.abs(largest) == np.finfo(ROWS.dtype).max).all()
     assert [type(one) for one in datasets.poisoned(PAIRS[0])] == [tuple] * 9
     assert list(datasets.poisoned("text")) == []
-    assert datasets.each_scaled(PAIRS, 3.0)[1][0].tolist() == [9.0, 12.0]
+    assert datasets.scaled(PAIRS, 3.0)[1][0].tolist() == [9.0, 12.0]

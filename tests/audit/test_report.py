@@ -14,9 +14,8 @@ import pytest
 from benchmarks.zoo.table import LOOPS, claim, records
 from dpzero_theory.audit.__main__ import main
 from dpzero_theory.audit.claim import Claim, View
-from dpzero_theory.audit.conformance import check, every
-from dpzero_theory.audit.finding import HELD, UNTESTED, held, untested, violated
-from dpzero_theory.audit.report import AuditReport, Entry
+from dpzero_theory.audit.conformance import CHECKS, check
+from dpzero_theory.audit.report import HELD, UNTESTED, AuditReport, Entry, held, untested, violated
 from dpzero_theory.audit.spec import Spec, load
 from dpzero_theory.audit.testing import private_loop
 from dpzero_theory.optim.plan import Plan
@@ -230,7 +229,7 @@ VERDICTS = (
 
 @pytest.fixture
 def report() -> AuditReport:
-    entries = tuple(Entry(check, verdict, 3, 0.5) for check, verdict in zip(every(), VERDICTS, strict=False))
+    entries = tuple(Entry(check, verdict, 3, 0.5) for check, verdict in zip(CHECKS.values(), VERDICTS, strict=False))
     return AuditReport(claim(), View(), entries, 9, 1.5, 1e-6)
 
 
@@ -245,7 +244,7 @@ def test_table(report: AuditReport) -> None:
 
 def test_json_is_strict_and_whole(report: AuditReport) -> None:
     found = json.loads(report.as_json())
-    names = [check.name for check in every()[:3]]
+    names = [*CHECKS][:3]
     assert (found["held"], found["violated"], found["could_not_be_tested"]) == (names[:1], names[1:2], names[2:])
     assert found["checks"][1]["evidence"] == {"moves": [[0.5, 1.0], [3.0, 2.0]], "more": None}
     assert found["claim"]["n"] == 48
@@ -255,7 +254,7 @@ def _violated(*names: str) -> AuditReport:
     """Returns a report in which the checks of these names are violated and the others held."""
     entries = tuple(
         Entry(one, violated("wrong", f"mend {one.name}") if one.name in names else held("right"), 1, 0.1)
-        for one in every()
+        for one in CHECKS.values()
     )
     return AuditReport(claim(), View(), entries, 9, 1.5, 1e-6)
 
@@ -266,7 +265,7 @@ def test_what_follows_from_a_fault_is_listed_below_it() -> None:
     order = [entry.check.name for entry in report.ordered]
     start = order.index("noise-fixed")
     assert order[start : start + 3] == ["noise-fixed", "noise-size", "noise-law"]
-    assert sorted(order) == sorted(one.name for one in every())
+    assert sorted(order) == sorted(CHECKS)
     text = report.text()
     assert text.count("may follow from noise-fixed") == 2
     assert "mend: mend noise-law" not in text
@@ -292,14 +291,13 @@ def test_a_cause_of_a_cause_is_the_one_that_is_named() -> None:
 
 def test_no_check_can_be_its_own_cause() -> None:
     """The relation between checks has no cycle, and every check that it names is there."""
-    names = {one.name for one in every()}
-    for one in every():
-        assert set(one.follows) <= names
+    for one in CHECKS.values():
+        assert set(one.follows) <= CHECKS.keys()
         assert one.name not in _above(one.name)
 
 
 def _above(name: str) -> set[str]:
-    follows = {one.name: one.follows for one in every()}
+    follows = {one.name: one.follows for one in CHECKS.values()}
     found, left = set[str](), list(follows[name])
     while left:
         if (one := left.pop()) not in found:
@@ -318,7 +316,7 @@ def test_a_loop_with_one_fault_has_one_cause(name: str) -> None:
 
 def test_all_checks_on_a_sound_loop() -> None:
     report = audit(SOUND)
-    assert [entry.check for entry in report.entries] == list(every())
+    assert [entry.check for entry in report.entries] == [*CHECKS.values()]
     assert report.violations == [], report.text()
     assert set(report.named(UNTESTED)) == {"noise-from-directions", "batches-secret"}
     assert report.exit_code == 0

@@ -1,7 +1,8 @@
-"""Checks of batches: exact tests whether records are in batches as the claimed sampling says, and whether in secret."""
+"""Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +10,13 @@ from scipy import stats
 
 from dpzero_theory.audit import datasets, exact
 from dpzero_theory.audit.claim import Claim
-from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.report import Verdict, held, untested, violated
 from dpzero_theory.audit.runs import SEED, norms, same
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
-Included = NDArray[np.bool_]
+_Included = NDArray[np.bool_]
 """An array that says whether each record was in each batch, of shape (runs, steps, records)."""
 _LISTED_SEED, _LISTED_RUNS = 60, 16
 """Where the loop returns its batches, those of 16 runs, with seeds from 60 on, are tested."""
@@ -24,9 +26,13 @@ _SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05  # So many runs' sizes are measured, which must be so near to whole numbers
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
 _DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` with unlike records
+_CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
+_LOUDEST = 1e10  # The multiple of the claimed noise at which releases are equal on all data up to rounding
+_DRAWS = 3  # Numbers of steps are compared under this many draws of that noise
+_NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 
-def poisson(included: Included, rate: float) -> dict[str, float]:
+def _poisson(included: _Included, rate: float) -> dict[str, float]:
     """The p-values, by name, of tests that each record is in each batch independently with probability `rate`."""
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
@@ -50,14 +56,14 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
     }
 
 
-def _one(included: Included, rate: float) -> float:
+def _one(included: _Included, rate: float) -> float:
     """The smallest p-value over records of how often a record was in batches, times the number of records."""
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
-def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
+def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
     """The p-values of how many records neighbouring batches of a run share, and batches of one step of two runs.
 
     pmf: the claimed probabilities that two batches share 0, 1, 2, ... records.
@@ -75,7 +81,7 @@ def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
     return tests
 
 
-def fixed_size(included: Included, rate: float) -> dict[str, float]:
+def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
     """The p-values, by name, of tests that each step draws a new batch of the fixed size rate * n."""
     n = included.shape[2]
     size = round(rate * n)
@@ -84,12 +90,12 @@ def fixed_size(included: Included, rate: float) -> dict[str, float]:
     return tests | _shared(included, stats.hypergeom.pmf(np.arange(size + 1), n, size, size))
 
 
-def full(included: Included, rate: float) -> dict[str, float]:
+def _full(included: _Included, rate: float) -> dict[str, float]:
     """The test of full batches: its p-value is 1 if every batch has all records, as in any sound loop, else 0."""
     return {"who is in a batch": float(included.all())}
 
 
-def epochs(included: Included, rate: float) -> dict[str, float]:
+def _epochs(included: _Included, rate: float) -> dict[str, float]:
     """The test that each record is in exactly one batch of each epoch of 1/rate steps: its p-value is 1 or 0.
 
     In a last epoch that is cut short a record may be in one batch or none.
@@ -100,23 +106,23 @@ def epochs(included: Included, rate: float) -> dict[str, float]:
     return {"once in each epoch": float(whole and all((block <= 1).all() for block in blocks))}
 
 
-def allocated(included: Included, rate: float) -> dict[str, float]:
+def _allocated(included: _Included, rate: float) -> dict[str, float]:
     """The p-values, by name, of tests that each record draws its batch of an epoch of 1/rate steps by itself.
 
-    Beside `epochs`, the sizes of the first batch of each whole epoch are tested, which are binomial, and how many
+    Beside `_epochs`, the sizes of the first batch of each whole epoch are tested, which are binomial, and how many
     records two such batches share.
     """
     _, steps, n = included.shape
     length = round(1 / rate)
     first = included[:, : steps - steps % length : length]
     if not first.size:
-        return epochs(included, rate)
+        return _epochs(included, rate)
     sizes = exact.dispersion(first.sum(axis=2).ravel(), stats.binom.pmf(np.arange(n + 1), n, 1 / length))
     shared = _shared(first, stats.binom.pmf(np.arange(n + 1), n, length**-2.0))
-    return epochs(included, rate) | {"how much sizes of batches differ": sizes} | shared
+    return _epochs(included, rate) | {"how much sizes of batches differ": sizes} | shared
 
 
-def turns(included: Included, rate: float, groups: int) -> dict[str, float]:
+def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
     """The p-values, by name, of tests that `groups` groups of records take turns and are sampled by Poisson.
 
     In a run a record must always have the same turn, which may be another one in other runs. Over one turn of every
@@ -126,10 +132,10 @@ def turns(included: Included, rate: float, groups: int) -> dict[str, float]:
     runs, steps, n = included.shape
     rounds = included[:, : steps - steps % groups].reshape(runs, steps // groups, groups, n)
     tests = {"one turn for each record": float((rounds.any(axis=1).sum(axis=1) <= 1).all())}
-    return tests | (poisson(np.asarray(rounds.any(axis=2)), min(1.0, groups * rate)) if steps >= groups else {})
+    return tests | (_poisson(np.asarray(rounds.any(axis=2)), min(1.0, groups * rate)) if steps >= groups else {})
 
 
-def truncated(included: Included, rate: float, largest: int) -> dict[str, float]:
+def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
     """The p-values, by name, of tests of Poisson batches that are cut to `largest` records, chosen at random."""
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
@@ -150,13 +156,13 @@ def truncated(included: Included, rate: float, largest: int) -> dict[str, float]
     }
 
 
-LAWS = {
-    "poisson": poisson,
-    "fixed-size": fixed_size,
-    "full": full,
-    "fixed-order": epochs,
-    "shuffled": epochs,
-    "random-allocation": allocated,
+_LAWS = {
+    "poisson": _poisson,
+    "fixed-size": _fixed_size,
+    "full": _full,
+    "fixed-order": _epochs,
+    "shuffled": _epochs,
+    "random-allocation": _allocated,
 }
 """The tests of each sampling, a function (included, rate) -> p-values by the tests' names.
 
@@ -164,17 +170,17 @@ LAWS = {
 """
 
 
-def law_of(claim: Claim) -> Callable[[Included, float], dict[str, float]] | None:
-    """Return the tests of the claimed sampling, a function as in `LAWS`; None where there are no tests of it."""
+def _law_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | None:
+    """Return the tests of the claimed sampling, a function as in `_LAWS`; None where there are no tests of it."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
-        return partial(turns, groups=drawn.groups)
+        return partial(_turns, groups=drawn.groups)
     if isinstance(drawn, TruncatedPoisson):
-        return partial(truncated, largest=drawn.largest)
-    return LAWS.get(claim.sampling)
+        return partial(_truncated, largest=drawn.largest)
+    return _LAWS.get(claim.sampling)
 
 
-def _listed(lab: Lab, unlike: bool) -> Included | None:
+def _listed(lab: Lab, unlike: bool) -> _Included | None:
     """Return which record was in which batch, from the batches that the loop returns; None where it returns none.
 
     unlike: whether every second record is a thousand times as large as it was, and the others a thousandth, so that
@@ -197,7 +203,7 @@ def _listed(lab: Lab, unlike: bool) -> Included | None:
     return drawn if drawn.shape[1] else None
 
 
-def _seen(lab: Lab) -> tuple[Included, str] | None:
+def _seen(lab: Lab) -> tuple[_Included, str] | None:
     """Return which record was in which batch, and from what it was seen, in words; None where it cannot be seen."""
     if lab.runs.base.batches is not None:
         drawn = _listed(lab, unlike=False)
@@ -239,7 +245,7 @@ def law(lab: Lab, level: float) -> Verdict:
     seen, claimed, rate = _seen(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
-    if (tested := law_of(lab.claim)) is None:
+    if (tested := _law_of(lab.claim)) is None:
         return untested(f"batches of sampling {claimed} have no test here")
     included, how = seen
     tests, unlike = tested(included, rate) | _many_sizes(lab), _listed(lab, unlike=True)
@@ -301,3 +307,68 @@ def source(lab: Lab) -> str | None:
     if by_seed:
         return "the seed"
     return "the state of the process's global generators, which any call may seed" if by_world else ""
+
+
+def accounting(lab: Lab, level: float) -> Verdict:
+    """Compare the claimed epsilon with what the claimed noise, batches and steps cost by the certified accountant.
+
+    The claim is violated where the accountant's lower bound exceeds the claimed epsilon, and held where its upper bound
+    does not. Nothing here is random.
+    """
+    claim = lab.claim
+    try:
+        cost = epsilon_of_history([claim.release()], claim.delta)
+    except ValueError as error:
+        return untested(f"not accounted here: {' '.join(str(error).split())}")
+    plot: dict[str, Any] = {"lower": cost.lower, "upper": cost.upper, "claimed": claim.epsilon}
+    said = f"noise multiplier {claim.noise_multiplier:g}, {claim.steps} steps, {claim.sampling}, {claim.relation}"
+    if cost.lower > claim.epsilon * (1 + _CLAIM_ROUNDING):
+        mend = "compute the noise for this relation, sampling, n, batch and number of steps (dpzero_theory.privacy)"
+        return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend, **plot)
+    if cost.upper > claim.epsilon * (1 + _CLAIM_ROUNDING):
+        return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}", **plot)
+    warning = ""
+    if claim.delta * claim.n >= 1:
+        warning = (
+            f"; warning: delta {claim.delta:g} is not below 1/n = {1 / claim.n:.3g}, so that publishing one of the"
+            " records whole would meet the claim: choose a delta well below 1/n"
+        )
+    return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed{warning}", **plot)
+
+
+def steps(lab: Lab, level: float) -> Verdict:
+    """Check that the loop makes no more releases than claimed, and that their number does not follow the data.
+
+    The number may follow what was released. Where it differs between data sets, it is therefore compared in coupled
+    runs whose noise is so large that all releases are equal up to rounding. Nothing here is random.
+    """
+    if lab.runs.base.releases is None:
+        return untested(_NO_RELEASES)
+    records, most = lab.loop.records, lab.claim.steps
+    others = {
+        "records a thousand times as large": datasets.scaled(records, 1e3),
+        "records a millionth as large": datasets.scaled(records, 1e-6),
+        "all records alike": datasets.filled(records, records[0]),
+    }
+    runs = [lab.runs.base, *(lab.runs.attempt(data, seed=SEED) for data in others.values())]
+    counts = {len(run.releases) for run in runs if run is not None and run.releases is not None}
+    if max(counts) > most:
+        return violated(f"{max(counts)} releases are made, {most} are accounted", "stop at the last step paid for")
+    if len(counts) == 1:
+        return held(f"{max(counts)} releases are made, {most} accounted, on {len(runs)} data sets")
+    if not lab.runs.noise_obeyed:
+        return untested("the number of steps is not always the same, and the noise ignores its setting")
+    loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
+    compared = False
+    for outputs in lab.runs.coupled([records, *others.values()], range(_DRAWS), **loud):
+        first, *rest = (np.empty(0) if run is None or run.releases is None else run.releases for run in outputs)
+        compared = True
+        for name, rows in zip(others, rest, strict=True):
+            if len(rows) != len(first) and min(len(rows), len(first)):
+                says = f"{len(first)} steps or {len(rows)} on {name}, where the releases tell neither data set"
+                return violated(
+                    says, "fix the number of steps beforehand, or pay for stopping by the data as for a release"
+                )
+    if not compared:
+        return untested("the number of steps is not always the same, and runs with equal noise cannot be made")
+    return held(f"from {min(counts)} to {max(counts)} releases are made, by what was released; {most} are accounted")

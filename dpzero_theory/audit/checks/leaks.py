@@ -1,6 +1,16 @@
-"""Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run."""
+"""Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run.
 
-from collections.abc import Iterator, Sequence
+All that a run shows is split into tokens (numbers and words), so that two runs can be compared token by token.
+"""
+
+import gzip
+import io
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, product
 from typing import Any
 
@@ -9,11 +19,10 @@ from scipy import stats
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
+from dpzero_theory.audit.report import Verdict, held, untested, violated
 from dpzero_theory.audit.runs import SEED, same
-from dpzero_theory.audit.tokens import Chunk, Position, Shown, Token, contents, tokens, where
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -39,6 +48,37 @@ _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for in an output at distances of 1 to 64 of its numbers, from the first 1000 on."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if it is so near to it
 _BY_CHANCE = 1e-6  # An output shows sizes of batches if it matches them by chance with probability below this
+_Position = tuple[str, int]
+"""The position of a token, given by the name of an output of the run and the index of the token in that output.
+
+At index -1 stands the number of the output's tokens.
+"""
+_Token = float | bytes
+"""A token of an output, which is a number, or a word as bytes."""
+
+
+class _Chunk(bytes):
+    """A token that is a hexadecimal digest, or four bytes of a binary file.
+
+    A rounding error may change every bit of it.
+    """
+
+
+_Shown = dict[_Position, _Token]
+"""All tokens that a run shows, by position."""
+
+_NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
+_HEX = rb"[0-9A-Fa-f-]"
+DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
+"""A digest in a text: 16 or more hexadecimal digits or hyphens, of which at least one is decimal and one a letter."""
+_TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
+_PACKED: dict[bytes, Callable[[bytes], bytes]] = {
+    b"\x1f\x8b": gzip.decompress,
+    b"\x78\x9c": zlib.decompress,
+    b"\x78\xda": zlib.decompress,
+}
+"""The function that unpacks a compressed file, by the bytes with which such a file begins."""
+_NPY = b"\x93NUMPY"
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
@@ -59,11 +99,11 @@ def unnoised(lab: Lab, level: float) -> Verdict:
             places = set(_leaks(*runs))
             again = _turns(lab, pair, changes, [_FACTORS[-1] + k for k in range(_CONFIRMING)]) if places else None
             if again and (sure := places & set(_leaks(*again))):
-                return violated(f"{where(min(sure))}: it depends on {what} and not on the noise", _MEND_LEAK)
+                return violated(f"{_where(min(sure))}: it depends on {what} and not on the noise", _MEND_LEAK)
         if (says := _of_batches(lab)) is not None:
             return violated(says, _MEND_LEAK)
         if (place := _beyond_releases(lab)) is not None:
-            return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND_LEAK)
+            return violated(f"{_where(place)}: it depends on a record where the releases do not", _MEND_LEAK)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
     if not lab.runs.noise_obeyed:
@@ -91,13 +131,13 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
 
 def _turns(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
-) -> tuple[list[Shown], list[Shown]] | None:
+) -> tuple[list[_Shown], list[_Shown]] | None:
     """Return what runs on the first and on the second data set show, as two lists; None where the loop fails.
 
     For each factor, in turn, one run is made on each data set with that multiple of the claimed noise. Where the loop
     ignores the noise setting, each pair of runs has its own seed instead.
     """
-    shown: tuple[list[Shown], list[Shown]] = ([], [])
+    shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for world in (0, 1):
             how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_obeyed else {}
@@ -109,7 +149,7 @@ def _turns(
     return shown
 
 
-def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
+def _leaks(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
     """Yield each position in the outputs that tells two data sets apart in every run.
 
     It has one number or word in all runs of `first`, and another, or none, in all runs of `second`.
@@ -121,7 +161,7 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
             yield place
 
 
-def _beyond_releases(lab: Lab) -> Position | None:
+def _beyond_releases(lab: Lab) -> _Position | None:
     """Return a position in the outputs that differs between two data sets on which all releases are equal, or None.
 
     What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
@@ -138,7 +178,7 @@ def _beyond_releases(lab: Lab) -> Position | None:
     ]
     alike = datasets.random_like(first, np.random.default_rng(_RECORD_SEED), 1.0)
     others = [datasets.replaced(records, 0, record) for record in (datasets.scaled(first, -1.0), *extremes)]
-    others += [datasets.each_scaled(records, -1.0), datasets.filled(records, alike)]
+    others += [datasets.scaled(records, -1.0), datasets.filled(records, alike)]
     drowned = [[records, data] for data in others if lab.runs.noise_obeyed]
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     for pairs, draws, how in ((clipped, _DRAWS, {}), (clipped, 1, {"steps": 1}), (drowned, _DRAWS, loud)):
@@ -151,13 +191,13 @@ def _beyond_releases(lab: Lab) -> Position | None:
     return None
 
 
-def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[Position]:
+def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[_Position]:
     """Return the positions in the outputs that still differ in 20 coupled runs on each data set, so not by chance."""
     outputs = next(lab.runs.coupled(pair * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else _differing(outputs) or set()
 
 
-def _differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
+def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     """Return the positions in outputs that tell two data sets apart although the releases are equal.
 
     None is returned where the releases differ. `runs` are runs on the first and on the second data set in turn. A
@@ -171,11 +211,11 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
     return {place for place in _leaks(seen[::2], seen[1::2]) if _apart(seen[0].get(place), seen[1].get(place))}
 
 
-def _apart(a: Token | None, b: Token | None) -> bool:
+def _apart(a: _Token | None, b: _Token | None) -> bool:
     """Whether what two runs show at one position, None for nothing, differs by more than rounding explains."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
-    return a is not None and b is not None and not isinstance(a, Chunk)
+    return a is not None and b is not None and not isinstance(a, _Chunk)
 
 
 def _of_batches(lab: Lab) -> str | None:
@@ -249,3 +289,76 @@ def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
             if np.asarray(windows == row).all(axis=1).any():
                 return True
     return False
+
+
+def tokens(outcome: LoopOutput) -> _Shown:
+    """Return every number and word that a run shows, by position."""
+    placed: _Shown = {}
+    for name, value in outcome.shown.items():
+        for inner, content in contents(name, value):
+            placed |= {(inner, k): token for k, token in enumerate(content)} | {(inner, -1): float(len(content))}
+    return placed
+
+
+def _where(place: _Position) -> str:
+    """Return the position of a token as words for a report, such as "printed, number 3"."""
+    return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
+
+
+def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
+    """Yield the name and the tokens of an output: a value, a text or a file's bytes; of an archive, of each member."""
+    if isinstance(value, bytes):
+        for inner, raw in unpacked(name, value):
+            yield inner, _of_bytes(raw)
+    elif isinstance(value, str):
+        yield name, _of_text(value.encode())
+    else:
+        yield name, _of_value(value)
+
+
+def _of_value(value: Any) -> list[_Token]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    try:
+        numbers = np.asarray(value).astype(np.float64).ravel().tolist()
+    except (TypeError, ValueError):
+        return _of_text(repr(value).encode())
+    return [b"nan" if math.isnan(x) else x for x in numbers]
+
+
+def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and bytes of each member of a zip archive, of the decompressed file, or of the file itself.
+
+    `name` is the file's name and `raw` its bytes. Files of `numpy.savez` and `torch.save` are zip archives.
+    """
+    if raw[:2] == b"PK":
+        with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
+            with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+                members = [(member, archive.read(member)) for member in archive.namelist()]
+            yield from ((f"{name}/{member.partition('/')[2] or member}", content) for member, content in members)
+            return
+    for start, unpack in _PACKED.items():
+        if raw.startswith(start):
+            try:
+                raw = unpack(raw)
+            except (OSError, EOFError, ValueError, zlib.error):
+                break
+    yield name, raw
+
+
+def _of_bytes(raw: bytes) -> list[_Token]:
+    """Return the tokens of a file's text or of its array (`numpy.save`), else one `_Chunk` for every four bytes."""
+    if raw.startswith(_NPY):
+        try:
+            return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))
+        except (OSError, ValueError):
+            pass
+    if b"\0" not in raw[:4096] and all(byte < 128 for byte in raw[:4096]):
+        return _of_text(raw)
+    return [_Chunk(raw[k : k + 4]) for k in range(0, len(raw) - 3, 4)]
+
+
+def _of_text(text: bytes) -> list[_Token]:
+    return [
+        _Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(text)
+    ]

@@ -7,8 +7,8 @@ import numpy as np
 from scipy import stats
 
 from dpzero_theory.audit import exact
-from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.report import Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
@@ -73,7 +73,7 @@ def _least(values: Array) -> tuple[float, str, float]:
 
     Returns that p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
     """
-    tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(values)]
+    tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
@@ -106,11 +106,22 @@ def size(lab: Lab, level: float) -> Verdict:
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
     count = lab.noise.sample.size
-    power = (
-        f"all numbers together: less than {exact.least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
-    )
+    power = f"all numbers together: less than {_least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
     says = f"noise of {seen['as claimed']:.3g} times the claimed standard deviation ({count} numbers)"
     return held(says + (f"; not seen: {', '.join(lost)}" if lost else ""), power=power, worlds=seen)
+
+
+def _too_little(squares: float, count: int) -> float:
+    """The p-value of noise that is too small: of a sum of squares so small of `count` standard Gaussians."""
+    return float(stats.chi2.cdf(squares, count))
+
+
+def _least_seen(count: int, level: float, power: float = 0.95) -> float:
+    """Return the largest share of its claimed size at which noise has a `_too_little` below `level` with this power.
+
+    The test sees `count` numbers of noise.
+    """
+    return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def _silent(lab: Lab) -> bool:
@@ -130,11 +141,22 @@ def law(lab: Lab, level: float) -> Verdict:
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.ravel()
-    tests = {f"too many values within {t:g} standard deviations": exact.many_within(values, t) for t in _MIDDLE}
-    more = exact.too_much(float((values**2).sum()), values.size) < level / 20
+    far = np.abs(values)
+    tests = {
+        f"too many values within {t:g} standard deviations": exact.at_least(
+            int((far <= t).sum()), values.size, 1 - 2 * float(stats.norm.sf(t))
+        )
+        for t in _MIDDLE
+    }
+    more = float(stats.chi2.sf(float((values**2).sum()), values.size)) < level / 20
     if not more:
-        tests |= {"its distance from the normal law": exact.gaussian(values)}
-        tests |= {f"too few values beyond {t:g} standard deviations": exact.few_beyond(values, t) for t in _TAILS}
+        tests |= {"its distance from the normal law": float(stats.kstest(values, "norm").pvalue)}
+        tests |= {
+            f"too few values beyond {t:g} standard deviations": float(
+                stats.binom.cdf(int((far > t).sum()), values.size, 2 * stats.norm.sf(t))
+            )
+            for t in _TAILS
+        }
     name, p = min(tests.items(), key=lambda pair: pair[1])
     p = min(1.0, p * (len(tests) + 1))
     if p < level:
@@ -176,8 +198,17 @@ def independence(lab: Lab, level: float) -> Verdict:
     if p < level:
         return violated(f"the noise is not independent: {name}", _MEND_NEW, p_value=p)
     where = "of steps one apart" if steps > 1 else "of runs with other seeds"
-    seen = exact.least_correlation((values[:, 1:] if steps > 1 else values[1:]).size, level / len(tests))
+    seen = _least_correlation((values[:, 1:] if steps > 1 else values[1:]).size, level / len(tests))
     return held(f"no correlation among {len(tests)} kinds", power=f"a correlation {where} of {seen:.2f}", p_value=p)
+
+
+def _least_correlation(count: int, level: float, power: float = 0.95) -> float:
+    """The correlation of two vectors of `count` >= 2 Gaussian numbers that `exact.correlation` finds with this power.
+
+    It is the cosine with a p-value of `level`, plus z/sqrt(count) for the normal quantile z of `power`; at most 1.
+    """
+    half = (count - 1) / 2
+    return float(min(1.0, 1 - 2 * stats.beta.ppf(level / 2, half, half) + stats.norm.ppf(power) / math.sqrt(count)))
 
 
 def _equal_by_chance(values: Array) -> float:

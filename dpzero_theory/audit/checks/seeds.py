@@ -13,11 +13,11 @@ from scipy import stats
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.checks import batches
-from dpzero_theory.audit.finding import Verdict, held, untested, violated
+from dpzero_theory.audit.checks.leaks import DIGEST, contents, unpacked
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
+from dpzero_theory.audit.report import Verdict, held, untested, violated
 from dpzero_theory.audit.runs import alike
-from dpzero_theory.audit.tokens import DIGEST, contents, unpacked
 from dpzero_theory.check import Array
 
 _TORCH = importlib.util.find_spec("torch") is not None
@@ -89,7 +89,7 @@ def from_seed(lab: Lab, level: float) -> Verdict:
     return held(f"{says}, more than 31 bits of which matter; the view says that the seed is secret")
 
 
-def follow_seed(lab: Lab) -> bool:
+def _follow_seed(lab: Lab) -> bool:
     """Whether some number of the noise is a function of the loop's seed alone, as runs with one seed show."""
     if alike(*(lab.loop.run(seed=_SEED, world=world) for world in (6, 7))):
         return True
@@ -150,7 +150,7 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
 
-def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
+def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
     """Yield, for each usual generator of NumPy, Python and torch with this seed, its name and first `count` normals."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
@@ -158,12 +158,12 @@ def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
     yield "numpy.random.RandomState(seed).randn", np.random.RandomState(seed % 2**32).randn(count)
     yield "random.Random(seed).gauss", np.array([python.gauss(0.0, 1.0) for _ in range(count)])
     if _TORCH:
-        yield "torch.manual_seed(seed), randn of all", torch_normals(seed, [count])
-        yield "torch.manual_seed(seed), randn one by one", torch_normals(seed, [1] * count)
-        yield "torch.manual_seed(seed), float64", torch_normals(seed, [count], double=True)
+        yield "torch.manual_seed(seed), randn of all", _torch_normals(seed, [count])
+        yield "torch.manual_seed(seed), randn one by one", _torch_normals(seed, [1] * count)
+        yield "torch.manual_seed(seed), float64", _torch_normals(seed, [count], double=True)
 
 
-def torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
+def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
     """Return the normals that a torch generator with this seed draws in successive calls, of counts[k] numbers each."""
     import torch
 
@@ -198,13 +198,13 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     numbers, d = int(noise.shape[1]), int(lab.loop.settings.get("d", 16))
     table = []
     for step, seed in enumerate(run.seeds):
-        row: dict[str, Array] = dict(streams(seed, _LONG * d + 4 * numbers + 64))
+        row: dict[str, Array] = dict(_streams(seed, _LONG * d + 4 * numbers + 64))
         for name, made in _derived(seed, step):
             row[f"numpy.random.default_rng({name}).normal"] = np.random.default_rng(made).normal(size=numbers)
             if _TORCH:
-                row[f"torch.manual_seed({name}), randn"] = torch_normals(made, [numbers])
+                row[f"torch.manual_seed({name}), randn"] = _torch_normals(made, [numbers])
         if _TORCH and d > 0:
-            row["torch.manual_seed(seed), randn after a direction"] = torch_normals(seed, [d, numbers + 1])[d:]
+            row["torch.manual_seed(seed), randn after a direction"] = _torch_normals(seed, [d, numbers + 1])[d:]
         table.append(row)
     tests: list[tuple[float, str]] = []
     for name in table[0]:
@@ -250,7 +250,7 @@ def shown(lab: Lab, level: float) -> Verdict:
     tests = [
         (exact.correlation(noise, drawn), f"{name} from {seed}")
         for seed in seeds
-        for name, drawn in streams(seed, noise.size)
+        for name, drawn in _streams(seed, noise.size)
     ]
     if not tests:
         return held("no state of a generator, no new integer and no noise is shown")
@@ -274,7 +274,7 @@ def _seed_told(lab: Lab) -> str:
     constants = set.intersection(*told)
     if not constants:
         return ""
-    makes = [name for name, so in (("noise", follow_seed(lab)), ("batches", batches.source(lab) == "the seed")) if so]
+    makes = [name for name, so in (("noise", _follow_seed(lab)), ("batches", batches.source(lab) == "the seed")) if so]
     more = min(constants, key=abs)
     what = "the secret seed" if more == 0 else f"the secret seed {'plus' if more > 0 else 'minus'} {abs(more)}"
     return f"a number that is shown is {what}, which makes the {' and the '.join(makes)}" if makes else ""

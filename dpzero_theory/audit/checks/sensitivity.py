@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
+from dpzero_theory.audit.report import Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE, SEED, norms
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
@@ -63,8 +63,8 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
     """Yield, with names, the data sets from which neighbours are made by exchanging or removing a record."""
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
-    yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
-    yield "records a thousandth as large", datasets.each_scaled(records, 1e-3)
+    yield "records a thousand times as large", datasets.scaled(records, 1e3)
+    yield "records a thousandth as large", datasets.scaled(records, 1e-3)
     if loudest is not None:
         yield "all records alike and extreme", loudest
         both = datasets.filled(records, datasets.scaled(loudest[0], -1.0))
