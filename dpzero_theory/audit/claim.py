@@ -1,15 +1,15 @@
 """What a training loop claims about its privacy, and what an attacker sees of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
-from dpzero_theory.privacy.step import Step, step_of
+from dpzero_theory.privacy.step import Step, Words, step_of
 
 if TYPE_CHECKING:
     from dpzero_theory.optim.plan import Plan
@@ -146,21 +146,14 @@ class Claim:
         """
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
-    def release(self, sampling: str | None = None) -> Step:
-        """Return the claim in the form that the privacy accountant takes.
-
-        Args:
-            sampling: the name of a way to draw batches; if None, the claimed one.
+    def release(self) -> Step:
+        """Return the steps of the run as the privacy accountant takes them.
 
         Raises:
-            ValueError: the accountant knows no bound for this claim.
+            ValueError: the claimed sampling cannot have this rate or these steps.
         """
-        kind = sampling or self.sampling
-        rate = 1.0 if kind == "full" else self.sample_rate
-        return step_of(self.noise_multiplier, self.steps, sampling=kind, relation=self.relation, sample_rate=rate)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        words: Words = {"sampling": self.sampling, "relation": self.relation, "sample_rate": self.sample_rate}
+        return step_of(self.noise_multiplier, self.steps, **words)
 
 
 @dataclass(frozen=True, kw_only=True)

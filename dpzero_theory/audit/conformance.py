@@ -1,11 +1,5 @@
 """`check` makes every check of the audit on one training loop and returns the report.
 
-    import dpzero_theory as dz
-    claim = dz.Claim(epsilon=2, delta=1e-5, relation="add-remove", sampling="poisson", n=64, batch=16, steps=12,
-                     noise_multiplier=2.3, clip=1.0)
-    report = dz.audit(train, records, claim, dz.View(seed="secret"), {"step_size": 0.1})
-    print(report.text())
-
 The loop is called as it is, some thousand times, on small data. The more settings it obeys, the more can be tested: by
 noise_multiplier the audit almost turns the noise off, by batch it puts every record into every step, and by step_size
 it keeps the weights where they are.
@@ -13,8 +7,7 @@ it keeps the weights where they are.
 A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
 is split evenly over the checks that are random (Bonferroni), and within each of them over its tests, which are exact
 (`exact`). Checks without randomness compare numbers of runs up to rounding, at weights that do not change. What could
-differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of 4^-20. Where a check
-holds, the report says what deviation it would have noticed.
+differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of 4^-20.
 """
 
 import time

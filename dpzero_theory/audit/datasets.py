@@ -4,10 +4,12 @@ Records are an array with one record a row, or a list whose entries are numbers,
 another kind can be exchanged for one another, but cannot be scaled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Records = Any
 _SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
@@ -35,13 +37,18 @@ def filled(records: Records, record: Any) -> Records:
     return [record] * len(records)
 
 
+def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
+    """The record with each of its numbers or arrays x of floating-point type replaced by change(x); the rest stays."""
+    if isinstance(record, tuple | list):
+        return type(record)(_changed(part, change) for part in record)
+    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
+        return np.asarray(change(record), dtype=record.dtype)
+    return float(change(np.asarray(record))) if isinstance(record, float) else record
+
+
 def scaled(record: Any, factor: float) -> Any:
     """A record, or a list of records, with its floating-point numbers times `factor`; integers stay as they are."""
-    if isinstance(record, tuple | list):
-        return type(record)(scaled(part, factor) for part in record)
-    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
-        return np.multiply(record, factor, dtype=record.dtype)
-    return record * factor if isinstance(record, float) else record
+    return _changed(record, lambda x: x * factor)
 
 
 def mirrored(record: Any) -> Any:
@@ -88,11 +95,7 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
     They are drawn with the generator `draw`; integers stay as they are.
     """
-    if isinstance(record, tuple):
-        return tuple(random_like(part, draw, factor) for part in record)
-    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
-        return np.asarray(factor * draw.normal(size=record.shape), dtype=record.dtype)
-    return factor * float(draw.normal()) if isinstance(record, float) else record
+    return _changed(record, lambda x: factor * draw.normal(size=x.shape))
 
 
 def poisoned(record: Any) -> Iterator[Any]:
@@ -102,35 +105,25 @@ def poisoned(record: Any) -> Iterator[Any]:
     gradient may be infinite and not NaN. Or its numbers are as large as their type allows, so that their squares are
     infinite.
     """
-    count = len(numbers(record))
-    every, ends = range(count), dict.fromkeys((0, count - 1))
-    if count:
+    last = len(numbers(record)) - 1
+    every, ends = range(last + 1), dict.fromkeys((0, last))
+    if every:
         yield from (_with(record, every, value) for value in (np.nan, np.inf))
-        for place in ends if count > 1 else ():
-            yield from (_with(record, range(place, place + 1), value) for value in (np.nan, np.inf, -np.inf))
+        for place in ends if last else ():
+            yield from (_with(record, (place,), value) for value in (np.nan, np.inf, -np.inf))
         yield _with(record, every, None)
 
 
-def _with(record: Any, places: range, value: float | None) -> Any:
+def _with(record: Any, places: Container[int], value: float | None) -> Any:
     """Return the record with the floating-point numbers at some places replaced by `value`.
 
     The places count its floating-point numbers in order. Where `value` is None they become the largest number of their
     type that has their sign.
     """
-    if isinstance(record, tuple | list):
-        parts, before = [], 0
-        for part in record:
-            count = len(numbers(part))
-            inside = range(max(places.start - before, 0), max(min(places.stop - before, count), 0))
-            parts.append(_with(part, inside, value) if inside else part)
-            before += count
-        return type(record)(parts)
-    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
-        changed = record.copy()
-        chosen = slice(places.start, places.stop)
-        largest = np.copysign(np.finfo(record.dtype).max, record.ravel()[chosen])
-        changed.flat[chosen] = largest if value is None else value
-        return changed
-    if isinstance(record, float):
-        return float(np.copysign(np.finfo(np.float64).max, record)) if value is None else value
-    return record
+    place = count()
+
+    def change(x: NDArray[Any]) -> NDArray[Any]:
+        chosen = np.array([next(place) in places for _ in range(x.size)], dtype=bool).reshape(x.shape)
+        return np.where(chosen, np.copysign(np.finfo(x.dtype).max, x) if value is None else value, x)
+
+    return _changed(record, change)

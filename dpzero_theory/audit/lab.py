@@ -108,25 +108,22 @@ class _Influence:
         return accepted
 
     @cached_property
-    def with_one_less(self) -> float | None:
-        """The ratio of what a record adds to a release of n - 1 records to what it adds to a release of n records.
+    def takes_one_less(self) -> bool:
+        """Whether runs on n - 1 records can be compared with runs on n, of the same seed.
 
-        It is 1 where the denominator of a release is a constant and n/(n - 1) where it counts the records. None where
-        it cannot be measured, because with one record less the same seed makes other directions or other random
-        contributions: exchanging the extreme pair then does not change the releases by parallel vectors.
+        They cannot where the same seed then makes other directions or other random contributions: exchanging the
+        extreme pair changes the two kinds of runs by vectors that are not parallel.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
-            return None
+            return False
         data = datasets.replaced(datasets.replaced(self._records, 0, self.pair.first), 1, self.pair.second)
         other = datasets.replaced(data, 0, self.pair.second)
         before, after = self._quiet([data, other]), self._quiet([datasets.removed(one, 1) for one in (data, other)])
         if before is None or after is None or before.shape != after.shape:
-            return None
+            return False
         large, small = ((rows[0] - rows[1]).ravel() for rows in (before, after))
-        product = norms(large) * norms(small)
-        if large.size < _ENOUGH_NUMBERS or not product > 0 or float(large @ small) < (1 - _PARALLEL) * product:
-            return None
-        return float(norms(small) / norms(large))
+        product = float(norms(large) * norms(small))
+        return large.size >= _ENOUGH_NUMBERS and product > 0 and float(large @ small) >= (1 - _PARALLEL) * product
 
     def _draws_shift(self) -> bool:
         """Whether a run with one record less draws other random numbers, on which contributions depend.

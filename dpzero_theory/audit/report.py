@@ -1,11 +1,10 @@
 """Checks of a training loop, their verdicts, and the report of an audit as text, as JSON and as an HTML page."""
 
 import json
-import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.document import document
@@ -31,7 +30,6 @@ class Verdict:
         mend: how to repair the loop, where the check is violated.
         power: where the check held, the smallest fault that it would have noticed, in words.
         p_value: the p-value of the statistic that decided, where there is one.
-        evidence: numbers for the report, by name.
     """
 
     status: str
@@ -39,36 +37,33 @@ class Verdict:
     mend: str = ""
     power: str = ""
     p_value: float | None = None
-    evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def held(says: str, *, power: str = "", p_value: float | None = None, **evidence: Any) -> Verdict:
+def held(says: str, *, power: str = "", p_value: float | None = None) -> Verdict:
     """Return the verdict that the loop does what the check asks for.
 
     Args:
         says: what was seen.
         power: the smallest fault that the check would have noticed, in words.
         p_value: the p-value of the statistic that decided, where there is one.
-        evidence: numbers for the report, by name.
     """
-    return Verdict(HELD, says, power=power, p_value=p_value, evidence=evidence)
+    return Verdict(HELD, says, power=power, p_value=p_value)
 
 
-def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: Any) -> Verdict:
+def violated(says: str, mend: str, *, p_value: float | None = None) -> Verdict:
     """Return the verdict that the loop does not do what the check asks for.
 
     Args:
         says: what was seen.
         mend: how to repair the loop.
         p_value: the p-value of the statistic that decided, where there is one.
-        evidence: numbers for the report, by name.
     """
-    return Verdict(VIOLATED, says, mend, p_value=p_value, evidence=evidence)
+    return Verdict(VIOLATED, says, mend, p_value=p_value)
 
 
-def untested(why: str, **evidence: Any) -> Verdict:
-    """Return the verdict that the check could not be made, for the reason `why`, with numbers for the report."""
-    return Verdict(UNTESTED, why, evidence=evidence)
+def untested(why: str) -> Verdict:
+    """Return the verdict that the check could not be made, for the reason `why`."""
+    return Verdict(UNTESTED, why)
 
 
 @dataclass(frozen=True)
@@ -220,7 +215,7 @@ class AuditReport:
         return "\n".join([*lines, "", self.summary])
 
     def as_json(self) -> str:
-        """Return the report as JSON, evidence included; numbers that are not finite become null."""
+        """Return the report as JSON."""
         content = {
             "outcome": self.outcome,
             "violated": self.violations,
@@ -231,7 +226,7 @@ class AuditReport:
             "false_alarm": self.false_alarm,
             "runs": self.runs,
             "seconds": round(self.seconds, 3),
-            "claim": self.claim.as_dict(),
+            "claim": asdict(self.claim),
             "view": asdict(self.view),
             "checks": [
                 {
@@ -245,12 +240,11 @@ class AuditReport:
                     "p_value": entry.verdict.p_value,
                     "runs": entry.runs,
                     "seconds": round(entry.seconds, 3),
-                    "evidence": entry.verdict.evidence,
                 }
                 for entry in self.entries
             ],
         }
-        return json.dumps(_finite(content), indent=2, allow_nan=False)
+        return json.dumps(content, indent=2, allow_nan=False)
 
     def html(self) -> str:
         """Return the report as an HTML page that needs no other file; it needs the extra `plot`."""
@@ -263,13 +257,3 @@ class AuditReport:
             entries=sorted(self.ordered, key=lambda entry: entry.verdict.status != VIOLATED),
             marks={status: (_CLASSES[status], word) for status, word in _MARKS.items()},
         )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

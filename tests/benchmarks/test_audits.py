@@ -28,7 +28,7 @@ OTHER_STEPS = {"one-step-more", "stops-by-loss", "early-stopping", "sound-ends-b
 def test_a_loop_makes_the_claimed_number_of_steps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     loop = LOOPS[name]
-    settings = {**loop.claimed.as_dict(), **loop.given}
+    settings = {**vars(loop.claimed), **loop.given}
     with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
         monkeypatch.setattr("warnings.warn", lambda *said, **how: None)
         found = loop.train()(records(loop.claimed.n), 5, settings)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,18 +252,17 @@ def law(lab: Lab, level: float) -> Verdict:
         tests |= {f"{name}, {_DIFFER}": p for name, p in tested(unlike, rate).items()}
     p, name = min((p, name) for name, p in tests.items())
     p = min(1.0, p * len(tests))
-    plot = {"sizes": included.sum(axis=2).ravel().tolist(), "expected": lab.claim.batch, "how": how}
     if p < level:
         mend = (
             f"draw batches as {claimed} says, anew in every step and from a secret stream, without regard to what the"
         )
         mend += " records hold; or account for what is run"
-        return violated(f"batches are not {claimed} ({name})", mend, p_value=p, **plot)
+        return violated(f"batches are not {claimed} ({name})", mend, p_value=p)
     within = 6 * np.sqrt(rate * (1 - rate) / included.size)
     power = f"{included.size} chances of a record to be drawn; the rate within about {within:.3f}"
     says = f"batches are {claimed} as far as {how} show"
     says += f", also {_DIFFER}" if unlike is not None else "; whether they follow what records hold was not seen"
-    return held(says, power=power, p_value=p, **plot)
+    return held(says, power=power, p_value=p)
 
 
 def secret(lab: Lab, level: float) -> Verdict:
@@ -320,20 +318,19 @@ def accounting(lab: Lab, level: float) -> Verdict:
         cost = epsilon_of_history([claim.release()], claim.delta)
     except ValueError as error:
         return untested(f"not accounted here: {' '.join(str(error).split())}")
-    plot: dict[str, Any] = {"lower": cost.lower, "upper": cost.upper, "claimed": claim.epsilon}
     said = f"noise multiplier {claim.noise_multiplier:g}, {claim.steps} steps, {claim.sampling}, {claim.relation}"
     if cost.lower > claim.epsilon * (1 + _CLAIM_ROUNDING):
         mend = "compute the noise for this relation, sampling, n, batch and number of steps (dpzero_theory.privacy)"
-        return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend, **plot)
+        return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend)
     if cost.upper > claim.epsilon * (1 + _CLAIM_ROUNDING):
-        return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}", **plot)
+        return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}")
     warning = ""
     if claim.delta * claim.n >= 1:
         warning = (
             f"; warning: delta {claim.delta:g} is not below 1/n = {1 / claim.n:.3g}, so that publishing one of the"
             " records whole would meet the claim: choose a delta well below 1/n"
         )
-    return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed{warning}", **plot)
+    return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed{warning}")
 
 
 def steps(lab: Lab, level: float) -> Verdict:

@@ -90,7 +90,6 @@ def size(lab: Lab, level: float) -> Verdict:
         ("as claimed", lambda: lab.noise.sample),
         *lab.noise.worlds(),
     ]
-    seen: dict[str, float] = {}
     lost: list[str] = []
     for name, sample in samples:
         values = sample()
@@ -98,17 +97,16 @@ def size(lab: Lab, level: float) -> Verdict:
             lost.append(name)
             continue
         p, where, std = _least(values)
-        seen[name] = float(np.sqrt((values**2).mean()))
         if p * len(samples) < level:
             says = f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}"
             mend = _MEND_SIZE + (_STEP_SIZE if lab.loop.from_weights else "")
-            return violated(says, mend, p_value=p * len(samples), worlds=seen)
+            return violated(says, mend, p_value=p * len(samples))
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
-    count = lab.noise.sample.size
+    count, std = lab.noise.sample.size, float(np.sqrt((lab.noise.sample**2).mean()))
     power = f"all numbers together: less than {_least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
-    says = f"noise of {seen['as claimed']:.3g} times the claimed standard deviation ({count} numbers)"
-    return held(says + (f"; not seen: {', '.join(lost)}" if lost else ""), power=power, worlds=seen)
+    says = f"noise of {std:.3g} times the claimed standard deviation ({count} numbers)"
+    return held(says + (f"; not seen: {', '.join(lost)}" if lost else ""), power=power)
 
 
 def _too_little(squares: float, count: int) -> float:

@@ -94,7 +94,7 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
             for k, record in enumerate(datasets.extremes(lab.loop.records)):
                 rows = lab.runs.at_start(datasets.replaced(data, place, record))
                 yield _Move(f"{name}, record {place} exchanged for extreme {k}", _clips(lab, rows, base), 2.0)
-            if removes and lab.influence.with_one_less is not None:
+            if removes and lab.influence.takes_one_less:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
                 # A loop that clips groups of records has as many groups for n - 1 records as for n - 2
@@ -222,18 +222,16 @@ def moves(lab: Lab, level: float) -> Verdict:
     worst = max(tried, key=lambda move: move.clips / move.allowed, default=None)
     if worst is None or worst.clips == 0:
         return untested("no record that was tried moves a release")
-    seen = [[move.clips, move.allowed] for move in tried]
     if worst.clips > worst.most:
         says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
-        return violated(says, _MEND_CLIP, moves=seen)
+        return violated(says, _MEND_CLIP)
     if lab.claim.relation != Relation.REPLACE_ONE and all(move.allowed > 1 for move in tried):
         says = "exchanging a record moves a step as it may, but none can be taken out, and none without effect is known"
         more = "let the loop take n - 1 records, and draw contributions' random numbers from a generator of their own"
-        return untested(f"{says}: {more}", moves=seen)
+        return untested(f"{says}: {more}")
     return held(
         f"{len(tried)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
         power=f"more than {worst.most:g} clips where {worst.allowed:g} are allowed, by one of them",
-        moves=seen,
     )
 
 
