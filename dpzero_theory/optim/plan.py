@@ -1,18 +1,20 @@
 """What a run does, in numbers that may be published: how releases are made and how they move the weights."""
 
-import json
 import math
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Required, Unpack
+
+import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES, Difference, require_smoothing
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrated
 from dpzero_theory.privacy.ledger import STOPPING, counted
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
@@ -158,20 +160,13 @@ class Plan:
         most = _MOST_SCALE / rule.levels
         check.real("clip", given["clip"], above=0)
         found = cls(Step(most, batches, take("relation"), law.name), n=n, step_sizes=alphas, **given)
-        step: Any = found.step
-        kind: Any = {name: getattr(step, name) for name in ("sampling", "relation", "mechanism", "coordinates")}
         try:
-            noise = calibrate_noise_multiplier(target_epsilon=goal, target_delta=delta, steps=found.steps, **kind).upper
-        except (ArithmeticError, ValueError) as error:
-            if " must " in str(error):
-                raise
-            given = f"{goal:g} and {delta:g}"
-            raise ValueError(
-                f"target_epsilon and target_delta must be within the accountant's reach; got {given}"
-            ) from error
+            noise = calibrated(replace(found.release, steps=found.steps), goal, delta).upper
+        except ArithmeticError as error:
+            raise ValueError(f"target_epsilon must be within the accountant's reach; got {goal:g}") from error
         if not noise <= most:
             raise ValueError(f"target_epsilon must be met with a noise multiplier <= {most:g}; got {goal:g}: {noise:g}")
-        return replace(found, step=replace(step, noise=noise))
+        return replace(found, step=replace(found.release, noise=noise))
 
     @classmethod
     def from_prescription(cls, prescription: Prescription) -> "Plan":
@@ -196,35 +191,15 @@ class Plan:
 
     @classmethod
     def without_privacy(
-        cls,
-        *,
-        n: int,
-        steps: int,
-        expected_batch: float,
-        step_size: StepSize,
-        smoothing: float,
-        sampling: str,
-        direction: str = "rademacher",
-        directions_per_step: int = 1,
-        difference: str = "central",
+        cls, *, n: int, expected_batch: float, sampling: str, step_size: StepSize, steps: int, **settings: Any
     ) -> "Plan":
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
-        The arguments are those of `for_target` with the same names; there is no budget, relation, clip or noise. Raises
-        ValueError for one outside its range.
+        The arguments are those of `for_target` with the same names: further ones are smoothing, which must be given,
+        direction, directions_per_step and difference. Raises ValueError for one outside its range.
         """
-        return cls(
-            drawn(sampling, _rate(n, expected_batch)),
-            n=n,
-            steps=steps,
-            clip=0.0,
-            smoothing=smoothing,
-            step_sizes=_step_sizes(step_size, steps),
-            algorithm="mezo",
-            direction=direction,
-            directions_per_step=directions_per_step,
-            difference=difference,
-        )
+        sizes, batches = _step_sizes(step_size, steps), drawn(sampling, _rate(n, expected_batch))
+        return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
 
     def __getstate__(self) -> dict[str, Any]:
         # what is cached is found again by the process that gets the plan
@@ -273,6 +248,11 @@ class Plan:
         return self.directions_per_step if self.rule.replayable else 0
 
     @cached_property
+    def row(self) -> struct.Struct:
+        """How the K sums of a release are kept in the run's file: little-endian, int64, or float64 for MeZO."""
+        return struct.Struct(f"<{self.scalars}{'q' if self.rule.levels else 'd'}")
+
+    @cached_property
     def expected_batch(self) -> float:
         """q n, the expected number of records in a batch, by which the sum over a batch is divided."""
         return self.sampling.sample_rate * self.n
@@ -294,14 +274,17 @@ class Plan:
         """
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
-    def along(self, release: int, sums: Iterable[float], factor: float = 1.0) -> list[tuple[int, float]]:
-        """Return pairs (number of a direction u, amount) whose sum of amount u is `factor` times the release's estimate
-        of the gradient: the mean over its K directions of (released average) u.
+    def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
+        """Return pairs (number of a direction u, amount): a release moves the weights by the sum of amount u.
 
-        sums: the K released sums. With the factor -alpha the weights move by it.
+        That is -alpha times the mean over its K directions of (released average) u.
+
+        Args:
+            release: the release's number.
+            sums: the K released sums.
         """
         k = self.directions_per_step
-        amount = factor / k * self.unit
+        amount = -self.step_size(release) / k * self.unit
         return [(release * k + index, amount * float(total)) for index, total in enumerate(sums)]
 
     def vector_factor(self, release: int, squared_norm: int) -> float:
@@ -319,56 +302,25 @@ class Plan:
         assert isinstance(self.step, Step)
         return self.step
 
-    def epsilon(self, delta: float) -> Bracket:
-        """Return a bracket of the least epsilon for which all T releases of the plan are (epsilon, delta)-DP.
+    def epsilon(self, delta: float, spent: int | None = None) -> Bracket:
+        """Return a bracket of the least epsilon for which a run of the plan is (epsilon, delta)-DP.
 
-        Its upper end is the safe one to state. Raises ValueError for a delta out of range, or a plan without noise.
+        Args:
+            delta: as in `for_target`.
+            spent: how many releases are paid for; None for all T. Whether fewer cost less, `stopping` says.
+
+        Returns:
+            A bracket whose upper end is the one to state.
+
+        Raises:
+            ValueError: a delta out of range, or a plan without noise.
         """
-        return epsilon_of_history(replace(self.release, steps=self.steps), delta)
-
-    def claimed(self, spent: int, delta: float) -> Bracket:
-        """Return a bracket of the epsilon that a run of the plan may claim at `delta` after `spent` paid releases.
-
-        Its upper end is the one to state. It is that of the whole plan unless `stopping` says otherwise.
-        """
-        count = counted(spent, self.steps, delta, self.stopping)
+        count = counted(self.steps if spent is None else spent, self.steps, delta, self.stopping)
         return epsilon_of_history(replace(self.release, steps=count) if count else [], delta)
-
-    def to_json(self) -> str:
-        """Return the plan as a text from which `from_json` makes it again."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        drawn_by = {"sampling": self.sampling.word, "sample_rate": self.sampling.sample_rate}
-        if isinstance(self.step, Step):
-            drawn_by |= {"noise": self.step.noise, "relation": self.relation, "mechanism": self.step.mechanism}
-        return json.dumps({**values, "step": drawn_by}, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """Return the plan that `to_json` wrote. Raises ValueError, TypeError or KeyError for any other text."""
-        kinds = {**check.types_of(cls), "step": dict, "step_sizes": list}
-        values = check.entries("the plan", json.loads(text), kinds)
-        words = values.pop("step")
-        batches = drawn(words.pop("sampling"), words.pop("sample_rate"))
-        step = Step(sampling=batches, **words) if words else batches
-        return cls(step, **{**values, "step_sizes": tuple(values["step_sizes"])})
-
-    def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
-        """Raise ValueError, naming the first setting that differs, unless this plan is the same as `other`.
-
-        of: a word for the message that says whose plan `other` is.
-        """
-        ours, others = self.words, other.words
-        for name, mine in ours.items():
-            begun = others[name]
-            # Another version's calibration may be closer by 1e-6, and a step size's last bit depend on the processor.
-            near = name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6)
-            near = near or (name == "step_sizes" and len(mine) == len(begun) and _near(mine, begun))
-            if mine != begun and not near:
-                raise ValueError(f"{name} must be that of {of}, {begun!r:.60}; got {mine!r:.60}")
 
     @property
     def words(self) -> dict[str, Any]:
-        """All settings by the names that users give them."""
+        """All settings by the names that users give them, in values that JSON has."""
         of_step = {
             "algorithm": self.algorithm,
             "noise": self.law.noise if self.law else "none",
@@ -380,11 +332,43 @@ class Plan:
             "clip": self.clip,
             "noise_multiplier": self.noise_multiplier,
         }
-        return of_step | {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step"}
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step"}
+        return of_step | rest | {"step_sizes": list(self.step_sizes)}
+
+    @classmethod
+    def from_words(cls, words: dict[str, Any]) -> "Plan":
+        """Return the plan with these settings (`words`). Raises ValueError, TypeError or KeyError for any others."""
+        values = dict(check.entries("the plan", words, _WORDS))
+        take = values.pop
+        step: Any = drawn(take("sampling"), take("sample_rate"))
+        noise, relation, multiplier = take("noise"), take("relation"), take("noise_multiplier")
+        if ALGORITHMS[values["algorithm"]].private:
+            step = Step(multiplier, step, relation, ALGORITHMS[values["algorithm"]].law(noise).name)
+        return cls(step, **{**values, "step_sizes": tuple(values["step_sizes"])})
+
+    def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
+        """Raise ValueError, naming the first setting that differs, unless this plan is the same as `other`.
+
+        of: a word for the message that says whose plan `other` is.
+        """
+        others = other.words
+        for name, mine in self.words.items():
+            begun = others[name]
+            # Another version's calibration may be closer by 1e-6, and a step size's last bit depend on the processor.
+            near = name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6)
+            near = near or (
+                name == "step_sizes" and len(mine) == len(begun) and np.allclose(mine, begun, 0, 1e-12 * max(begun))
+            )
+            if mine != begun and not near:
+                raise ValueError(f"{name} must be that of {of}, {begun!r:.60}; got {mine!r:.60}")
 
 
-def _near(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
-    return all(abs(a - b) <= 1e-12 * max(begun) for a, b in zip(mine, begun, strict=True))
+_WORDS: dict[str, type] = {
+    **{"noise": str, "relation": str, "sampling": str, "sample_rate": float, "noise_multiplier": float},
+    **check.types_of(Plan),
+    "step_sizes": list,
+}
+"""The settings of a plan by the names that users give them, with their types (`Plan.words`)."""
 
 
 def _private(algorithm: str) -> Algorithm:

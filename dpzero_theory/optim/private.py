@@ -1,28 +1,5 @@
 """Start or resume a run on a torch module: a private one, or one by a function whose name says that it is not private.
 
-    import torch
-    from torch.utils.data import TensorDataset
-    from dpzero_theory.optim.private import make_private_with_epsilon
-
-    # the same weights and records again, should the run be resumed
-    torch.manual_seed(0)
-    features = torch.randn(1000, 20)
-    data = TensorDataset(features, (features[:, 0] > 0).long())
-    model = torch.nn.Linear(20, 2)
-
-    def losses(model, batch):
-        return torch.nn.functional.cross_entropy(
-            model(batch[0]), batch[1], reduction="none"
-        )
-
-    run = make_private_with_epsilon(
-        model, losses, data, target_epsilon=2, target_delta=1e-5,
-        steps=100, expected_batch=200, clip=1.0, step_size=0.1, smoothing=1e-3,
-        relation="add-remove", sampling="poisson", folder="run",
-    )
-    run.run()
-    print(run.get_epsilon(1e-5))
-
 `make_private_with_epsilon` guarantees the following under the stated relation. Its adversary sees every file of the
 folder but `data.key`, all iterates and the code, and knows all other records.
 
@@ -49,7 +26,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
-from dpzero_theory.optim.files.folder import Budget, Folder, require_new
+from dpzero_theory.optim.files.folder import Budget, Folder, create, require_new, resume
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
@@ -58,12 +35,13 @@ from dpzero_theory.optim.losses.masked import Masked, masks
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, Reading, require_data
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.run import Run, directions_of, weights_of
+from dpzero_theory.optim.run import Run, weights_of
 from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 from dpzero_theory.privacy.schedule import SECRET_BYTES
 
-Place = str | os.PathLike[str]
+_Place = str | os.PathLike[str]
 _KEY = 16
 """The length, in bytes, of the public key from which a run's directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
@@ -84,49 +62,47 @@ class Execution(TypedDict, total=False):
     isolation: str
 
 
+_DEFAULTS: Execution = {
+    "precision": "nearest",
+    "micro_batch": 64,
+    "points_at_once": 1,
+    "collate": None,
+    "resume": False,
+    "paid_at_once": None,
+    "isolation": "probed",
+}
+
+
 class Options(Target, Execution, total=False):
     """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `Execution`."""
 
 
 @named
 def make_private_with_epsilon(
-    module: nn.Module, losses: Losses, data: Data, *, folder: Place, **options: Unpack[Options]
+    module: nn.Module, losses: Losses, data: Data, *, folder: _Place, **options: Unpack[Options]
 ) -> Run:
     """A run of private releases that together cost at most (target_epsilon, target_delta).
 
     It makes a plan with the least noise for the target, and runs it.
 
     Args:
-        module: the torch module to train; its parameters with requires_grad are moved, from the values that they have.
-        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
-            no other record; see `losses.evaluation.Losses`.
-        data: the private records, a map-style data set; n is their number.
-        folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
-            released; see `files.folder`.
+        module, losses, data, folder: as in `make_private`; n is the number of records.
         options: the settings of the plan, as `Plan.for_target` describes them: target_epsilon, target_delta, steps,
-            expected_batch, clip, step_size, smoothing, relation and sampling must be given; algorithm, noise,
-            direction, directions_per_step, difference and stopping may be. And how it
-            is run, as `make_private` describes it: precision, micro_batch, points_at_once, collate, resume,
-            paid_at_once and isolation. `losses.starting` suggests clip, step size and smoothing from public records.
+            expected_batch, clip, step_size, smoothing, relation and sampling must be given. And how it is run, as
+            `make_private` describes it. `losses.starting` suggests clip, step size and smoothing from public records.
 
     Returns:
         The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what may
         be claimed.
 
     Raises:
-        ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            or losses that `make_private` refuses.
-        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        LedgerError: the run's file is damaged or in use.
+        ValueError: an argument that is unknown, missing or outside its range, or what `make_private` raises.
     """
-    _require(module, losses, data, options.get("collate"), folder)
-    execution: Any = {name: options[name] for name in Execution.__annotations__ if name in options}  # type: ignore[literal-required]
-    target: Any = {name: value for name, value in options.items() if name not in execution}
-    Ranks().require_as_first("data must hold as many records", str(len(data)))
+    how: Any = {name: value for name, value in options.items() if name in _DEFAULTS}
+    target: Any = {name: value for name, value in options.items() if name not in how}
+    _require(module, losses, data, folder, how)
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
-    return make_private(
-        module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **execution
-    )
+    return make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
 
 
 @named
@@ -137,7 +113,7 @@ def make_private(
     plan: Plan,
     *,
     target_delta: float,
-    folder: Place,
+    folder: _Place,
     target_epsilon: float | None = None,
     key: bytes | None = None,
     **execution: Unpack[Execution],
@@ -185,9 +161,8 @@ def make_private(
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
-    _require(module, losses, data, execution.get("collate"), folder)
-    _require_plan(plan)
-    epsilon = plan.claimed(plan.steps, target_delta).upper if target_epsilon is None else target_epsilon
+    _require(module, losses, data, folder, execution, plan)
+    epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
     if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
     budget = Budget(epsilon, target_delta, execution.get("paid_at_once"))
@@ -208,7 +183,7 @@ def make_from_seed_not_private(
     plan: Plan,
     *,
     seed: int,
-    folder: Place | None = None,
+    folder: _Place | None = None,
     **execution: Unpack[Execution],
 ) -> Run:
     """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
@@ -229,12 +204,9 @@ def make_from_seed_not_private(
         The run, at its start or where it was.
 
     Raises:
-        ValueError: an argument outside its range, a setting that is not the resumed run's, or losses that are refused.
-        FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        LedgerError: the run's file is damaged or in use.
+        ValueError, FileExistsError, FileNotFoundError, LedgerError: as in `make_private`.
     """
-    _require(module, losses, data, execution.get("collate"), "" if folder is None else folder)
-    _require_plan(plan)
+    _require(module, losses, data, "" if folder is None else folder, execution, plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     return _make(module, losses, data, plan, key, None, int(seed), folder, execution)
 
@@ -247,7 +219,7 @@ def _make(
     key: bytes,
     budget: Budget | None,
     seed: int | None,
-    folder: Place | None,
+    folder: _Place | None,
     execution: Execution,
 ) -> Run:
     """Test the losses, create or open the folder's file, and return the run.
@@ -261,48 +233,43 @@ def _make(
         execution: settings that do not change the plan.
     """
     how = _checked(execution, plan)
-    ranks, resume, at_once = Ranks(), how["resume"], how["points_at_once"]
-    if folder is not None and not resume:
+    ranks, resumed, at_once = Ranks(), how["resume"], how["points_at_once"]
+    if folder is not None and not resumed:
         ranks.lead(lambda: require_new(Path(folder)))
     unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
-    ranks.require_as_first("data must hold as many records", str(len(data)))
-    if len(data) != plan.n:
-        raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    plan = _same_on_every_rank(ranks, unit, digest, losses, plan, how)
+    plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, how)
     read, losses, collate, micro_batch = _evaluated(data, losses, how["collate"], how["micro_batch"])
     ranks.share_(module)
     private = budget is not None
     isolation = how["isolation"] if private or how["isolation"] == "exact" else ""
-    header = ranks.lead(
-        lambda: Header(plan, key.hex(), "", how["precision"], private=private, isolation=isolation, unit=unit)
-    )
+    header = Header(plan, ranks.lead(key.hex), "", how["precision"], private=private, isolation=isolation, unit=unit)
     weights = weights_of(header, module)
     if unit and weights.collective:
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
     evaluation = examine(weights, losses, Reading(read, collate), plan, ranks, micro_batch, isolation, at_once)
-    found = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
-    if budget is not None and budget.paid_at_once is None and not resume:
+    header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
+    if budget is not None and budget.paid_at_once is None and not resumed:
         budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
-    files: Folder | None = None
+    files: Folder | None = None  # rank 0 alone has it
 
-    def open_folder() -> Header:
+    def opened() -> Header:
         nonlocal files
         if folder is None:
-            files = Folder.nowhere(found, key)
-        elif resume:
-            files = Folder.open(Path(folder), found, digest, budget, moved=resume == "moved")
+            files = Folder(header, Ledger.for_records(None, header.to_json()), key)
+        elif resumed:
+            files = resume(Path(folder), header, digest, budget, moved=resumed == "moved")
         else:
-            files = Folder.create(Path(folder), found, digest, budget)
+            files = create(Path(folder), header, digest, budget)
         return files.header
 
     try:
-        header = ranks.lead(open_folder)
-        weights.directions = directions_of(header)  # the header of a resumed run has that run's key
+        header = ranks.lead(opened)
+        weights.directions = header.directions  # the header of a resumed run has that run's key
         # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
         # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
-        secret = files.secret if files else bytes(SECRET_BYTES)  # rank 0 alone has the file, and draws
+        secret = files.secret if files else bytes(SECRET_BYTES)  # rank 0 alone draws batches
         if seed is None:
             batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
         else:
@@ -310,25 +277,17 @@ def _make(
         drawn = ranks.lead(lambda: secret) if isinstance(read, DrawnData) else b""
         sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, at_once, drawn)
         noise = SystemNoise() if seed is None else SeededNoise(seed)
-        return Run(header, weights, sums, noise=noise, batches=batches, files=files, ranks=ranks)
+        file = files.file if files else None
+        return Run(header, weights, sums, noise=noise, batches=batches, file=file, ranks=ranks)
     except BaseException:
         if files is not None:
             files.file.close()
         raise
 
 
-def _checked(execution: Execution, plan: Plan) -> dict[str, Any]:
+def _checked(execution: Execution, plan: Plan) -> Execution:
     """Return all settings of how a run of the plan is executed, each checked, with the defaults of those not given."""
-    how: dict[str, Any] = {
-        "precision": "nearest",
-        "micro_batch": 64,
-        "points_at_once": 1,
-        "collate": None,
-        "resume": False,
-        "paid_at_once": None,
-        "isolation": "probed",
-        **execution,
-    }
+    how: Execution = {**_DEFAULTS, **execution}
     how["micro_batch"] = integer("micro_batch", how["micro_batch"])
     how["points_at_once"] = integer("points_at_once", how["points_at_once"], at_most=_points(plan))
     choice("isolation", how["isolation"], ISOLATIONS)
@@ -372,36 +331,43 @@ def _paid_at_once(plan: Plan, d: int) -> int:
 
 
 def _same_on_every_rank(
-    ranks: Ranks, unit: str, digest: Callable[[bytes], str], losses: Losses, plan: Plan, how: dict[str, Any]
+    ranks: Ranks,
+    data: Data,
+    unit: str,
+    digest: Callable[[bytes], str],
+    losses: Losses,
+    plan: Plan,
+    how: Execution,
 ) -> Plan:
-    """Return rank 0's plan. Raises ValueError where ranks have different plans, settings, losses or records.
+    """Return rank 0's plan. Raises ValueError where ranks have different plans, settings, losses or records, or where
+    records are not as many as the plan's.
 
     unit: what a record is. digest: a function from a secret key to the digest of the records under it.
     """
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
-    if ranks.count > 1:
-        same = [how[name] for name in ("micro_batch", "points_at_once", "isolation")]
-        ranks.require_as_first("micro_batch, points_at_once and isolation must be the same", str(same))
-        ranks.require_as_first("losses must be the same function", of_losses(losses))
-        ranks.require_as_first("data must have the same records", unit)
-        secret = ranks.lead(new_key)  # for this comparison between ranks alone
-        ranks.require_as_first("data must hold the same records in the same order", digest(secret))
+    if len(data) != first.n:
+        raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
+    same = str([how["micro_batch"], how["points_at_once"], how["isolation"]])
+    ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: same)
+    ranks.require_same("losses must be the same function", lambda: of_losses(losses))
+    secret = ranks.lead(new_key)  # for this comparison between ranks alone
+    ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 
 
-def _require(module: object, losses: object, data: object, collate: object, folder: object) -> None:
+def _require(module: object, losses: object, data: Data, folder: object, execution: Execution, *plans: object) -> None:
     """Raise ValueError for an argument of another type than a maker takes."""
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
+    Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # before a plan is made of n
+    collate = execution.get("collate")
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
-
-
-def _require_plan(plan: object) -> None:
-    if not isinstance(plan, Plan):
-        raise ValueError(f"plan must be a Plan (Plan.for_target, Plan.from_prescription); got {shown(plan)}")
+    for plan in plans:
+        if not isinstance(plan, Plan):
+            raise ValueError(f"plan must be a Plan (Plan.for_target, Plan.from_prescription); got {shown(plan)}")

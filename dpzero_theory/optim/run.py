@@ -29,14 +29,13 @@ import torch
 from torch import nn
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.optim.files.folder import Folder
-from dpzero_theory.optim.files.transcript import Checkpoint, Header, Record, TranscriptError, read
+from dpzero_theory.optim.files.transcript import Checkpoint, Content, Header, Record, TranscriptError, read
 from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
-from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Step
@@ -51,7 +50,7 @@ class Run:
         sums: evaluates batches of the records, and sums their clipped differences.
         noise: where the noise comes from.
         batches: a function from a release's number to the numbers of the records of its batch.
-        files: the run's open file; None on other ranks than 0.
+        file: the run's open file; None on other ranks than 0.
         ranks: the processes of the run.
 
     Attributes:
@@ -66,7 +65,7 @@ class Run:
         *,
         noise: NoiseSource,
         batches: Callable[[int], Indices],
-        files: Folder | None,
+        file: Ledger | None,
         ranks: Ranks,
     ) -> None:
         self.plan: Plan = header.plan
@@ -76,8 +75,9 @@ class Run:
         self.sums = sums
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
-        self._files: Any = files  # rank 0 alone has it
+        self._file: Any = file  # rank 0 alone has it
         self._noise, self._batches = noise, batches
+        self._paid = range(0)  # the releases that are paid for and not begun
         self._position: int | None = None  # how many releases the weights have; None if unknown
         self._current = False  # whether the weights have all that the transcript holds
 
@@ -97,13 +97,11 @@ class Run:
         release, batch = self._ranks.lead(self._begin)
         total = self.sums.total(release, batch)
         if self.plan.scalars:
-            sums = self._ranks.lead(lambda: self._files.write(release, self.plan.noisy(total, self._noise)))
-            record = Record(release, tuple(sums.tolist()))
+            record = self._ranks.lead(lambda: self._write(release, self.plan.noisy(total, self._noise)))
             self._move(record)
         else:  # a vector release is stored in the weights only; the transcript gets its number once they have it
             self._move_by_vector(release, total)
-            self._ranks.lead(lambda: self._files.write(release, total[:0]))
-            record = Record(release, ())
+            record = self._ranks.lead(lambda: self._write(release, total[:0]))
         self._current = True
         return record
 
@@ -115,7 +113,7 @@ class Run:
                 exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
 
         Raises:
-            RuntimeError: the weights of several ranks differ at the end; or what `step` raises.
+            ValueError: the weights of several ranks differ at the end; or what `step` raises.
         """
         self.catch_up()
         while self.releases_left:
@@ -123,7 +121,7 @@ class Run:
             if callback is not None:
                 callback(record)
         self.weights.untrained.settle()
-        self._require_equal_weights()
+        self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
     def catch_up(self) -> None:
         """Move the weights by what the transcript holds beyond them, which is nothing except after a resumption.
@@ -134,16 +132,19 @@ class Run:
         """
         if self._current:
             return
+        records = self._ranks.lead(self._records)
         if self._position is None:
             self._require_initial()
-            if self._ranks.lead(lambda: self._files.records()) and not self.plan.scalars:
+            if records and not self.plan.scalars:
                 raise TranscriptError(
                     f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
                     " the initial weights without what was made (begin_again)"
                 )
             self._position = 0
-        position, (records, kept) = self._position, self._ranks.lead(lambda: (self._files.records(), self._files.kept))
-        if kept and position > (records[-1].release + 1 if records else 0):
+        position = self._position
+        if position > (records[-1].release + 1 if records else 0) and self._ranks.lead(
+            lambda: self._file.path.exists()
+        ):
             raise TranscriptError(
                 f"the checkpoint is after release {position - 1}, which the run's file lacks: it was rolled back; put"
                 " back the newest file, or load an earlier checkpoint"
@@ -151,20 +152,20 @@ class Run:
         for record in records if self.plan.scalars else ():
             if record.release >= position:
                 self._move(record)
-        self._require_equal_weights()
+        self._ranks.require_same("weights must be the same", self.weights.fingerprint)
         self._current = True
 
     @property
     def releases_left(self) -> int:
         """How many steps may still be made: those of the plan that are not made and, in a private run, not paid for by
         an earlier process that crashed."""
-        left: int = self._ranks.lead(lambda: self._files.left(self._position or 0))
+        left: int = self._ranks.lead(self._left)
         return left
 
     @property
     def history(self) -> list[Step]:
         """The releases that are paid for. `get_epsilon` says what may be claimed of them."""
-        return self._ranks.lead(lambda: self._files.history)
+        return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
         """Return the epsilon that the run may claim at delta; infinity if the run is not private.
@@ -180,7 +181,7 @@ class Run:
         """
         real("delta", delta, at_least=0.0, below=1.0)
         spent = sum(release.steps for release in self.history)
-        return self.plan.claimed(spent, delta).upper if self.private else math.inf
+        return self.plan.epsilon(delta, spent).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return a checkpoint as tensors by name: the trainable weights, and how many releases have moved them.
@@ -189,10 +190,10 @@ class Run:
         sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
-        self._ranks.lead(lambda: self._files.file.sync())
+        self._ranks.lead(lambda: self._file.sync())
         self.weights.untrained.settle()
         position = self._position or 0  # `catch_up` has set `_position`; `or 0` is for the type checker
-        return Checkpoint(self._header.key, position, self.weights.values(), self.weights.state_dict()).tensors()
+        return Checkpoint(self.weights.values(), self.weights.state_dict(), self._header.key, position).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load a checkpoint of this run. The next step first moves the weights by what the transcript holds beyond it.
@@ -208,20 +209,11 @@ class Run:
         found = Checkpoint.of(state)
         if found.key != self._header.key:
             raise ValueError(f"state must be of the run with key {self._header.key}; got {found.key}")
-        integer("position", found.position, at_least=0, at_most=self.plan.steps)
+        position = integer("position", found.position, at_least=0, at_most=self.plan.steps)
         self._position, self._current = None, False
         self.weights.load_values(found.weights)
         self.weights.load_state_dict(found.kept)
-        self._position = found.position
-
-    def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint, and end the run there: its file is closed, and it makes no more steps.
-
-        Raises ValueError for a checkpoint of another run.
-        """
-        self.load_state_dict(state)
-        self.close()
-        self._current = True
+        self._position = position
 
     def begin_again(self) -> None:
         """Go on from the initial weights without the releases that were made, which stay paid for.
@@ -235,16 +227,37 @@ class Run:
     def close(self) -> None:
         """Close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
-        if self._files is not None:
-            self._files.file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _left(self) -> int:
+        if not self._header.private:
+            return self.plan.steps - (self._position or 0)
+        left: int = self._file.releases_left + len(self._paid)
+        return left
 
     def _begin(self) -> tuple[int, Indices]:
-        release = self._files.begin(self._position or 0)
+        """Return the number of the next release, which is then paid for, and the numbers of its batch's records."""
+        if self._header.private:
+            paid = self._paid or self._file.spend()
+            self._paid, release = paid[1:], paid[0]
+        elif not self._left():
+            raise BudgetSpentError(f"all {self.plan.steps} steps of the plan are made")
+        else:
+            release = self._position or 0
         return release, self._batches(release)
 
-    def _require_equal_weights(self) -> None:
-        if self._ranks.count > 1:
-            self._ranks.require_equal("weights", self.weights.fingerprint())
+    def _write(self, release: int, sums: Sums) -> Record:
+        """Write the K numbers of a release, none where it is a vector, into its row, and return them.
+
+        The row is on disk afterwards if no further release is paid for.
+        """
+        record = Record(release, tuple(sums.tolist()))
+        self._file.record(release, self.plan.row.pack(*record.sums), durable=not self._paid)
+        return record
+
+    def _records(self) -> list[Record]:
+        return [Record(number, self.plan.row.unpack(sums)) for number, sums in self._file.records()]
 
     def _require_initial(self) -> None:
         if self.weights.fingerprint() != self._header.fingerprint:
@@ -255,7 +268,7 @@ class Run:
 
     def _move(self, record: Record) -> None:
         self._position = None  # how many releases the weights have is unknown while they move
-        move(self.plan, self.weights, record)
+        self.weights.move_(self.plan.moves(*record))
         self._position = record.release + 1
 
     def _move_by_vector(self, release: int, total: Sums) -> None:
@@ -275,25 +288,12 @@ class Run:
         self._position = release + 1
 
 
-def move(plan: Plan, weights: Weights, record: Record) -> None:
-    """Move weights by one release: x <- x - alpha g, where g is the mean over K directions of (released average) u.
-
-    That is post-processing, which costs no privacy. Raises ValueError inside an evaluation.
-    """
-    weights.move_(plan.along(record.release, record.sums, -plan.step_size(record.release)))
-
-
-def directions_of(header: Header) -> Directions:
-    """Return the random directions u_0, u_1, ... of the run with this header, whose public key determines them."""
-    return Directions(bytes.fromhex(header.key), header.plan.direction)
-
-
 def weights_of(header: Header, module: nn.Module) -> Weights:
     """Return the trainable weights of a module, to be moved along the directions of the run with this header.
 
     Raises ValueError for a module whose weights are not supported.
     """
-    return Weights(module, directions_of(header), precision=header.precision)
+    return Weights(module, header.directions, precision=header.precision)
 
 
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
@@ -310,18 +310,26 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
         TranscriptError: other initial weights, or a run that released vectors, which are kept nowhere.
         LedgerError, OSError: a damaged file, or none.
     """
-    header, records, _ = read(Path(path))
-    weights = weights_of(header, module)
-    require_initial(header, weights)
-    if not header.plan.scalars:
-        raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
-    for record in records:
-        move(header.plan, weights, record)
-    return header
+    content = read(Path(path))
+    replayed(content, module)
+    return content.header
 
 
-def require_initial(header: Header, weights: Weights) -> None:
-    """Raise TranscriptError unless the weights are those with which the run of this header began."""
+def replayed(content: Content, module: nn.Module, steps: int | None = None) -> Weights:
+    """Return the weights of a module, moved as the run of this content did. The errors are those of `replay`.
+
+    Args:
+        content: of the run's file.
+        module: with the weights that the run began with.
+        steps: the number of the first release that is left out; None leaves out none.
+    """
+    header, weights = content.header, weights_of(content.header, module)
     found = weights.fingerprint()
     if found != header.fingerprint:
         raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
+    made = [record for record in content.records if steps is None or record.release < steps]
+    if made and not header.plan.scalars:
+        raise TranscriptError(f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept")
+    for record in made:
+        weights.move_(header.plan.moves(*record))
+    return weights

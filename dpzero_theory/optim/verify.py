@@ -28,11 +28,11 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from torch import Tensor, nn
 
     from dpzero_theory.document import document
-    from dpzero_theory.optim.files.statement import FALSE_POSITIVE_RATE, Statement, bullets, shown, statement
-    from dpzero_theory.optim.files.transcript import Checkpoint, Content, is_checkpoint, read, run_in
+    from dpzero_theory.optim.files.statement import Statement, bullets, shown, statement
+    from dpzero_theory.optim.files.transcript import Checkpoint, Content, read, run_in
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
-    from dpzero_theory.optim.run import move, require_initial, weights_of
+    from dpzero_theory.optim.run import replayed, weights_of
 
 CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"
@@ -61,15 +61,6 @@ class Finding(NamedTuple):
     holds: bool | None = None
 
 
-class Recorded(NamedTuple):
-    """Trainable parameters that were read from a file, by name; of a checkpoint also the run's public `key`, and how
-    many releases have moved the weights, `position`."""
-
-    parameters: Mapping[str, Tensor]
-    key: str | None = None
-    position: int | None = None
-
-
 class Report(NamedTuple):
     """What was found in a run's folder: one finding for each check or value.
 
@@ -91,7 +82,7 @@ _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
 finding that does not hold."""
 
 
-def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
+def verify(folder: Path, initial: Checkpoint | None, final: Checkpoint | None) -> Report:
     """Check a run's folder, and return the report.
 
     Files that cannot be read, or do not belong together, are a finding that does not hold.
@@ -136,29 +127,21 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
     return Report(shown, claimed)
 
 
-def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
+def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[Finding]:
     """Replay the run, and compare `final` with its outcome; a checkpoint with the replay up to there."""
-    header = content.header
     try:
-        weights = weights_of(header, _module(initial.parameters))
-        require_initial(header, weights)
+        replayed(content, _module(initial.weights), 0)
     except _REFUSALS as error:
         return [Finding("initial weights", " ".join(str(error).split()), holds=False)]
     found = [Finding("initial weights", "those that the run began with", holds=True)]
     if final is None:
         return found
-    if final.key not in (None, header.key):
+    if final.key not in ("", content.header.key):
         return [*found, Finding("final weights", "a checkpoint of another run", holds=False)]
-    if not header.plan.scalars:
-        text = f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept"
-        return [*found, Finding("final weights", text, holds=False)]
-    last = header.plan.steps if final.position is None else final.position
     try:
-        for record in content.records:
-            if record.release < last:
-                move(header.plan, weights, record)
+        weights = replayed(content, _module(initial.weights), final.position)
         # bit for bit, so that a NaN is the same as a NaN with the same bits, and 0 is not -0
-        equal = weights_of(header, _module(final.parameters)).fingerprint() == weights.fingerprint()
+        equal = weights_of(content.header, _module(final.weights)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
         return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
     replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
@@ -179,7 +162,7 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
     return root
 
 
-def _load(name: str, path: Path | None) -> Recorded | None:
+def _load(name: str, path: Path | None) -> Checkpoint | None:
     """Read trainable parameters from the file at `path`; None without a path. name: of the option, for the message.
 
     Raises ValueError for any other file, whatever reading it raises.
@@ -192,33 +175,17 @@ def _load(name: str, path: Path | None) -> Recorded | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _recorded(torch.load(path, map_location="cpu", weights_only=True))
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        found = Checkpoint.of(state) if "run.key" in state else Checkpoint(dict(state), {})
+        for name, value in found.weights.items():
+            whole = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+            if not (whole and value.is_floating_point() and value.device.type == "cpu"):
+                raise ValueError(f"{name!r:.60} is no tensor of floating-point numbers")
+        _module(found.weights)
+        return found
     except Exception as error:
         said = str(error) if type(error) is ValueError else f"not read, {type(error).__name__}"
         raise ValueError(f"{rule}; got {path}: {printable(said):.120}") from None
-
-
-def _recorded(state: Any) -> Recorded:
-    """Return the parameters in `state`, what a file held, if a module can be made of them.
-
-    Raises ValueError, or another exception, for anything else.
-    """
-    if not isinstance(state, Mapping):
-        raise ValueError(f"it holds a {type(state).__name__}")
-    found = Recorded(state)
-    if is_checkpoint(state):
-        checkpoint = Checkpoint.of(state)
-        found = Recorded(checkpoint.weights, checkpoint.key, checkpoint.position)
-    if not found.parameters:
-        raise ValueError("it holds none")
-    for name, value in found.parameters.items():
-        plain = isinstance(value, Tensor) and (value.layout, value.device.type) == (torch.strided, "cpu")
-        if not (isinstance(name, str) and plain and value.is_floating_point()):
-            raise ValueError(f"{name!r:.60} is no tensor of floating-point numbers")
-        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise ValueError(f"{name!r:.60} has fewer numbers than its shape says")
-    _module(found.parameters)
-    return found
 
 
 def _shown(report: Report, form: str) -> str:
@@ -244,9 +211,7 @@ def _shown(report: Report, form: str) -> str:
                 | {name: {"lower": b.lower, "upper": b.upper} for name, b in (("paid", c.paid), ("planned", c.planned))}
                 for c in claimed.costs
             ]
-            attack = {"advantage": claimed.advantage, "true_positive_rate": claimed.true_positive_rate}
-            values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
-            values |= {"attack": {**attack, "false_positive_rate": FALSE_POSITIVE_RATE}}
+            values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs, "attack": claimed.attack}
             values |= {"certificate": claimed.certificate, "assumed": claimed.assumed}
         return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)
     if report.fault or not claimed:

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from dpzero_theory.optim.step.algorithm import clip_scalars, clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy import gaussian
 from paper_checks import formulas as f
 from paper_checks.checks.divergence import (
@@ -45,8 +45,9 @@ def _(full: bool) -> Finding:
         cy = y * np.minimum(1, 1.3 / np.linalg.norm(y, axis=1, keepdims=True))
         holds &= bool(np.all(np.linalg.norm(cx, axis=1) <= 1.3 * (1 + 1e-14)))
         holds &= bool(np.all(np.linalg.norm(cx - cy, axis=1) <= np.linalg.norm(x - y, axis=1) + 1e-12))
-        agree("estimator.clip_vectors", clip_vectors(x, 1.3), cx, 1e-13)
-        agree("estimator.clip_scalars", clip_scalars(x, 1.3), x * np.minimum(1, 1.3 / np.abs(x)), 1e-13)
+        agree("estimator.clip_jointly", clip_jointly(x, 1.3), cx, 1e-13)
+        one = x[:, :1]
+        agree("estimator.clip_jointly", clip_jointly(one, 1.3), one * np.minimum(1, 1.3 / np.abs(one)), 1e-13)
     return Finding(holds)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpzero_theory.check import Array
-from dpzero_theory.optim.step.algorithm import clip_jointly, clip_scalars, clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 
@@ -70,7 +70,7 @@ def dpgd_0th(
 
     def step(x: Array, alpha: float, clip: float, draw: Callable[..., Any], us: list[Array]) -> Array:
         found = differences(problem, x, us[0], smoothing, difference)
-        scalar = clip_scalars(found, clip / float(np.linalg.norm(us[0]))).mean()
+        scalar = clip_jointly(found[:, None], clip / float(np.linalg.norm(us[0]))).mean()
         updated: Array = x - alpha * (scalar * us[0] + draw(problem.d))
         return updated
 
@@ -81,7 +81,7 @@ def dpgd(problem: Any, x0: ArrayLike, **options: Any) -> ReferenceRun:
     """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d)."""
 
     def step(x: Array, alpha: float, clip: float, draw: Callable[..., Any], us: list[Array]) -> Array:
-        updated: Array = x - alpha * (clip_vectors(problem.gradients(x), clip).mean(axis=0) + draw(problem.d))
+        updated: Array = x - alpha * (clip_jointly(problem.gradients(x), clip).mean(axis=0) + draw(problem.d))
         return updated
 
     return _run(problem, x0, step, itertools.repeat(np.ones(problem.d)), 1, **options)

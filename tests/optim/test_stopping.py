@@ -77,4 +77,4 @@ def test_words_are_checked_and_kept() -> None:
     with pytest.raises(ValueError, match=r"stopping must be .*any.*fixed.*; got 'early'"):
         plan(stopping="early")
     fixed = plan(stopping="fixed")
-    assert Plan.from_json(fixed.to_json()) == fixed
+    assert Plan.from_words(fixed.words) == fixed

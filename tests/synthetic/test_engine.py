@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.step.algorithm import clip_vectors
+from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import clipping, engine, first_order
@@ -235,7 +235,7 @@ def test_the_mean_of_clipped_vectors(width: int, monkeypatch: pytest.MonkeyPatch
     mean, nearest = clipped_mean(torch.as_tensor(h), torch.as_tensor(clip))
     for lane, bound in enumerate(clip):
         vectors = h[:, lane] - rows
-        np.testing.assert_allclose(mean[:, lane], clip_vectors(vectors, bound).mean(axis=0), rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(mean[:, lane], clip_jointly(vectors, bound).mean(axis=0), rtol=1e-12, atol=1e-13)
         norms = np.linalg.norm(vectors, axis=1)
         if bound < norms.max():
             assert nearest[lane] == pytest.approx(norms.min())

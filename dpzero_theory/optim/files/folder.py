@@ -18,18 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from dpzero_theory.check import choice, printable
-from dpzero_theory.optim.files.transcript import RUN, Header, Record, layout, parsed
+from dpzero_theory.optim.files.transcript import RUN, Header, parsed
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, versions
-from dpzero_theory.optim.step.algorithm import Sums
-from dpzero_theory.privacy.ledger import Account, BudgetSpentError, Ledger, sync_folder
-from dpzero_theory.privacy.step import Step
+from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
 
 KEY = "data.key"
-Digest = Callable[[bytes], str]
-"""A function from a secret key to the digest of a run's records under it."""
 
 
 class Budget(NamedTuple):
@@ -41,135 +37,84 @@ class Budget(NamedTuple):
     paid_at_once: int | None
 
 
-class Folder:
-    """The open file of a run, which says what it may still release and what it has released.
+class Folder(NamedTuple):
+    """The open folder of a run: what it was begun with, the rows of its file, and the bytes of data.key."""
 
-    `create` starts a run, `open` resumes one, `nowhere` keeps nothing. The first two raise FileExistsError or
-    FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and LedgerError where the file is
-    damaged or in use.
+    header: Header
+    file: Ledger
+    secret: bytes
 
-    Attributes:
-        header: what the run was begun with.
-        file: the rows of the run's file.
-        secret: the bytes of data.key.
-        kept: whether the file is on disk.
-        paid: the numbers of the releases that are paid for and not begun.
+
+def create(path: Path, header: Header, digest: Callable[[bytes], str], budget: Budget | None) -> Folder:
+    """Start a run, and return its open folder.
+
+    Args:
+        path: the folder, which is new or empty.
+        header: what the run begins with. The digest of the records and the software's versions are put in here.
+        digest: a function from a secret key to the digest of the records under it.
+        budget: what the run may cost; None for a run that is not private.
+
+    Raises:
+        FileExistsError, OSError: there is something at `path`, or the folder cannot be made.
+        ValueError: a plan that costs more than the budget.
     """
+    path = path.resolve()
+    with made_whole(path) as new:
+        key = new_key()
+        with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(key)
+        _require_secret(new / KEY)
+        header = replace(header, records=digest(key), software=versions())
+        run, plan = header.to_json(), header.plan
+        if budget is None:
+            Ledger.for_records(new / RUN, run).close()
+        else:
+            epsilon, delta, block = budget.epsilon, budget.delta, budget.paid_at_once or 1
+            target = {"target_epsilon": epsilon, "target_delta": delta}
+            Ledger.create(new / RUN, **target, step=plan.release, steps=plan.steps, block=block, run=run).close()
+    return Folder(header, Ledger.open(path / RUN), key)
 
-    def __init__(self, header: Header, file: Ledger, secret: bytes, *, kept: bool = True) -> None:
-        self.header, self.file, self.secret, self.kept = header, file, secret, kept
-        self.paid = range(0)
-        self._layout = layout(header.plan)
 
-    @classmethod
-    def nowhere(cls, header: Header, secret: bytes) -> Self:
-        """Return the file of a run that keeps nothing. secret: from which its batches come."""
-        return cls(header, Ledger.for_records(None, header.to_json()), secret, kept=False)
+def resume(
+    path: Path, header: Header, digest: Callable[[bytes], str], budget: Budget | None, *, moved: bool = False
+) -> Folder:
+    """Open the folder of a run to go on with it, and return it.
 
-    @classmethod
-    def create(cls, path: Path, header: Header, digest: Digest, budget: Budget | None) -> Self:
-        """Start a run, and return its open file.
+    Args:
+        path: the folder of the run.
+        header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
+            fingerprint of the weights.
+        digest: of the records, which must be the run's, as in `create`.
+        budget: what the run may cost, as it was begun; None for a run that is not private.
+        moved: whether the folder may be a copy, which is sound only if no other copy goes on.
 
-        Args:
-            path: the folder, which is new or empty.
-            header: what the run begins with. The digest of the records and the software's versions are put in here.
-            digest: a function from a secret key to the digest of the records under it.
-            budget: what the run may cost; None for a run that is not private.
-        """
-        path = path.resolve()
-        with made_whole(path) as new:
-            key = new_key()
-            with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-                file.write(key)
-            _require_secret(new / KEY)
-            header = replace(header, records=digest(key), software=versions())
-            run, plan = header.to_json(), header.plan
-            if budget is None:
-                Ledger.for_records(new / RUN, run).close()
-            else:
-                Ledger.create(
-                    new / RUN, target_epsilon=budget.epsilon, target_delta=budget.delta, step=plan.release,
-                    steps=plan.steps, block=budget.paid_at_once or 1, run=run,
-                ).close()  # fmt: skip
-        return cls.open(path, header, None, budget)
-
-    @classmethod
-    def open(
-        cls, path: Path, header: Header, digest: Digest | None, budget: Budget | None, *, moved: bool = False
-    ) -> Self:
-        """Resume a run, and return its open file.
-
-        Args:
-            path: the folder of the run.
-            header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
-                fingerprint of the weights.
-            digest: of the records, which must be the run's, as in `create`; None leaves them unchecked.
-            budget: what the run may cost, as it was begun; None for a run that is not private.
-            moved: whether the folder may be a copy, which is sound only if no other copy goes on.
-        """
-        path = path.resolve()
-        names = [name for name in (RUN, KEY) if not (path / name).exists()]
-        if len(names) == 2:
-            raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
-        if names:
-            raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
-        _require_secret(path / KEY)
-        secret = (path / KEY).read_bytes()
-        if len(secret) != KEY_BYTES:
-            raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
-        file = Ledger.open(path / RUN, moved=moved)
-        try:
-            begun = parsed(file.account, path / RUN).header
-            _require_begun_with(begun, header)
-            if budget is not None:
-                _require_budget(file.account, budget)
-            if digest is not None and begun.records and digest(secret) != begun.records:
-                raise ValueError(
-                    "data must be the records of the run that is resumed; these are others, or data.key is"
-                )
-            return cls(begun, file, secret)
-        except BaseException:
-            file.close()
-            raise
-
-    @property
-    def history(self) -> list[Step]:
-        """The releases that are paid for; empty without a budget."""
-        return self.file.history if self.header.private else []
-
-    def left(self, position: int) -> int:
-        """Return how many releases may still be made.
-
-        position: how many releases have moved the weights, which counts only where there is no budget.
-        """
-        if self.header.private:
-            return self.file.releases_left + len(self.paid)
-        return self.header.plan.steps - position
-
-    def begin(self, position: int) -> int:
-        """Return the number of the next release, which is then paid for.
-
-        position: as in `left`. Raises BudgetSpentError when all releases are made, and LedgerError.
-        """
-        if self.header.private:
-            paid = self.paid or self.file.spend()
-            self.paid = paid[1:]
-            return paid[0]
-        if self.left(position):
-            return position
-        raise BudgetSpentError(f"all {self.header.plan.steps} steps of the plan are made")
-
-    def write(self, release: int, sums: Sums) -> Sums:
-        """Write the K numbers of a release, none where it is a vector, into its row, and return them.
-
-        The row is on disk afterwards if no further release is paid for.
-        """
-        self.file.record(release, self._layout.pack(*sums.tolist()), durable=not self.paid)
-        return sums
-
-    def records(self) -> list[Record]:
-        """Return the releases that were recorded."""
-        return [Record(number, self._layout.unpack(sums)) for number, sums in self.file.records()]
+    Raises:
+        FileNotFoundError, OSError: there is no run in the folder, or a file is missing.
+        ValueError: a setting that is not the run's.
+        LedgerError: the file is damaged or in use.
+    """
+    path = path.resolve()
+    names = [name for name in (RUN, KEY) if not (path / name).exists()]
+    if len(names) == 2:
+        raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
+    if names:
+        raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
+    _require_secret(path / KEY)
+    secret = (path / KEY).read_bytes()
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
+    file = Ledger.open(path / RUN, moved=moved)
+    try:
+        begun = parsed(file.account, path / RUN).header
+        _require_begun_with(begun, header)
+        if budget is not None:
+            _require_budget(file.account, budget)
+        if digest(secret) != begun.records:
+            raise ValueError("data must be the records of the run that is resumed; these are others, or data.key is")
+    except BaseException:
+        file.close()
+        raise
+    return Folder(begun, file, secret)
 
 
 @contextmanager

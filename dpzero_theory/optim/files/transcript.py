@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.precision import PRECISIONS
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.ledger import Account, LedgerError
@@ -62,17 +63,21 @@ class Header:
     software: str = ""
     unit: str = ""
 
+    @property
+    def directions(self) -> Directions:
+        """The random directions u_0, u_1, ... of the run, which its public key determines."""
+        return Directions(bytes.fromhex(self.key), self.plan.direction)
+
     def to_json(self) -> str:
-        return json.dumps({**vars(self), "plan": json.loads(self.plan.to_json())}, allow_nan=False)
+        return json.dumps({**vars(self), "plan": self.plan.words}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the header that `to_json` wrote. Raises ValueError, TypeError or KeyError for anything else."""
         values = check.entries("the header", json.loads(text), {**check.types_of(cls), "plan": dict})
-        header = cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
+        header = cls(**{**values, "plan": Plan.from_words(values["plan"])})
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
-            word = getattr(header, name)
-            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", word) and (name, word) != ("records", ""):
+            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):
                 raise ValueError(f"{name} must be {digits} hexadecimal digits")
         check.choice("precision", header.precision, PRECISIONS)
         return header
@@ -95,11 +100,6 @@ class Content(NamedTuple):
     account: Account
 
 
-def layout(plan: Plan) -> struct.Struct:
-    """Return how the K sums of a release are kept: little-endian, int64, or float64 for MeZO."""
-    return struct.Struct(f"<{plan.scalars}{'q' if plan.rule.levels else 'd'}")
-
-
 def parsed(account: Account, path: Path) -> Content:
     """Return the content of a run's file. account: what it says. path: the file's, for the message.
 
@@ -107,8 +107,8 @@ def parsed(account: Account, path: Path) -> Content:
     """
     try:
         header = Header.from_json(account.run)
-        kept, plan = layout(header.plan), header.plan
-        records = [Record(number, kept.unpack(sums)) for number, sums in account.records]
+        plan = header.plan
+        records = [Record(number, plan.row.unpack(sums)) for number, sums in account.records]
         if records and records[-1].release >= plan.steps:
             raise ValueError(f"release must be below steps = {plan.steps}; got {records[-1].release}")
         if header.private and (account.step, account.steps) != (plan.release, plan.steps):
@@ -131,34 +131,30 @@ def run_in(path: Path) -> Path:
     return inside if (inside / RUN).is_file() and not (path / RUN).exists() else path
 
 
-def read(path: Path, *, private: bool = False) -> Content:
+def read(path: Path) -> Content:
     """Return the whole content of a run's folder, or of its file alone; the run may go on meanwhile.
 
-    private: whether a run from a seed is refused. Raises LedgerError for a damaged file or a refused run, and OSError.
+    Raises LedgerError for a damaged file, and OSError.
     """
     file = path / RUN if path.is_dir() else path
-    found = parsed(ledger.read(file), file)
-    if private and not found.header.private:
-        raise LedgerError(f"{path}: not the folder of a private run")
-    return found
+    return parsed(ledger.read(file), file)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint of a run, which holds released information only.
+class Checkpoint(NamedTuple):
+    """A checkpoint of a run, which holds released information only; or a module's trainable parameters alone.
 
     Attributes:
-        key: the run's public key, in hexadecimal digits.
-        position: how many releases have moved the weights.
         weights: the trainable weights, by name.
         kept: for half-precision weights in precision "master", the 16 bits by which each is finer than its type, by
             name (`Weights.state_dict`); empty otherwise.
+        key: the run's public key, in hexadecimal digits; "" of parameters alone.
+        position: how many releases have moved the weights; None of parameters alone.
     """
 
-    key: str
-    position: int
     weights: Mapping[str, Tensor]
     kept: Mapping[str, Tensor]
+    key: str = ""
+    position: int | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the checkpoint as tensors by name, which `torch.save` and safetensors keep."""
@@ -174,14 +170,8 @@ class Checkpoint:
         """Return the checkpoint whose method `tensors` returned these tensors. Raises ValueError for anything else."""
         if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
-
-        def below(prefix: str) -> dict[str, Tensor]:
-            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-        key, position = bytes(tensors[_KEY].tolist()).hex(), int(tensors[_POSITION])
-        return cls(key, position, below(_WEIGHTS), below(_KEPT))
-
-
-def is_checkpoint(tensors: Mapping[str, Any]) -> bool:
-    """Whether tensors by name are a run's checkpoint, and not a module's weights alone."""
-    return _KEY in tensors
+        weights, kept = (
+            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            for prefix in (_WEIGHTS, _KEPT)
+        )
+        return cls(weights, kept, bytes(tensors[_KEY].tolist()).hex(), int(tensors[_POSITION]))

@@ -39,51 +39,29 @@ _SHRINK = 1e-12
 relative rounding error of a norm in float64 for K <= 1000, and less than one of the integers."""
 
 
-def clip_scalars(values: Array, clip: float) -> Array:
-    """Return s min(1, C/|s|) for each entry s; NaN becomes 0, and infinities +C and -C. clip: C > 0 (ValueError)."""
-    bound = check.real("clip", clip, above=0)
-    return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
+def clip_jointly(rows: Array, clip: float) -> Array:
+    """Return s min(1, C/||s||) for each row s, such as the K differences of a record.
 
-
-def clip_vectors(rows: Array, clip: float) -> Array:
-    """Return g min(1, C/||g||) for each row g; a row with an entry that is not finite becomes zero.
-
-    The norm of a clipped row is at most C up to the rounding of one product and one norm.
+    A NaN counts as 0; of a row with infinite entries only their signs are kept. The norm of a clipped row is at most C
+    up to the rounding of one product and one norm; a row of one number is clipped exactly.
 
     Args:
-        rows: numbers, of shape (n, d).
-        clip: C > 0.
-
-    Raises:
-        ValueError: a clip that is not positive and finite, or rows of another shape.
+        rows: numbers, of shape (n, K).
+        clip: C > 0, finite, which the caller has checked.
     """
-    bound = check.real("clip", clip, above=0)
-    matrix = np.asarray(rows, np.float64)
-    if matrix.ndim != 2:
-        raise ValueError(f"rows must have shape (n, d); got {matrix.shape}")
-    size = np.abs(matrix).max(axis=1, initial=0.0)
-    good = np.isfinite(size)
-    unit = np.where(good & (size > 0), size, 1.0)[:, None]  # so that squares neither overflow nor underflow
-    scaled = np.where(good[:, None], matrix, 0.0) / unit
+    known = np.where(np.isnan(rows), 0.0, rows)
+    if known.shape[-1] == 1:
+        return np.clip(known, -clip, clip)
+    infinite = np.isinf(known)
+    known = np.where(infinite.any(axis=1, keepdims=True), np.where(infinite, np.sign(known) * clip, 0.0), known)
+    size = np.abs(known).max(axis=1, initial=0.0)
+    unit = np.where(size > 0, size, 1.0)[:, None]  # so that squares neither overflow nor underflow
+    scaled = known / unit
     norms = np.linalg.norm(scaled, axis=1, keepdims=True)
     with np.errstate(over="ignore"):
-        inside = norms <= bound / unit  # the row's norm is unit * norms, a product that might overflow
-    factor = np.where(inside, unit, bound / np.where(norms > 0, norms, 1.0))  # a zero row stays zero
-    clipped: Array = scaled * factor
+        inside = norms <= clip / unit  # the row's norm is unit * norms, a product that might overflow
+    clipped: Array = scaled * np.where(inside, unit, clip / np.where(norms > 0, norms, 1.0))  # a zero row stays zero
     return clipped
-
-
-def clip_jointly(rows: Array, clip: float) -> Array:
-    """Return s min(1, C/||s||) for the K differences s of each record, shape (n, K).
-
-    A NaN counts as 0; of a row with infinite entries only their signs are kept. clip: C > 0.
-    """
-    if np.shape(rows)[-1] == 1:
-        return clip_scalars(rows, clip)
-    infinite = np.isinf(rows)
-    known = np.where(np.isnan(rows), 0.0, rows)
-    signs = np.where(infinite, np.sign(known), 0.0) * clip
-    return clip_vectors(np.where(infinite.any(axis=1, keepdims=True), signs, known), clip)
 
 
 def to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
@@ -96,11 +74,11 @@ def to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
         clip: C > 0.
         levels: the integer that stands for C, from 1 to 2^52.
     """
+    units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
-        clipped = np.clip(np.where(np.isnan(rows), 0.0, rows), -clip, clip)
-        return np.rint(clipped / clip * levels).astype(np.int64)
+        return np.rint(units * levels).astype(np.int64)
     # the clip is shrunk, so that the norm's bound holds in exact arithmetic
-    return np.trunc(clip_jointly(rows, clip) / clip * (levels * (1 - _SHRINK))).astype(np.int64)
+    return np.trunc(units * (levels * (1 - _SHRINK))).astype(np.int64)
 
 
 class Algorithm(ABC):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dpzero_theory.optim.step.algorithm import Sums
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Ranks:
@@ -36,7 +36,7 @@ class Ranks:
         on_cuda = together and dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
 
-    def lead(self, work: Callable[[], T]) -> T:
+    def lead(self, work: Callable[[], _T]) -> _T:
         """Call `work` on rank 0 alone, and return on every rank what it returned there, or raise what it raised."""
         if self.count == 1:
             return work()
@@ -49,7 +49,7 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, device=self._device)
         if isinstance(box[1], Exception):
             raise box[1]
-        found: T = box[0]
+        found: _T = box[0]
         return found
 
     def every(self, work: Callable[[], None]) -> None:
@@ -68,12 +68,13 @@ class Ranks:
 
     def share_(self, module: nn.Module) -> None:
         """Copy the parameters and buffers of rank 0's module into the module of every other rank; sharded ones stay
-        each rank's own. Raises RuntimeError where the modules differ in names, shapes or types."""
+        each rank's own. Raises ValueError where the modules differ in names, shapes or types."""
         if self.count == 1:
             return
         named = [*module.named_parameters(), *module.named_buffers()]
         plain = {name: t.detach() for name, t in named if type(t) in (Tensor, nn.Parameter) and not t.is_meta}
-        self.require_equal("the module", " ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in plain.items()))
+        shapes = " ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in plain.items())
+        self.require_same("the module must have the same parameters and buffers", lambda: shapes)
         for tensor in plain.values():
             sent = tensor.contiguous().view(-1).view(torch.uint8).to(self._device, copy=True)
             dist.broadcast(sent, src=0)
@@ -91,29 +92,24 @@ class Ranks:
         total: Sums = shared.cpu().numpy()
         return total
 
-    def require_equal(self, name: str, value: str) -> None:
-        """Raise RuntimeError on every rank unless all have the same `value`. name: what it is, for the message."""
-        values = self._gathered(value)
-        if len(set(values)) > 1:
-            raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
-
-    def require_as_first(self, rule: str, value: str) -> None:
+    def require_same(self, rule: str, value: Callable[[], str]) -> None:
         """Raise ValueError on every rank if some rank's `value` is not that of rank 0. Values are not shown.
 
         Args:
             rule: the beginning of the message, which says what must be the same.
+            value: is called where there are several ranks.
         """
-        values = self._gathered(value)
+        if self.count == 1:
+            return
+        values = self._gathered(value())
         others = [str(rank) for rank, other in enumerate(values) if other != values[0]]
         if others:
             shown = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
             ranks = f"rank{'s' if len(others) > 1 else ''} {shown}"
             raise ValueError(f"{rule} on every rank; other ones than on rank 0 on {ranks}")
 
-    def _gathered(self, value: T) -> list[T]:
+    def _gathered(self, value: _T) -> list[_T]:
         """Return the values of all ranks in their order, on every rank."""
-        if self.count == 1:
-            return [value]
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, value)
         return found

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from dpzero_theory.optim.files.transcript import is_checkpoint
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, private
@@ -49,5 +48,3 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     for other in ({}, Logistic().state_dict(), {**run.state_dict(), "run.key": "word"}):
         with pytest.raises(ValueError, match=r"^state must be of a run's state_dict"):
             run.load_state_dict(other)
-    assert is_checkpoint(run.state_dict())
-    assert not is_checkpoint(Logistic().state_dict())

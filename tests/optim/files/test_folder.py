@@ -81,14 +81,14 @@ def test_a_run_that_is_killed_inside_or_between_steps_resumes_without_spending_t
         if (child := os.fork()) == 0:
             try:
                 run = private(tmp_path / "run", steps=steps, resume=True)
-                write = run._files.write
+                write = run._write
 
                 def told(release: int, sums: Any, write: Any = write) -> Any:
                     with published.open("ab", buffering=0) as file:
                         file.write(b"%d\n" % release)
                     return write(release, sums)
 
-                run._files.write = told  # type: ignore[method-assign]
+                run._write = told  # type: ignore[method-assign]
                 run.run()
             finally:
                 os._exit(1)
@@ -109,14 +109,14 @@ def test_a_run_that_is_killed_inside_or_between_steps_resumes_without_spending_t
     assert torch.equal(weights(run), replayed(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("place", ["begin", "total", "write", "move_"])
+@pytest.mark.parametrize("place", ["spend", "total", "record", "move_"])
 def test_an_interrupt_inside_a_step_costs_that_step_alone(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path, 2)
-    of = {"begin": run._files, "total": run.sums, "write": run._files, "move_": run.weights}[place]
+    of = {"spend": run._file, "total": run.sums, "record": run._file, "move_": run.weights}[place]
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
@@ -128,7 +128,7 @@ def test_an_interrupt_inside_a_step_costs_that_step_alone(
             run.step()
         run.close()
         run = private(tmp_path, resume=True)
-    assert run.step().release == (2 if place == "begin" else 3)
+    assert run.step().release == (2 if place == "spend" else 3)
     assert torch.equal(weights(run), replayed(tmp_path))
 
 

@@ -160,7 +160,7 @@ def test_weights_after_are_a_function_of_what_is_released(
         noise = np.array(record.sums, dtype=np.int64) - sums
         assert (np.abs(noise) < 8 * run.plan.scale).all()
         other = wide_run(dtype, start, precision, directions_per_step=directions)
-        other.weights.move_(other.plan.along(0, noise + sums, -other.plan.step_size(0)))
+        other.weights.move_(other.plan.moves(0, noise + sums))
         assert torch.equal(other.weights.parameters[0], run.weights.parameters[0])
         kept = other.weights.state_dict(), run.weights.state_dict()
         assert all(torch.equal(kept[0][name], value) for name, value in kept[1].items())

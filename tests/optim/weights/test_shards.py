@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from dpzero_theory.optim.files.transcript import Checkpoint
 from dpzero_theory.optim.run import replay
-from dpzero_theory.optim.verify import Recorded, verify
+from dpzero_theory.optim.verify import verify
 from tests import forks
 from tests.optim.sharded import RUNS, Net, finished, half_way, mezo, resumed, seeded, shifted_output, weights
 
@@ -66,12 +67,12 @@ def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[d
 
 
 def test_what_ranks_and_shards_have_left_is_verified_without_them(ranks: list[dict[str, Any]], folder: Path) -> None:
-    initial = Recorded(dict(Net().named_parameters()))
-    found = verify(folder / f"private-{len(ranks)}", initial, Recorded(ranks[0]["private"]))
+    initial = Checkpoint(dict(Net().named_parameters()), {})
+    found = verify(folder / f"private-{len(ranks)}", initial, Checkpoint(ranks[0]["private"], {}))
     assert found.fault == ""
     assert [line.holds for line in found.findings if line.name in ("initial weights", "final weights")] == [True, True]
     other = {name: value + 1 for name, value in ranks[0]["private"].items()}
-    assert "final weights" in verify(folder / f"private-{len(ranks)}", initial, Recorded(other)).fault
+    assert "final weights" in verify(folder / f"private-{len(ranks)}", initial, Checkpoint(other, {})).fault
 
 
 def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[str, Any]], folder: Path) -> None:
