@@ -210,7 +210,7 @@ class Records:
         key = trained, usual
         if key not in self._norms:
             parts, top = self.states(trained.layers), self.top(trained, usual=usual)
-            self._norms[key] = public_clip(top, self.losses, parts[public], parts["train"], smoothing=smoothing)
+            self._norms[key] = public_clip(top, self.losses, parts[public], smoothing=smoothing)
         return self._norms[key]
 
     def asked(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,10 +29,10 @@ from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Budget, Folder, create, require_new, resume
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
-from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
+from dpzero_theory.optim.losses.identity import KEY_BYTES, layout, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
-from dpzero_theory.optim.losses.masked import Masked, masks
-from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, Reading, require_data
+from dpzero_theory.optim.losses.masked import Masked
+from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run, weights_of
@@ -149,7 +149,8 @@ def make_private(
             after a power failure the file may lack as many (but none that a checkpoint has). None pays for up to 16 at
             once where a step is quicker than the disk.
         isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
-            records at the start, or "exact", to the last bit, by fixed shapes of batches too; see `losses.isolation`.
+            records at the start, or "exact", to the last bit, since every record is evaluated by itself (micro_batch is
+            then 1); see `losses.isolation`.
 
     Returns:
         The run, at its start or where it was.
@@ -197,8 +198,8 @@ def make_from_seed_not_private(
         seed: an integer in [0, 2^64).
         folder: a path for the transcript, new or empty, or with `resume` this run's folder; None keeps no transcript.
         execution: as in `make_private`. With isolation="probed" the start tests only that `losses` gives one loss for
-            each of a few records and reads every trained parameter; with "exact" it tests that the losses keep records
-            apart to the last bit, as in a private run.
+            each of a few records and reads every trained parameter; with "exact" every record is evaluated by itself,
+            and the start tests what it tests in a private run.
 
     Returns:
         The run, at its start or where it was.
@@ -242,13 +243,15 @@ def _make(
     ranks.share_(module)
     private = budget is not None
     isolation = how["isolation"] if private or how["isolation"] == "exact" else ""
+    if isolation == "exact":  # the bits of a loss are a record's own where no other record is beside it
+        micro_batch = 1
     header = Header(plan, ranks.lead(key.hex), "", how["precision"], private=private, isolation=isolation, unit=unit)
     weights = weights_of(header, module)
     if unit and weights.collective:
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
-    evaluation = examine(weights, losses, Reading(read, collate), plan, ranks, micro_batch, isolation, at_once)
+    evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, at_once, probe=isolation != "")
     header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
     if budget is not None and budget.paid_at_once is None and not resumed:
         budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
@@ -291,8 +294,6 @@ def _checked(execution: Execution, plan: Plan) -> Execution:
     how["micro_batch"] = integer("micro_batch", how["micro_batch"])
     how["points_at_once"] = integer("points_at_once", how["points_at_once"], at_most=_points(plan))
     choice("isolation", how["isolation"], ISOLATIONS)
-    if how["points_at_once"] > 1 and how["isolation"] == "exact":
-        raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
     if how["paid_at_once"] is not None:
         integer("paid_at_once", how["paid_at_once"])
     if not (isinstance(how["resume"], bool) or (isinstance(how["resume"], str) and how["resume"] == "moved")):
@@ -308,7 +309,7 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
     the micro-batch that is returned is then 1, a user.
     """
     users = data if isinstance(data, ByUser) else None
-    if masks(collate):
+    if Masked.by(collate):
         masked = Masked(data if users is None else users.texts, collate)
         data, collate = masked, masked.collate
         users = None if users is None else users.over(masked)
@@ -351,7 +352,7 @@ def _same_on_every_rank(
     same = str([how["micro_batch"], how["points_at_once"], how["isolation"]])
     ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: same)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
-    secret = ranks.lead(new_key)  # for this comparison between ranks alone
+    secret = ranks.lead(lambda: os.urandom(KEY_BYTES))  # for this comparison between ranks alone
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 

@@ -105,7 +105,7 @@ def test_a_step_waits_for_nothing_but_the_losses(
     with FakeTensorMode():
         weights, words = on_a_fake_device(dtype, kind, precision)
         plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2, difference_rule=DIFFERENCES["central"])
-        evaluation = Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda *_: words)
+        evaluation = Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), [0, 1], lambda _: words)
         with Arrivals() as arrivals:
             differences = BatchSum(plan, weights, evaluation, Ranks(), 2, 1).differences(0, np.arange(2))
             # The losses at x + lambda u and x - lambda u, of both directions, are copied together.

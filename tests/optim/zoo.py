@@ -329,9 +329,6 @@ def per_tensor(x: Tensor) -> Tensor:
     return (x / unit).round() * unit
 
 
-SIZES_ALONE = ("by the batch's size", "by whether it is alone")
-"""The cases of `COUPLED` that are sound where every batch has the same size."""
-
 Case = tuple[Callable[[], nn.Module], Losses, Any, Any]
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from dpzero_theory.check import choice, printable
 from dpzero_theory.optim.files.transcript import RUN, Header, parsed
-from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, versions
+from dpzero_theory.optim.losses.identity import KEY_BYTES, versions
 from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
 
 KEY = "data.key"
@@ -60,7 +60,7 @@ def create(path: Path, header: Header, digest: Callable[[bytes], str], budget: B
     """
     path = path.resolve()
     with made_whole(path) as new:
-        key = new_key()
+        key = os.urandom(KEY_BYTES)
         with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(key)
         _require_secret(new / KEY)

@@ -1,14 +1,9 @@
-"""The losses of some records, and the sum over a batch of what its records contribute.
-
-In floating point the bits of a record's loss can depend on the shapes of the batch that it is computed in, since
-kernels round by shape. Where a shape is prescribed, every batch has it: it is filled up with copies of its first
-record, whose losses are left out, and a batch of another shape is refused.
-"""
+"""The losses of some records, and the sum over a batch of what its records contribute."""
 
 import math
 from collections import UserDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
+from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.check import Array
-from dpzero_theory.optim.losses.records import Fetch
+from dpzero_theory.difference import Point
+from dpzero_theory.optim.losses.records import Collate, Data, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
@@ -33,89 +30,84 @@ Losses = Callable[[nn.Module, Any], object]
 function must bring it to the module's device. Where the module is sharded, each process evaluates its own
 micro-batches, and the function must make the same number of forwards for each."""
 
-
 _STEP: ContextVar[int] = ContextVar("step", default=0)
 
 
 def step_now() -> int:
     """Return the number of the step, from 0, for which losses are being evaluated; 0 outside of a step.
 
-    Losses and collate functions that draw at random can seed their draws with it and with what is the record's own.
-    They then draw alike at all points of a step, as they must, and differently in another step.
+    A loss or collate function that draws at random must draw alike at all points of a step. To draw differently in the
+    next step, it can seed its draws with this number and with what is the record's own.
     """
     return _STEP.get()
 
 
-@contextmanager
-def in_step(step: int) -> Iterator[None]:
-    """A context manager in whose block `step_now` returns `step`."""
-    token = _STEP.set(step)
-    try:
-        yield
-    finally:
-        _STEP.reset(token)
-
-
 class Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records. Losses are wanted of the first `meant` of them; the others are
-    copies that fill the batch up to a prescribed shape."""
+    """A collated batch, `content`, of `rows` records."""
 
     content: Any
-    meant: int
     rows: int
-
-
-class Shape(NamedTuple):
-    """The shape that all batches have: their number of rows, and the text that `shape_of` returns for them."""
-
-    rows: int
-    text: str
 
 
 class Evaluation:
-    """Evaluates a loss function on batches of a data set.
+    """Reads batches of a data set, and evaluates a loss function on them.
 
     Args:
-        losses: gives one loss for each record of a batch.
-        fetch: makes the batch of some records, from their numbers.
-        shape: the prescribed shape; None if batches may have any.
+        losses: a function (module, batch) -> one loss for each record of the batch.
+        data: the records.
+        collate: makes the batch of a list of records; torch's default_collate if None.
     """
 
-    def __init__(self, losses: Losses, fetch: Fetch, shape: Shape | None = None) -> None:
-        self._losses, self._fetch, self.shape = losses, fetch, shape
+    def __init__(self, losses: Losses, data: Data, collate: Collate = None) -> None:
+        self._losses, self._data, self._join = losses, data, default_collate if collate is None else collate
+        self._whole = type(data) is TensorDataset and collate is None
 
-    def batch(self, records: Indices, moment: bytes = b"") -> Batch:
-        """Read and collate records, and fill the batch up where a shape is prescribed.
+    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False) -> Batch:
+        """Read and collate records.
 
         Args:
-            records: the numbers of the records.
-            moment: see `records.Fetch`.
-
-        Raises:
-            ValueError: a batch of another shape than the prescribed one.
+            records: the numbers of the records, shape (rows,).
+            moment: bytes that tell one release of one run from all others, from which a `records.DrawnData` draws; b""
+                outside a run.
+            alike: whether a record reads the same each time, though reading draws at random (`records.read`). Draws in
+                `collate` stay random: made equal, they would be shared by records.
         """
-        count = len(records)
-        if self.shape is None:
-            return Batch(self._fetch(records, moment), count, count)
-        content = self._fetch(np.concatenate([records, np.repeat(records[:1], self.shape.rows - count)]), moment)
-        if shape_of(content) != self.shape.text:
-            raise ValueError(
-                "batches must have one shape where isolation is 'exact', with records padded and cut to one length;"
-                " got another one"
-            )
-        return Batch(content, count, self.shape.rows)
+        if self._whole:
+            return Batch(self._data[torch.from_numpy(records)], len(records))
+        return Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), len(records))
 
     def losses(self, module: nn.Module, copies: int = 1, *, batch: Batch) -> Tensor:
-        """Return the losses of the records of a batch: float64, of shape (meant,), on their device.
+        """Return the losses of the records of a batch: float64, of shape (copies * rows,), on their device.
 
-        With several `copies` the batch is repeated so often, and the result has the losses of one copy after the other;
-        no record may then fill the batch up.
+        Args:
+            module: the module that the loss function is given.
+            copies: how often the batch is repeated, an integer >= 1; the result has the losses of one copy after the
+                other.
+            batch: the batch, as the method `batch` returns it.
 
-        Raises ValueError where the loss function does not return one number for each record.
+        Raises:
+            ValueError: the loss function does not return one float32 or float64 number for each record.
         """
-        if copies > 1:
-            return per_record(self._losses(module, repeated(batch, copies)), copies * batch.rows)
-        return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
+        content = batch.content if copies == 1 else _repeated(batch, copies)
+        return per_record(self._losses(module, content), copies * batch.rows)
+
+    def at(self, weights: Weights, points: Sequence[Point], batch: Batch, points_at_once: int = 1) -> Array:
+        """Return the losses of the records of a batch at several points, shape (points, rows), in host memory.
+
+        All are copied there together, so that the device is waited for once.
+
+        Args:
+            weights: the weights of the module that is evaluated.
+            points: pairs (number of a direction, shift along it).
+            batch: the batch, as the method `batch` returns it.
+            points_at_once: how many of the points are evaluated in one pass, an integer >= 1.
+
+        Raises:
+            Exception: what the loss function raises, and what `losses` raises.
+        """
+        found = weights.evaluated(points, partial(self.losses, batch=batch), points_at_once, batch.rows)
+        values: Array = torch.stack(list(found)).to("cpu").numpy()
+        return values
 
     def differentiable(self, module: nn.Module, batch: Batch) -> bool:
         """Whether the losses of a batch, computed with `module`, have derivatives, as 0-1 losses have not."""
@@ -124,7 +116,7 @@ class Evaluation:
         return isinstance(losses, Tensor) and losses.requires_grad
 
 
-def repeated(batch: Batch, copies: int) -> Any:
+def _repeated(batch: Batch, copies: int) -> Any:
     """Return what `batch` holds, with its records repeated `copies` times: tensors along their first axis, where that
     has as many entries as the batch has records. What is not a tensor stays as it is."""
 
@@ -141,6 +133,10 @@ def repeated(batch: Batch, copies: int) -> Any:
 def per_record(losses: object, batch: int) -> Tensor:
     """Return a copy of the losses of a batch in float64, of shape (batch,), on their device.
 
+    Args:
+        losses: what a loss function has returned.
+        batch: the number of records of the batch.
+
     Raises:
         ValueError: `losses` is no float32 or float64 tensor of shape (batch,). A loss that is reduced over records
             could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
@@ -154,32 +150,17 @@ def per_record(losses: object, batch: int) -> Tensor:
         return losses.to(torch.float64, copy=True)
 
 
-def on_host(losses: Sequence[Tensor]) -> Array:
-    """Copy the losses of several evaluations, each of shape (records,), to host memory, and wait for the device once.
-    Returns an array of shape (evaluations, records)."""
-    values: Array = torch.stack(list(losses)).to("cpu").numpy()
-    return values
-
-
-def shape_of(content: Any) -> str:
-    """Return a text that describes the collated batch `content` but for the numbers in its tensors: its structure,
-    their shapes and types, and what is no tensor."""
-    leaves, structure = _pytree.tree_flatten(content)
-    tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else repr(x) for x in leaves]
-    return f"{', '.join(tensors)} in {structure}"
-
-
 class BatchSum:
     """Evaluates the records of a batch at the points of the plan's difference rule, and sums their clipped differences.
 
     Args:
-        plan: says which points, and how differences are clipped.
-        weights: those of the module that is evaluated.
-        evaluation: reads records and gives their losses.
+        plan: the plan of the run, which says which points there are, and how differences are clipped.
+        weights: the weights of the module that is evaluated.
+        evaluation: reads records and returns their losses.
         ranks: the processes, among which micro-batches are dealt out.
-        micro_batch: how many records are evaluated at a time.
-        points_at_once: how many of the points in one pass.
-        secret: bytes from which a data set draws its records anew in each step (`records.DrawnData`); else b"".
+        micro_batch: how many records are evaluated at a time, an integer >= 1.
+        points_at_once: how many of the points are evaluated in one pass, an integer >= 1.
+        secret: bytes from which a `records.DrawnData` draws its records anew in each step; b"" for other data sets.
     """
 
     def __init__(
@@ -202,8 +183,8 @@ class BatchSum:
         are evaluated one by one, so that nobody sees the error and no other record is left out.
 
         Args:
-            release: the release's number, which determines its K directions.
-            batch: the numbers of the records.
+            release: the release's number, an integer >= 0, which determines its K directions.
+            batch: the numbers of the records, shape (records,); it may be empty.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule, weights = self._plan, self._plan.rule, self._weights
@@ -231,15 +212,25 @@ class BatchSum:
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> Array:
         """Return how fast the losses of some records change along the K directions of a release, shape (records, K).
 
-        They are found by the plan's difference rule, and not clipped. Raises what the losses, or the reading, raise.
+        The plan's difference rule gives them; they are not clipped.
+
+        Args:
+            release: the release's number, an integer >= 0.
+            records: the numbers of the records, shape (records,).
+            points_at_once: how many points are evaluated in one pass, an integer >= 1.
+
+        Raises:
+            Exception: what the losses, or the reading, raise.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.at(range(release * count, (release + 1) * count), smoothing)
         moment = self._secret + release.to_bytes(8, "little") if self._secret else b""
-        with in_step(release):
+        token = _STEP.set(release)
+        try:
             batch = self._evaluation.batch(records, moment)
-            ask = partial(self._evaluation.losses, batch=batch)
-            return rule.combine(on_host(self._weights.evaluated(points, ask, points_at_once, batch.rows)), smoothing)
+            return rule.combine(self._evaluation.at(self._weights, points, batch, points_at_once), smoothing)
+        finally:
+            _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
         """Return the differences of some records, shape (records, K); 0 for a record whose loss or reading raises."""

@@ -1,15 +1,14 @@
 """Digests of what a run was begun with (parameters, losses, records), and of records that two data sets share.
 
-`layout` and `of_losses` are functions of the model and the code. `of_records` depends on the records: whoever has that
-digest and its key can test a guess of the data set, which no (epsilon, delta) covers. So it is keyed with `new_key`.
-The digest alone says nothing, and the key must not be shown.
+`layout` and `of_losses` depend on the model and the code alone. `of_records` depends on the records: whoever has that
+digest and its key can test a guess of the data set, which no (epsilon, delta) covers. The digest without the key says
+nothing, so the key must be secret.
 """
 
 import ast
 import hashlib
 import hmac
 import inspect
-import os
 import pickle
 import platform
 import textwrap
@@ -24,13 +23,13 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory
-from dpzero_theory.optim.losses.records import each
+from dpzero_theory.optim.losses.records import read
 from dpzero_theory.optim.weights.module import Weights
 
 KEY_BYTES = 32
 """The length, in bytes, of the secret key under which a run's records are digested."""
-MOST_READ = 1000
-"""How many records of a data set, evenly spread, are read at most for a digest (`of_records`)."""
+_MOST_READ = 1000
+"""The largest number of records of a data set, evenly spread, that are read for a digest (`of_records`)."""
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
 _MADE_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "length")
 _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
@@ -38,17 +37,17 @@ _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 
 
 def layout(weights: Weights) -> str:
-    """Return a text by which a resumed run recognises the trainable parameters: their number, d, and a digest of names,
-    shapes and types."""
+    """Return a text that tells whether a resumed run has the same trainable parameters: their number, the number d of
+    weights, and a digest of the parameters' names, shapes and types."""
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return a text by which a resumed run recognises a loss function: its name and a digest of its source.
+    """Return a text that tells whether a resumed run has the same loss function: its name and a digest of its source.
 
-    Comments are left out. Functions that it calls, and values that it has closed over, are not looked at.
+    Comments do not change the text. Functions that the loss function calls, and values in its closure, do not either.
     """
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # a functools.partial: look at the function in it
@@ -63,11 +62,6 @@ def of_losses(losses: Callable[..., object]) -> str:
     return f"{named.__qualname__} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-def new_key() -> bytes:
-    """Return a new secret key for the digest of a run's records, from the operating system."""
-    return os.urandom(KEY_BYTES)
-
-
 def versions() -> str:
     """Return the versions of this package, of torch, numpy and scipy, and of Python, as a text."""
     packages = (dpzero_theory, torch, np, scipy)
@@ -79,54 +73,62 @@ def of_records(data: Any, key: bytes) -> str:
     """Return the HMAC-SHA-256 of a TensorDataset's records, or of at most 1,000 records of another data set, evenly
     spread over it.
 
-    A record that cannot be read enters as a fixed word in its place.
+    A record that cannot be read counts as a fixed word.
 
     Args:
         data: a data set with a length.
-        key: the run's secret key.
+        key: the run's secret key, 32 bytes.
 
     Returns:
-        The hexadecimal digits, or "" for records that cannot be compared: that cannot be pickled, or differ from one
-        reading to the next though the global random generators are reset (`records.each`).
+        64 hexadecimal digits; or "" if a record cannot be pickled, or reads differently the second time although the
+        global random generators are seeded equally.
     """
     if isinstance(data, TensorDataset):
         return of_all(data.tensors, key)
-    count = min(len(data), MOST_READ)
-    first, second = (of_all(each(data, (i * len(data) // count for i in range(count))), key) for _ in range(2))
+    count = min(len(data), _MOST_READ)
+
+    def records() -> Iterator[Any]:
+        for i in range(count):
+            try:
+                yield from read(data, [i * len(data) // count], alike=True)
+            except Exception:
+                yield "unreadable"
+
+    first, second = of_all(records(), key), of_all(records(), key)
     return first if first == second else ""
 
 
-def of_all(records: Iterable[Any], key: bytes) -> str:
-    """Return the HMAC-SHA-256 of records, or other values, that have been read; "" if one cannot be pickled.
+def of_all(values: Iterable[Any], key: bytes) -> str:
+    """Return the HMAC-SHA-256 of values that have been read, 64 hexadecimal digits; "" if one cannot be pickled.
 
-    key: the key of the HMAC.
+    Args:
+        values: tensors, arrays, numbers, texts, and mappings and lists of such; or objects that can be pickled.
+        key: the key of the HMAC.
     """
     found = hmac.new(key, digestmod="sha256")
     try:
-        for record in records:
-            for piece in _bytes(record):
+        for value in values:
+            for piece in _bytes(value):
                 found.update(piece)
     except _UNLIKE:
         return ""
     return found.hexdigest()
 
 
-def shared(
-    data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = (), padding: int | None = None
-) -> int:
-    """Return how many records of `others` are also in `data`, by what a model is given of them.
+def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> int:
+    """Return how many records of `others` are also in `data`, by the inputs that a model takes.
 
-    Labels, columns that the model does not take, and padding are left out; numbers are the same in lists, arrays and
-    tensors of any type. Records whose inputs were changed (augmented, cut, tokenised otherwise) are not recognised.
+    Labels, columns that the model does not take, and tokens where `attention_mask` is 0 do not count. Numbers are the
+    same in lists, arrays and tensors of any type. Records whose inputs were changed (augmented, cut, tokenised in
+    another way) are not recognised.
 
     Args:
-        data, others: the two data sets, or iterables of records.
-        names: the columns that the model takes; records with none of them are compared by all of theirs.
-        labels: columns that are left out.
-        padding: the number of the padding token, if there is one.
+        data, others: two data sets, or iterables of records.
+        names: the columns that the model takes. Records with none of them are compared by all their columns.
+        labels: names of columns that do not count.
 
     Raises:
-        ValueError: records that cannot be read or compared, or of which the first reads differently the second time.
+        ValueError: a record cannot be read or compared, or the first one reads differently the second time.
     """
 
     def digest(record: Any) -> str:
@@ -136,7 +138,7 @@ def shared(
             there = [name for name in record if name not in _LABELS and name not in labels]
             taken = [name for name in there if name in names] or there
             if "input_ids" in taken:
-                record = {**record, "input_ids": _without_padding(record, padding)}
+                record = {**record, "input_ids": _without_padding(record)}
                 taken = [name for name in taken if name not in _MADE_OF_TOKENS]
             record = {name: record[name] for name in taken}
         found = hashlib.blake2b(digest_size=16)
@@ -160,14 +162,9 @@ def shared(
     return sum(one in known for one in digests(others))
 
 
-def _without_padding(record: Mapping[str, Any], padding: int | None) -> Any:
+def _without_padding(record: Mapping[str, Any]) -> Any:
     found, mask = np.asarray(record["input_ids"]), np.asarray(record.get("attention_mask"))
-    if mask.shape == found.shape:
-        found = found[mask != 0]
-    if padding is not None and found.ndim == 1:
-        real = np.flatnonzero(found != padding)
-        found = found[real[0] : real[-1] + 1] if len(real) else found[:0]
-    return found
+    return found[mask != 0] if mask.shape == found.shape else found
 
 
 def _numbers(value: Any) -> Any:

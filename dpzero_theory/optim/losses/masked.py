@@ -14,24 +14,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpzero_theory.optim.losses.records import Data, drawing_from, drawn_records, seed_of
+from dpzero_theory.optim.losses.records import Data, read, seed_of, seeded
 
 _IGNORED = -100  # the label of a token that is not to be predicted
 
 
-def masks(collate: object) -> bool:
-    """Whether `collate` is a collator of transformers that masks tokens at random: it has a true attribute `mlm`, and a
-    `tokenizer`."""
-    return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
-
-
 class Masked:
-    """A data set whose records are those of another, masked by a collator.
+    """A data set whose records are the records of `data`, masked by a collator.
 
     Args:
         data: the records, as the collator takes them.
-        collate: the collator, for which `masks` is true.
+        collate: a collator of transformers that masks tokens at random: `Masked.by(collate)` is true.
     """
+
+    @staticmethod
+    def by(collate: object) -> bool:
+        """Whether a collate function masks tokens at random: it has a true attribute `mlm`, and a `tokenizer`."""
+        return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
 
     def __init__(self, data: Data, collate: Any) -> None:
         self._data, self._collate = data, copy.copy(collate)
@@ -46,17 +45,25 @@ class Masked:
         return self.drawn(index, seed_of(b"", index))
 
     def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
-        """Return the record with this index, collated alone and without the axis of the batch, with the mask that the
-        integer `seed` draws."""
-        (record,) = drawn_records(self._data, [index], seed.to_bytes(8, "little"))
-        with drawing_from() as draw:
-            draw(seed)
+        """Return one masked record: tensors by name, without an axis for the batch.
+
+        Args:
+            index: the number of the record, from 0.
+            seed: the integer in [0, 2^64) from which the mask is drawn.
+        """
+        (record,) = read(self._data, [index], seed.to_bytes(8, "little"))
+        with seeded(seed):
             batch: Mapping[str, Tensor] = self._collate([record])
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of masked records, as `drawn` returns them: tensors by name, padded to the longest of these
-        records, at the side where the tokenizer pads."""
+        """Return the batch of masked records: tensors by name, of shape (batch, tokens) where a record has tokens.
+
+        Records are padded to the longest of them, at the side where the tokenizer pads.
+
+        Args:
+            records: masked records, as `drawn` returns them.
+        """
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),

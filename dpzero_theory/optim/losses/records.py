@@ -1,4 +1,4 @@
-"""The records of a run: which data sets are accepted, and how the batch of some records is made.
+"""The records of a run: which data sets are accepted, and how their records are read.
 
 A record is read by itself, also where a data set can read many at a time, so reading cannot mix records.
 """
@@ -11,21 +11,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
-
-from dpzero_theory.privacy.schedule import Indices
+from torch.utils.data import IterableDataset
 
 Collate = Callable[[Sequence[Any]], Any] | None
-"""A function from a list of records to the batch that the losses take; torch's default_collate if None."""
-
-
-Fetch = Callable[[Indices, bytes], Any]
-"""A function (numbers of records, moment) -> the batch that the losses take (`evaluation.Losses`). The moment is bytes
-that tell one release of one run from all others, from which a `DrawnData` draws; b"" outside a run."""
+"""A function from a list of records to the batch that the losses take; None stands for torch's default_collate."""
 
 
 class Data(Protocol):
-    """A map-style data set: len(data) records, of which data[i] is the one with the number i, from 0."""
+    """A map-style data set: it has len(data) records, and data[i] is the record with the number i, from 0."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -33,8 +26,11 @@ class Data(Protocol):
 
 @runtime_checkable
 class DrawnData(Data, Protocol):
-    """A data set whose records are drawn anew in each step, such as `users.ByUser`; data[i] is one such draw, always
-    the same."""
+    """A data set whose records are drawn anew in each step, such as `users.ByUser`.
+
+    `drawn(index, seed)` is the record with this number, drawn from `seed`, an integer in [0, 2^64). data[index] is one
+    such draw, always the same.
+    """
 
     def drawn(self, index: int, seed: int) -> Any: ...
 
@@ -43,19 +39,37 @@ def seed_of(moment: bytes, number: int) -> int:
     """Return the seed from which a record is drawn in a release, an integer in [0, 2^64).
 
     Args:
-        moment: the bytes that tell this release of this run from all others (`Fetch`); b"" outside a run.
-        number: the number of the record.
+        moment: bytes that tell this release of this run from all others; b"" outside a run.
+        number: the number of the record, from 0.
     """
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 
 
-def drawn_records(data: Data, numbers: Sequence[int], moment: bytes) -> list[Any]:
-    """Return the records with these numbers. Those of a `DrawnData` are drawn anew for each `moment` (`Fetch`), unless
-    it is b"". Other data sets are read as they are, whatever the moment."""
+def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool = False) -> list[Any]:
+    """Return the records of `data` with these numbers, in their order, each read by itself.
+
+    Args:
+        data: a map-style data set.
+        numbers: the numbers of the records, from 0.
+        moment: bytes that tell one release of one run from all others. The records of a `DrawnData` are drawn anew for
+            each moment, unless it is b""; other data sets are read the same way whatever it is.
+        alike: whether the global generators of torch, numpy and Python are seeded with the number of each record, so
+            that it reads the same each time. They keep their states.
+
+    Raises:
+        Exception: what the data set raises.
+    """
+    if alike:
+        return [_seeded(data, number) for number in numbers]
     if moment and isinstance(data, DrawnData):
         return [data.drawn(number, seed_of(moment, number)) for number in numbers]
     return [_one(data, number) for number in numbers]
+
+
+def _seeded(data: Data, number: int) -> Any:
+    with seeded(number):
+        return _one(data, number)
 
 
 def _one(data: Data, number: int) -> Any:
@@ -63,15 +77,39 @@ def _one(data: Data, number: int) -> Any:
     return data[number] if many is None else many([number])[0]
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """A context manager in whose block the global generators of torch (on the CPU), numpy and Python are seeded.
+
+    When the block ends they have their earlier states again.
+
+    Args:
+        seed: an integer in [0, 2^64).
+    """
+    python, numbers, torches = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)  # noqa: NPY002
+        torch.default_generator.set_state(torches)
+
+
 def require_data(data: object, name: str = "data") -> None:
-    """Raise ValueError for anything but a map-style data set that holds a record.
+    """Raise an error unless `data` is a map-style data set that holds a record.
 
     A DataLoader holds batches, not records. A tuple (X, y) of arrays has two entries, not n. And data[0] of a data
     frame is a column, or the row with the label 0.
 
     Args:
-        data: the argument.
+        data: the argument to check.
         name: the name of the argument, for the message.
+
+    Raises:
+        ValueError: `data` is no map-style data set, or is empty; the message says what to give instead.
     """
     if inner := [part for part in _within(data) if _is_table(part)]:
         raise ValueError(
@@ -111,93 +149,3 @@ def _is_table(data: object) -> bool:
     return any(hasattr(type(data), name) for name in ("iloc", "__dataframe__", "to_pylist")) or (
         hasattr(data, "columns") and hasattr(data, "shape")
     )
-
-
-class Reading:
-    """The records of a run, and how the batch of some of them is made.
-
-    Args:
-        data: the records.
-        collate: makes the batch of a list of records; torch's default_collate if None.
-
-    Attributes:
-        tensors: whether the records are rows of tensors, whose reading draws nothing at random.
-    """
-
-    def __init__(self, data: Data, collate: Collate) -> None:
-        self._data, self._join = data, default_collate if collate is None else collate
-        self.tensors = type(data) is TensorDataset
-        self._whole = self.tensors and collate is None
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def batch(self, records: Indices, moment: bytes = b"") -> Any:
-        """Return the batch of the records with these numbers, as `Fetch` has it."""
-        if self._whole:
-            return self._data[torch.from_numpy(records)]
-        return self._join(drawn_records(self._data, records.tolist(), moment))
-
-    def alike(self, records: Indices, moment: bytes = b"") -> Any:
-        """Return a batch in which a record reads the same each time, though reading draws at random (augmentation).
-
-        Draws in `collate` stay random: made equal, they would be shared by records.
-        """
-        return self.batch(records) if self._whole else self._join(_seeded(self._data, records.tolist()))
-
-    def each(self, numbers: Iterable[int]) -> list[Any]:
-        """Return single records, as `each` reads them."""
-        return list(each(self._data, numbers))
-
-
-class Unreadable:
-    """Its instances stand for records whose reading raises an exception."""
-
-
-def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Yield the records of `data` with these numbers; `Unreadable()` stands for one whose reading raises.
-
-    Before each record the global random generators are seeded with its number, so that it reads the same each time.
-    """
-    for number in numbers:
-        try:
-            yield from _seeded(data, [number])
-        except Exception:
-            yield Unreadable()
-
-
-def _seeded(data: Data, numbers: Sequence[int]) -> list[Any]:
-    with drawing_from() as seed:
-        return [_one(data, number) for number in numbers if seed(number) is None]
-
-
-@contextmanager
-def drawing_from() -> Iterator[Callable[[int], None]]:
-    """A context manager that gives its block a function which seeds the global generators of torch, numpy and Python.
-
-    When the block ends the generators have their earlier states again.
-    """
-    python, numbers, torches = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
-
-    def seed(number: int) -> None:
-        random.seed(number)
-        np.random.seed(number % 2**32)  # noqa: NPY002
-        torch.default_generator.manual_seed(number)
-
-    try:
-        yield seed
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)  # noqa: NPY002
-        torch.default_generator.set_state(torches)
-
-
-def length_of(value: Any) -> int:
-    """Return how many numbers or characters there are in a record, or in a part of one. A single number, and any object
-    of unknown size, counts as 1."""
-    if isinstance(value, Mapping):
-        return sum(map(length_of, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(length_of, value))
-    size = value.numel() if isinstance(value, torch.Tensor) else getattr(value, "size", None)
-    return len(value) if isinstance(value, str | bytes) else size if isinstance(size, int) else 1

@@ -19,21 +19,21 @@ The step size has the form of the theorem in `theory/sharp/proof.md`, with avera
 
 import math
 from contextlib import suppress
-from typing import Any, NamedTuple, Unpack
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.difference import DIFFERENCES, Point
-from dpzero_theory.optim.losses.evaluation import Evaluation, Losses, on_host
+from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
 from dpzero_theory.optim.losses.identity import shared
-from dpzero_theory.optim.losses.records import Collate, Data, Reading, require_data
+from dpzero_theory.optim.losses.records import Collate, Data, require_data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.privacy.step import Drawing
 
 _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 _MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
@@ -42,8 +42,14 @@ _LITTLE = 0.01
 
 
 class Start(NamedTuple):
-    """Settings of a run, `target`, as keyword arguments of `make_private_with_epsilon`, and what they come from: the
-    median gradient norm, trace and Frobenius norm of the Hessian, and the noise of a released average (sigma)."""
+    """Suggested settings of a run, and the estimates that they come from.
+
+    Attributes:
+        target: keyword arguments of `make_private_with_epsilon`.
+        norm: the median norm of a public record's gradient.
+        trace, frobenius: the trace, and the Frobenius norm, of the Hessian of the mean public loss.
+        noise: the standard deviation of the noise of a released average.
+    """
 
     target: dict[str, Any]
     norm: float
@@ -59,27 +65,22 @@ def starting_values(
     *,
     n: int,
     evaluations: int,
-    target_epsilon: float,
-    target_delta: float,
-    expected_batch: float,
-    directions_per_step: int | None = None,
-    direction: str = "rademacher",
     least_loss: float = 0.0,
-    difference: str = "central",
     collate: Collate = None,
     private_data: Data | None = None,
-    **drawing: Unpack[Drawing],
+    **settings: Any,
 ) -> Start:
     """Choose clip, step size, smoothing, K and T for a run on n private records.
 
     Args:
         module, losses, collate: as in `make_private`, with the weights that the run begins with.
-        public_data: the records that are looked at, 256 of them at most, public or synthetic.
+        public_data: public or synthetic records, of which at most 256 are looked at.
+        n: the number of private records.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
-        n, target_epsilon, target_delta, expected_batch, relation, sampling, direction, difference: those of the run.
-        directions_per_step: K, if it is not to be chosen.
         least_loss: a lower bound on the loss.
         private_data: if given, public records that it holds too are refused.
+        settings: the other settings of the run, as `Plan.for_target` takes them: target_epsilon, target_delta,
+            expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be.
 
     Raises:
         ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
@@ -87,20 +88,26 @@ def starting_values(
     """
     check.integer("evaluations", evaluations)
     power = round(math.log(max(math.sqrt(evaluations) / 8, 1), 4))
-    k = 4 ** min(power, 4) if directions_per_step is None else directions_per_step
-    steps = evaluations // check.integer("directions_per_step", k, at_most=evaluations)
-    look = _Look(module, losses, public_data, private_data, collate, direction)
+    k = check.integer(
+        "directions_per_step", settings.pop("directions_per_step", 4 ** min(power, 4)), at_most=evaluations
+    )
+    both = 0
+    with suppress(Exception):  # records that cannot be read or compared are taken to be others
+        both = 0 if private_data is None else shared(private_data, public_data)
+    if both:
+        raise ValueError(f"public_data must hold no private records; got {both} that private_data holds too")
+    measure = partial(_measured, module, losses, public_data, collate, settings.get("direction", "rademacher"))
+    difference = settings.get("difference", "central")
     shifts = DIFFERENCES[difference].smoothing
     rule = difference if shifts else "central"
-    tried = {width: [look.measure(rule, w, _TRIED) for w in (width, width / 2)] for width in _WIDTHS}
+    tried = {width: [measure(rule, w, _TRIED) for w in (width, width / 2)] for width in _WIDTHS}
     width = _steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
     curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
-    (differences, _, loss), (_, second, _) = (look.measure(rule, w, _DIRECTIONS) for w in (width, curved))
-    norm = _slope(differences)
+    (differences, _, loss), (_, second, _) = (measure(rule, w, _DIRECTIONS) for w in (width, curved))
+    norm = _norm(differences)
     target: dict[str, Any] = {
-        "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
-        "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0, **drawing,
-        "direction": direction, "directions_per_step": k, "difference": difference,
+        **settings, "steps": evaluations // k, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0,
+        "directions_per_step": k,
     }  # fmt: skip
     plan = Plan.for_target(n=n, step_size=0.0, **target)
     noise = plan.noise_multiplier * plan.clip / plan.expected_batch
@@ -108,58 +115,57 @@ def starting_values(
     frobenius = math.sqrt(max(float(np.var(second, ddof=1)) / 2, np.finfo(float).tiny))
     trace = max(float(np.mean(second)), frobenius)
     gap = check.real("the loss on public_data", loss, above=least_loss) - least_loss
-    step_size = min(k / (trace + (k + 1) * frobenius), math.sqrt(2 * gap * k / (steps * trace * variance)))
+    step_size = min(k / (trace + (k + 1) * frobenius), math.sqrt(2 * gap * k / (plan.steps * trace * variance)))
     return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise)
 
 
-def public_clip(module: nn.Module, losses: Losses, public_data: Data, data: Data, *, smoothing: float) -> float:
-    """Return the median gradient norm of public records at the module's weights, a clip for a run with K = 1.
+def public_clip(module: nn.Module, losses: Losses, public_data: Data, *, smoothing: float) -> float:
+    """Return the median norm of a public record's gradient at the module's weights, a clip for a run with K = 1.
 
-    data: the private records, none of which may be public too. Raises what `starting_values` raises.
+    Args:
+        module, losses, public_data: as in `starting_values`.
+        smoothing: lambda > 0 of the central differences that estimate it.
+
+    Raises:
+        ValueError, PreconditionError: as `starting_values` does.
     """
-    look, rule = _Look(module, losses, public_data, data, None, "rademacher"), DIFFERENCES["central"]
-    return _slope(rule.combine(look.at(rule.at(range(_DIRECTIONS), smoothing), smoothing), smoothing))
+    return _norm(_measured(module, losses, public_data, None, "rademacher", "central", smoothing, _DIRECTIONS)[0])
 
 
-class _Look:
-    """Evaluates up to 256 public records, evenly spread, at points beside the module's weights."""
+def _measured(
+    module: nn.Module,
+    losses: Losses,
+    data: Data,
+    collate: Collate,
+    direction: str,
+    difference: str,
+    width: float,
+    count: int,
+) -> tuple[Array, Array, float]:
+    """Evaluate up to 256 public records, evenly spread, beside the module's weights.
 
-    def __init__(
-        self, module: nn.Module, losses: Losses, data: Data, private: Data | None, collate: Collate, direction: str
-    ) -> None:
-        require_data(data, "public_data")
-        both = 0
-        with suppress(Exception):  # records that cannot be read or compared are taken to be others
-            both = 0 if private is None else shared(private, data)
-        if both:
-            raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
-        # the directions along which public records are looked at need not be random or secret: the key is always 0
-        self._weights = Weights(module, Directions(bytes(16), direction))
-        self._evaluation, count = Evaluation(losses, Reading(data, collate).batch), min(len(data), _MOST_RECORDS)
-        self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
-
-    def at(self, points: list[Point], width: float) -> Array:
-        """Return the losses (or derivatives) at these points, shape (points, records)."""
-        batches, ask = [self._evaluation.batch(part) for part in self._parts], self._evaluation.losses
-        parts = [self._weights.evaluated(points, lambda module, b=batch: ask(module, batch=b)) for batch in batches]
-        found = np.concatenate([on_host(part) for part in parts], axis=1)
-        if not np.isfinite(found).all():
-            raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
-        return found
-
-    def measure(self, difference: str, width: float, count: int) -> tuple[Array, Array, float]:
-        """Return the differences of each record along `count` directions, the second differences of the mean loss along
-        them, and the mean loss."""
-        rule = DIFFERENCES[difference]
-        points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
-        found = dict(zip(points, self.at(points, width), strict=True))
-        loss = float(found[0, 0.0].mean())
-        differences = rule.combine(np.stack([found[point] for point in rule.at(range(count), width)]), width)
-        sides = [found[number, width].mean() + found[number, -width].mean() for number in range(count)]
-        return differences, (np.array(sides) - 2 * loss) / width**2, loss
+    Returns the differences of each record along `count` directions, shape (records, count); the second differences of
+    the mean loss along them, shape (count,); and the mean loss.
+    """
+    require_data(data, "public_data")
+    # the directions along which public records are looked at need not be random or secret: the key is always 0
+    weights, evaluation = Weights(module, Directions(bytes(16), direction)), Evaluation(losses, data, collate)
+    rule = DIFFERENCES[difference]
+    points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
+    records = np.unique(np.arange(_MOST_RECORDS) * len(data) // _MOST_RECORDS)
+    parts = [evaluation.batch(part) for part in np.array_split(records, math.ceil(len(records) / 64))]
+    values = np.concatenate([evaluation.at(weights, points, part) for part in parts], axis=1)
+    if not np.isfinite(values).all():
+        raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
+    found = dict(zip(points, values, strict=True))
+    loss = float(found[0, 0.0].mean())
+    differences = rule.combine(np.stack([found[point] for point in rule.at(range(count), width)]), width)
+    sides = [found[number, width].mean() + found[number, -width].mean() for number in range(count)]
+    return differences, (np.array(sides) - 2 * loss) / width**2, loss
 
 
-def _slope(differences: Array) -> float:
+def _norm(differences: Array) -> float:
+    """Return the median over records of the root mean square of their differences, shape (records, directions)."""
     norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     return norm

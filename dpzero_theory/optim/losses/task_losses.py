@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import _disable_current_modes
 from transformers.models.auto import modeling_auto as auto
 
 from dpzero_theory import check
@@ -106,9 +105,8 @@ def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Mea
         bias = getattr(head, "bias", None)
 
         def answers(hidden: Tensor) -> Tensor:
-            return functional.linear(
-                hidden, _rows(head.weight, options), None if bias is None else _rows(bias, options)
-            )
+            rows = list(options)
+            return functional.linear(hidden, head.weight[rows], None if bias is None else bias[rows])
 
         head.forward = answers
         try:
@@ -124,14 +122,6 @@ def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Mea
     return _joined(chosen, measure)
 
 
-def _rows(values: Tensor, which: Sequence[int]) -> Tensor:
-    """Return the rows of `values` with the numbers `which`, taken one by one.
-
-    Indexing by a tensor would make the operation depend on values, which isolation "exact" refuses.
-    """
-    return torch.stack([values[row] for row in which])
-
-
 def _joined(forward: Forward, measure: Measure) -> Losses:
     """Return the loss function of a task."""
     looked = False  # true once the labels of the first batch were looked at
@@ -141,13 +131,12 @@ def _joined(forward: Forward, measure: Measure) -> Losses:
         logits, labels = forward(module, batch)
         labels = _fitted(logits, labels, measure)
         if not looked and measure is not _squared:
-            with _disable_current_modes():  # isolation "exact" refuses losses whose operations read values
-                found = labels[labels != IGNORED]
-                if found.numel() and not ((found >= 0) & (found < logits.shape[-1])).any():
-                    raise ValueError(
-                        f"labels must be integers from 0 to {logits.shape[-1] - 1}, the model's classes, or {IGNORED}"
-                        f" for none; got {int(found[0])}: give the model num_labels, or number the classes from 0"
-                    )
+            found = labels[labels != IGNORED]
+            if found.numel() and not ((found >= 0) & (found < logits.shape[-1])).any():
+                raise ValueError(
+                    f"labels must be integers from 0 to {logits.shape[-1] - 1}, the model's classes, or {IGNORED}"
+                    f" for none; got {int(found[0])}: give the model num_labels, or number the classes from 0"
+                )
             looked = True
         return measure(logits.float(), labels)
 

@@ -27,7 +27,7 @@ from torch.utils.data import default_collate
 
 from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses, per_record
-from dpzero_theory.optim.losses.records import Collate, Data, drawn_records, require_data, seed_of
+from dpzero_theory.optim.losses.records import Collate, Data, read, require_data, seed_of
 
 Key = str | int | Callable[[Any], object] | Sequence[object]
 """What says whose a text is: the name of a column, a position in a tuple, a function, or the owners of all texts."""
@@ -56,7 +56,7 @@ class ByUser:
         places = self._places[index]
         if self.at_most is not None and len(places) > self.at_most:
             places = sorted(random.Random(seed).sample(places, self.at_most))
-        return drawn_records(self.texts, places, seed.to_bytes(8, "little"))
+        return read(self.texts, places, seed.to_bytes(8, "little"))
 
     def over(self, texts: Data) -> "ByUser":
         """Return the same users over another data set, which holds the same texts in another form."""

@@ -253,9 +253,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         unless = "(public_evaluation=True says that they need not be)"
         known = self.train_dataset.texts if isinstance(self.train_dataset, ByUser) else self.train_dataset
         self._set_signature_columns_if_needed()
-        padding = getattr(self.processing_class, "pad_token_id", None)
         try:
-            both = shared(known, data, self._signature_columns, self.label_names, padding)
+            both = shared(known, data, self._signature_columns, self.label_names)
         except ValueError as error:
             raise ValueError(f"{rule} {unless}; {error}") from None
         if both:

@@ -16,8 +16,6 @@ things are not seen: frozen parameters that are written in such ways, and values
 `state_dict` has.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +23,7 @@ from torch import Tensor, nn
 
 from dpzero_theory.optim.weights.shifted import storage_of
 
-MOST_COPIED = 1 << 22
+_MOST_COPIED = 1 << 22
 """The largest number of elements of a buffer that is copied and put back; a larger one must not be written."""
 
 
@@ -58,7 +56,6 @@ class Untrained:
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
         self._module, self._parameters = module, parameters
-        self._leave = False
         self._live: list[Any] | None = None
         self._there: list[Any] = []
         self._held: list[_Held] = []
@@ -72,12 +69,12 @@ class Untrained:
 
         What the evaluation changes is undone by `put_back`, not refused.
         """
-        if not (self._leave or (self._live is not None and self._same())):
+        if self._live is None or not self._same():
             self._take()
 
     def settle(self) -> None:
         """Put back buffers whose values have changed without torch's notice; called before they are handed out."""
-        if not self._leave and self._live is not None and self._same():
+        if self._live is not None and self._same():
             self._restore()
 
     def put_back(self, *, written: bool) -> None:
@@ -86,7 +83,7 @@ class Untrained:
         Args:
             written: whether the evaluation may have written buffers.
         """
-        if not self._leave and self._live is not None and (written or not self._same()):
+        if self._live is not None and (written or not self._same()):
             self._restore()
 
     def _restore(self) -> None:
@@ -109,43 +106,6 @@ class Untrained:
                 " may hold what is private"
             )
 
-    @contextmanager
-    def left(self) -> Iterator[Callable[[], None]]:
-        """A context manager in whose block evaluations may leave buffers changed; when the block ends all buffers are
-        put back.
-
-        It gives the block a function to call after each evaluation: it raises ValueError, naming the buffer, if one has
-        changed since its last call.
-        """
-        seen: list[dict[str, Tensor | int]] = []
-
-        def require_unchanged() -> None:
-            seen.append(dict(self._saved()))
-            for name, value in seen[-1].items() if len(seen) > 1 else ():
-                before = seen[-2].get(name)
-                if not (value == before if isinstance(value, int) else _equal(value, before)):
-                    raise ValueError(
-                        f"losses must not change what is handed out with the module; got a change of {name}"
-                    )
-
-        self._leave = True
-        try:
-            yield require_unchanged
-        finally:
-            self._leave = False
-            self.put_back(written=True)
-
-    def _saved(self) -> Iterator[tuple[str, Tensor | int]]:
-        """Yield pairs of a name and a value: copies of the buffers that a state_dict has, and the memory addresses of
-        what must not be written, such as frozen parameters."""
-        for path, part in self._module.named_modules():
-            for name, buffer in part.named_buffers(recurse=False):
-                if name not in part._non_persistent_buffers_set and _plain(buffer):
-                    yield f"{path}.{name}".lstrip("."), buffer.detach().clone()
-        for held in self._held:
-            if held.copy is None:
-                yield held.name, _state(held.tensor)[0]
-
     def _take(self) -> None:
         self._live = None  # if a line below raises, None stays, and then nothing is compared or put back
         parts = list(self._module.modules())
@@ -156,7 +116,7 @@ class Untrained:
             live.append(part._non_persistent_buffers_set)
         trained = {storage_of(p) for p in self._module.parameters() if p.requires_grad}
         found = [
-            _Held(name, buffer, memory, memory.clone() if memory.numel() <= MOST_COPIED else None)
+            _Held(name, buffer, memory, memory.clone() if memory.numel() <= _MOST_COPIED else None)
             for name, buffer in self._module.named_buffers()
             if _plain(buffer) and storage_of(memory := buffer.detach()) not in trained
         ]

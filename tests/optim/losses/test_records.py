@@ -7,9 +7,16 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from dpzero_theory.optim.losses.records import Reading, require_data
+from dpzero_theory.optim.losses.evaluation import Evaluation
+from dpzero_theory.optim.losses.records import require_data
 
 PLACES = np.array([1, 4, 7])
+
+
+def batch(data: Any, collate: Any = None) -> Any:
+    found = Evaluation(lambda *_: None, data, collate).batch(PLACES)
+    assert found.rows == 3
+    return found.content
 
 
 class Rows(Dataset[tuple[int, int]]):
@@ -37,16 +44,16 @@ class Batched(Rows):
 )
 def test_records_come_in_the_order_asked_for(data: Any) -> None:
     require_data(data)
-    first, second = Reading(data, None).batch(PLACES)
+    first, second = batch(data)
     assert (first.tolist(), second.tolist()) == ([1, 4, 7], [1, 16, 49])
 
 
 def test_tensors_are_indexed_at_once_and_a_collate_is_used() -> None:
     data = TensorDataset(torch.arange(10.0), torch.arange(10) * 2)
-    values, doubled = Reading(data, None).batch(PLACES)
+    values, doubled = batch(data)
     assert (values.tolist(), doubled.tolist()) == ([1.0, 4.0, 7.0], [2, 8, 14])
-    assert Reading(data, len).batch(PLACES) == 3
-    assert Reading(data, default_collate).batch(PLACES)[1].tolist() == [2, 8, 14]
+    assert batch(data, len) == 3
+    assert batch(data, default_collate)[1].tolist() == [2, 8, 14]
 
 
 @pytest.mark.parametrize(

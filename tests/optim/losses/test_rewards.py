@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.losses.evaluation import in_step, step_now
+from dpzero_theory.optim.losses.evaluation import _STEP, step_now
 from dpzero_theory.optim.losses.rewards import _gumbel, reward_losses
 from dpzero_theory.optim.private import make_private_with_epsilon
 
@@ -71,10 +71,10 @@ def test_draws_change_with_the_step_and_not_within_one() -> None:
     with torch.no_grad():
         found = []
         for step in (0, 1, 1):
-            with in_step(step):
-                assert step_now() == step
-                found.append(losses(module, rows))
-    assert step_now() == 0
+            token = _STEP.set(step)  # as `BatchSum.differences` does
+            assert step_now() == step
+            found.append(losses(module, rows))
+            _STEP.reset(token)
     assert not torch.equal(found[0], found[1])
     assert torch.equal(found[1], found[2])
 

@@ -9,7 +9,6 @@ import torch
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 
-from dpzero_theory.optim.losses.isolation import _Trace  # noqa: E402
 from dpzero_theory.optim.losses.task_losses import MEASURES, losses_for  # noqa: E402
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -216,11 +215,3 @@ def test_measures_that_do_not_fit_are_one_line() -> None:
     ):
         with pytest.raises(ValueError, match=f"^measure {said}"):
             losses_for(model(name), measure)
-
-
-def test_labels_are_looked_at_where_isolation_exact_forbids_losses_to_look() -> None:
-    module, given = model("one of three"), batch("one of three")
-    losses, trace = losses_for(module), _Trace()
-    with trace, torch.no_grad():
-        losses(module, {**given, "attention_mask": torch.ones(3, 1, 6, 6)})
-    assert trace.reads == ""
