@@ -36,7 +36,7 @@ def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
 
 def test_a_local_cluster(tmp_path: Path, of_one_process: list[list[Any]]) -> None:
     with (
-        distributed.LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
         client.get_executor() as executor,
     ):
