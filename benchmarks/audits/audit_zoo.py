@@ -54,8 +54,7 @@ def audit_row(loop: Loop, repeat: int = 0) -> dict[str, str | int | float]:
 
 
 def _summary(folder: Path) -> int:
-    """Print each faulty loop that was not found and each sound one that was reported, then the counts. Returns the
-    number of sound loops that were reported."""
+    """Print faulty loops that were not found and sound ones that were reported, and return how many were reported."""
     table = read_rows(folder)
     faulty = table["finds"].notna()
     missed, reported = table[faulty & (table["found"] != "yes")], table[~faulty & (table["found"] == "yes")]

@@ -58,7 +58,7 @@ from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 
 CANARIES, OTHERS, HELD_OUT, GUESSES = 512, 1536, 256, 128
 POOL, LENGTH = 8192, 16
-"""So many phrases are read, of which those shorter than LENGTH tokens with the prompt are used."""
+"""POOL phrases are read, and those used that are shorter than LENGTH tokens with the prompt."""
 STEPS, DIRECTIONS, SMOOTHING = 200, 16, 1e-2
 STEP_SIZES, ADAMW_STEPS = {"dpzero": 3.0, "mezo": 0.3, "adamw": 0.03}, 2000
 CONFIDENCE, RATES = 0.95, (0.01, 0.1)
@@ -69,7 +69,9 @@ RUNS = (("dpzero", "2"), ("dpzero", "8"), ("mezo", NONE), ("adamw", NONE))
 class Gain(nn.Module):
     """The model from its last normalisation on, for the answers' tokens: features, shape (records, 576), to logits.
 
-    weight: the trained gain. rows: the rows of the output matrix that belong to the answers, shape (answers, 576).
+    Args:
+        weight: the trained gain.
+        rows: the rows of the output matrix that belong to the answers, shape (answers, 576).
     """
 
     def __init__(self, weight: Tensor, rows: Tensor) -> None:
@@ -90,8 +92,13 @@ def losses(module: nn.Module, batch: tuple[Tensor, Tensor] | list[Tensor]) -> Te
 class Work:
     """The model at its start, and the records that it is tuned on.
 
-    data: the folder of local files, or None for Hugging Face. Attributes: start, the module; others and canaries, pairs
-    of features and answers, where the answers of canaries are wrong; held_out, those on which the accuracy is measured.
+    Args:
+        data: the folder of local files; None for Hugging Face.
+
+    Attributes:
+        start: the module.
+        others, canaries: pairs of features and answers; the answers of canaries are wrong.
+        held_out: features and answers on which the accuracy is measured.
     """
 
     def __init__(self, data: Path | None) -> None:
@@ -122,9 +129,12 @@ class Work:
 
 
 def _records(states: States, options: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return the records of `states` as the normalised hidden state before the answer and the number of the answer.
+    """Return the normalised hidden states before the answers, and the numbers of the answers.
 
-    options: the answers' tokens. epsilon: the constant of the normalisation.
+    Args:
+        states: the hidden states of the records' tokens.
+        options: the answers' tokens.
+        epsilon: the constant of the normalisation.
     """
     batch = states[torch.arange(len(states))]
     labels, records = batch["labels"], torch.arange(len(states))
@@ -135,9 +145,11 @@ def _records(states: States, options: Tensor, epsilon: float) -> tuple[Tensor, T
 
 
 def measured(work: Work, at: Cell) -> list[dict[str, Any]]:
-    """Tune by the method of the cell `at` on data in which each canary is by a coin, and return a row for each attack.
+    """Tune on data in which each canary is by a coin, and return a row for each attack.
 
-    at: the method, its epsilon and the seed. The seed tosses the coins; DPZero's noise comes from the operating system.
+    Args:
+        work: the model at its start, and the records.
+        at: the method, its epsilon, and the seed of the coins. DPZero's noise comes from the operating system.
     """
     begun = time.perf_counter()
     inside = torch.from_numpy(np.random.default_rng([at["seed"], 39]).integers(0, 2, CANARIES).astype(bool))
@@ -213,8 +225,11 @@ def _released(work: Work, module: Gain, data: tuple[Tensor, ...], at: Cell) -> t
 def _added(points: list[Tensor], rows: Tensor, part: tuple[Tensor, Tensor], clip: float) -> Array:
     """Return what each record of `part` adds to the sums of one step, shape (records, directions).
 
-    points: the gains at which the step evaluates losses, of which the first is where it stands. rows: the rows of the
-    output matrix that belong to the answers. clip: the largest norm of what a record adds.
+    Args:
+        points: the gains at which the step evaluates losses; the first is the current one.
+        rows: the rows of the output matrix that belong to the answers.
+        part: features and answers of the records.
+        clip: the largest norm of what a record adds.
     """
     at_points = torch.cat([(rows * gain).T for gain in points], dim=1)
     logits = (part[0] @ at_points).view(len(part[0]), len(points), -1).double()
@@ -228,9 +243,11 @@ def _added(points: list[Tensor], rows: Tensor, part: tuple[Tensor, Tensor], clip
 def fitted(design: Array, target: Array, noise: float) -> Array:
     """Return the scores of the canaries by ridge regression, larger where a canary seems to be in the data.
 
-    design: what each canary would add to each released number, shape (numbers, canaries). target: the released numbers
-    less what all other records add. noise: the standard deviation of the noise on each number; with 0 the smallest
-    ridge is used that float64 can solve.
+    Args:
+        design: what each canary would add to each released number, shape (numbers, canaries).
+        target: the released numbers less what all other records add.
+        noise: the standard deviation of the noise on each number. With 0 the ridge is the smallest that float64 can
+            solve.
     """
     half = design / 2
     gram, moment = half.T @ half, half.T @ (target - half.sum(1))

@@ -49,8 +49,10 @@ _WORDS = {
 
 @cache
 def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
-    """Return n random records, shape (n, D + 1), each a row of D standard normal features and a label of -1 or +1. Each
-    value of `repeat` gives another draw, always the same."""
+    """Return n random records, shape (n, D + 1), each a row of D standard normal features and a label of -1 or +1.
+
+    Each value of `repeat` gives a different draw, always the same.
+    """
     found = np.random.default_rng(SEED + repeat).normal(size=(n, D + 1))
     found[:, -1] = np.sign(found[:, -1])
     return found
@@ -69,10 +71,14 @@ def claim(
     accounted: Mapping[str, Any] | None = None,
     less: float = 1.0,
 ) -> Claim:
-    """Return a claim: the accountant's upper bound on epsilon (raised by a millionth for rounding), times `less`.
+    """Return a claim whose epsilon is the accountant's upper bound, raised by a millionth for rounding.
 
-    accounted: what was given to the accountant where it is not what the loop does, by the words noise, steps, relation
-    and delta."""
+    Args:
+        sampling, relation, steps, batch, n, clip, average, delta: as for `Claim`.
+        noise: the noise multiplier.
+        accounted: noise, steps, relation and delta that were given to the accountant if they are not the loop's.
+        less: a factor for epsilon.
+    """
     batch = n if sampling == "full" else batch
     told = {"noise": noise, "steps": steps, "relation": relation, "delta": delta, **(accounted or {})}
     return Claim(

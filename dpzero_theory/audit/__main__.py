@@ -2,7 +2,7 @@
 
 SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` describes both). The loop is run some
 thousand times on the small data of the specification. Each check then says held, violated or could not be tested, with
-what was seen and how to mend the loop. The exit status is 1 where a check is violated, and 3 where none is but a check
+what was seen and how to mend the loop. The exit status is 1 if a check is violated, and 3 if none is, but a check
 without which the claim cannot be defended could not be made.
 """
 

@@ -30,8 +30,8 @@ class Claim:
     Attributes:
         epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
         relation: a name of `privacy.Relation`, such as "add-remove".
-        sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson", with what follows
-            the name where there is something, as in "cyclic-poisson:4".
+        sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson". Some names need
+            numbers, as in "cyclic-poisson:4".
         n: the number of records.
         batch: the size of a batch, or its expected size; at most n.
         steps: the number of steps.
@@ -118,10 +118,13 @@ class Claim:
         return self.batch / self.n
 
     def drawn(self, sample_rate: float | None = None) -> Sampling | None:
-        """Return how batches are drawn as a value of the accountant; None where there is no such sampling.
+        """Return how batches are drawn, as the accountant's `Sampling`.
 
-        There is none where something is missing after the sampling's name, as in "cyclic-poisson", or where it cannot
-        have this rate. `sample_rate` is the rate; if None, the claimed one.
+        Args:
+            sample_rate: the rate; if None, the claimed one.
+
+        Returns:
+            The sampling; None if it cannot have this rate, or if its name lacks a number, as "cyclic-poisson" does.
         """
         try:
             return sampling_of(self.sampling, self.sample_rate if sample_rate is None else sample_rate)
@@ -129,21 +132,11 @@ class Claim:
             return None
 
     def unit(self, batch: float | None = None) -> float:
-        """What a contribution whose L2 norm is one clip adds to a release.
-
-        It is the clip, divided by the size of a batch where releases are averages.
-
-        Args:
-            batch: the (expected) size of a batch; if None, the claimed one.
-        """
+        """What a contribution whose L2 norm is one clip adds to a release; `batch` is the claimed size if None."""
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """The standard deviation of the noise on a release.
-
-        Args:
-            batch: the (expected) size of a batch, by which averages are divided; if None, the claimed one.
-        """
+        """The standard deviation of the noise on a release; `batch` is the claimed size if None."""
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
     def release(self) -> Step:
@@ -163,10 +156,10 @@ class View:
     The attacker sees all that the loop returns, prints and writes, except `_HIDDEN` and `hidden`.
 
     Attributes:
-        seed: "public" where the loop's seed may be known: it stands in a configuration file, is a default, or is a
-            number small enough to be searched (torch keeps 32 bits). "secret" where it has the entropy of a key and is
-            never shown.
-        records: "finite" where something before the loop refuses NaN and infinity record by record, else "any".
+        seed: "public" if the loop's seed may be known: it stands in a configuration file, is a default, or is a number
+            small enough to be searched (torch keeps 32 bits). "secret" if it has the entropy of a key and is never
+            shown.
+        records: "finite" if something before the loop refuses NaN and infinity record by record, else "any".
         hidden: names of outputs of the loop that the attacker does not see.
         names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.
         adaptive: names of outputs with what a step takes from earlier releases beside the weights, such as the clip of

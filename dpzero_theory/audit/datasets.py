@@ -52,9 +52,9 @@ def scaled(record: Any, factor: float) -> Any:
 
 
 def mirrored(record: Any) -> Any:
-    """The record with its floating-point numbers negated, except what may be a label.
+    """The record with its floating-point numbers negated, except for what may be a label.
 
-    That is the last number of an array, or every part of a tuple after the first.
+    A label may be the last number of an array, or any part of a tuple after the first.
     """
     if isinstance(record, tuple) and len(record) > 1:
         return (scaled(record[0], -1.0), *record[1:])
@@ -66,11 +66,7 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Return the floating-point numbers of a record in one list; integers and everything else are left out.
-
-    A record may be a number, an array, or a tuple or list of such. Its parts are taken in their order, those of a part
-    before the next part, and an array's entries row by row.
-    """
+    """Return the floating-point numbers of a record in their order; integers and everything else are left out."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
     array = np.asarray(record)
@@ -78,7 +74,7 @@ def numbers(record: Any) -> list[float]:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield records that a neighbouring data set could have: one of `records`, and scaled, mirrored and random ones."""
+    """Yield records for neighbouring data sets: one of `records`, and scaled, mirrored and random ones."""
     first = records[0]
     yield records[len(records) // 2]
     for factor in _SCALES:
@@ -99,12 +95,8 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yield forms of `record` that no clipped sum may let through; nothing where it has no floating-point numbers.
-
-    All of its numbers are NaN, or infinite. Or its first or last number alone is one of these, so that a loss or a
-    gradient may be infinite and not NaN. Or its numbers are as large as their type allows, so that their squares are
-    infinite.
-    """
+    """Yield forms of `record` that no clipped sum may let through; none if it has no floating-point numbers."""
+    # One infinite number alone may make a loss infinite and not NaN; the largest numbers have infinite squares
     last = len(numbers(record)) - 1
     every, ends = range(last + 1), dict.fromkeys((0, last))
     if every:
@@ -115,10 +107,12 @@ def poisoned(record: Any) -> Iterator[Any]:
 
 
 def _with(record: Any, places: Container[int], value: float | None) -> Any:
-    """Return the record with the floating-point numbers at some places replaced by `value`.
+    """Return the record with some of its floating-point numbers replaced.
 
-    The places count its floating-point numbers in order. Where `value` is None they become the largest number of their
-    type that has their sign.
+    Args:
+        record: the record.
+        places: which of its floating-point numbers, counted from 0 in their order.
+        value: the new number; if None, the largest of the old number's type and sign.
     """
     place = count()
 

@@ -1,9 +1,9 @@
 """Exact tests of the batches and the noise that a private loop draws.
 
 Each function returns a p-value: the probability, if the loop does what it claims, of a statistic at least as extreme as
-the observed one. It is two-sided, twice the smaller tail, where not said otherwise. No null distribution here is an
-approximation, except that convolutions in float64 have errors of about 1e-13. So rejecting p-values below a level
-raises a false alarm with at most that probability.
+the observed one. P-values are two-sided (twice the smaller tail) unless the function says otherwise. No null
+distribution is an approximation, except for rounding errors of about 1e-13 in convolutions. So rejecting p-values below
+a level raises a false alarm with at most that probability.
 """
 
 import math
@@ -36,8 +36,8 @@ def at_least(hits: int, trials: int, rate: float) -> float:
 def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
     """The p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is improbably small
-    where the counts are too equal, and improbably large where they vary more than claimed.
+    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is too small if the
+    counts are too equal, and too large if they vary more than claimed.
     """
     support = np.arange(pmf.size)
     mean = float(support @ pmf)
@@ -53,7 +53,10 @@ def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
     """The p-value of the total of `pairs` independent integers, each claimed to be k with probability pmf[k].
 
-    shared: the observed total, such as the number of records that the two batches of each pair have in common.
+    Args:
+        shared: the observed total, such as the number of records that the two batches of each pair have in common.
+        pairs: how many integers are added.
+        pmf: their probabilities, of shape (largest + 1,).
     """
     law = _sum_of(pmf, pairs)
     return _two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))

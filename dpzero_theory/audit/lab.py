@@ -1,7 +1,7 @@
 """`Lab` holds everything that a check may use of an audited loop: its claim, and experiments on it.
 
-One of these is the noise, which is the difference of a noisy run and a quiet run (almost without noise) of the same
-seed.
+The noise of a run, for example, is the difference of its releases and those of a quiet run, which has almost no noise
+and the same seed.
 """
 
 import math
@@ -32,19 +32,18 @@ _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with mo
 _LOUD = 0.5  # The data set `loudest` has equal records that each add at least this many clips to a step
 _VISIBLE = 0.05  # A record is in a batch if exchanging it changes the step by more than this share of the pair's size
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
-_HALVINGS = 12  # How often the interval between two neighbours of them is then halved
+_HALVINGS = 12  # How often the interval between two neighbouring factors is then halved
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to a sum
 _PARALLEL = 1e-5  # Two vectors count as parallel, and two lengths as equal, below this relative difference
 _ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vectors are parallel
-_Worlds = Iterator[tuple[str, Callable[[], Array | None]]]
 
 
 class _ExtremePair(NamedTuple):
-    """Two records that an audit exchanges for each other in the data, because they differ so much.
+    """Two records that differ much; exchanging one for the other shows how far one record moves a release.
 
     Args:
         first, second: the records.
-        size: exchanging one for the other changes every step's release by at least this much, in clips.
+        size: by how many clips every step's release changes at least when one is exchanged for the other.
     """
 
     first: Any
@@ -53,11 +52,10 @@ class _ExtremePair(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """How much the releases changed when the extreme pair of records was put in the place of each record in turn.
+    """How much releases changed when, in the place of each record in turn, one extreme record became the other.
 
     Args:
-        moved: how much each step's release changed, in clips, of shape (seeds, steps, records), with batches drawn as
-            claimed.
+        moved: the change of each step's release, in clips, of shape (seeds, steps, records), with batches as claimed.
         included: whether each record was in each batch, of the same shape.
         seeds: the loop's seeds.
     """
@@ -70,7 +68,9 @@ class _Scan(NamedTuple):
 class _Influence:
     """Experiments on how much records change the releases of one loop; each is made when it is first asked for.
 
-    `runs` makes runs of the loop, and `most_runs` is about how many of them one measurement may take.
+    Args:
+        runs: runs of the loop.
+        most_runs: about how many runs one experiment may take.
     """
 
     def __init__(self, runs: LoopRuns, most_runs: int) -> None:
@@ -79,11 +79,8 @@ class _Influence:
 
     @cached_property
     def pair(self) -> _ExtremePair | None:
-        """The two records whose exchange changes every step the most; None if no exchange changes every step.
-
-        All records are in every batch. Of pairs that change as much, the one with the larger numbers is taken, because
-        it is the surest to be clipped.
-        """
+        """The two records whose exchange changes every step the most; None if no exchange changes every step."""
+        # Of pairs that change as much, the last is taken: its numbers are the largest, and so the surest to be clipped
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
         best: _ExtremePair | None = None
         for i, (first, here) in enumerate(tried):
@@ -126,10 +123,10 @@ class _Influence:
         return large.size >= _ENOUGH_NUMBERS and product > 0 and float(large @ small) >= (1 - _PARALLEL) * product
 
     def _draws_shift(self) -> bool:
-        """Whether a run with one record less draws other random numbers, on which contributions depend.
+        """Whether contributions change with one record less, since they depend on random numbers that then differ.
 
-        It is seen from a last record that adds nothing: without it, the release is the same, or changes by a factor if
-        its denominator counts records. Where no record adds nothing, the answer is False.
+        The record that is left out adds nothing, so that else the release is the same, or changes by the factor n/(n-1)
+        if its denominator counts records. The answer is False if a record times 0 adds something.
         """
         nothing = datasets.scaled(self._records[0], 0.0)
         silent = self._runs.at_start(datasets.filled(self._records, nothing))
@@ -143,10 +140,7 @@ class _Influence:
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
     def _quiet(self, worlds: list[Records]) -> Array | None:
-        """Return the releases of quiet runs on several data sets, all records in every batch.
-
-        None where a run fails, or where they are not finite or have different shapes.
-        """
+        """Return quiet releases on several data sets, on all records; None if not all are finite and of one shape."""
         rows = [self._runs.quiet(data, **self._all) for data in worlds]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
@@ -155,11 +149,9 @@ class _Influence:
 
     @cached_property
     def nearly_clipped(self) -> Any:
-        """The first record scaled so that the loop nearly clips it; None where no scale does that.
-
-        Where contributions are nearly as large as the clip, an effect of one record on those of others shows the most.
-        """
-        # The smallest of the factors that nearly reaches the clip: with larger ones a wrong clip may fall short of it
+        """The first record scaled so that the loop nearly clips it; None if no scale does that."""
+        # Here an effect of one record on others' contributions shows the most. The smallest factor that nearly reaches
+        # the clip is taken: with larger ones a wrong clip may fall short of it
         reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
         low, high = (math.log(_FACTORS[k]) for k in (reached - 1, reached))
         scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
@@ -177,7 +169,7 @@ class _Influence:
     def loudest(self) -> Records | None:
         """The data set of n equal records with the largest sum, in the step in which that sum is smallest.
 
-        None where each of the equal records adds less than half a clip, whichever record is tried.
+        None if no record that was tried adds half a clip or more.
         """
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
@@ -190,10 +182,10 @@ class _Influence:
 
     @cached_property
     def scan(self) -> _Scan | None:
-        """How much exchanging each record in turn changes each step, with batches as claimed; None if not measurable.
+        """How much exchanging each record in turn changes each step, with batches as claimed.
 
-        It cannot be measured where runs with equal seeds have other batches, where weights cannot be kept, where there
-        are more than 256 records, or where a seed makes directions along which some exchange cannot be seen.
+        None if runs with equal seeds have different batches, if the weights do not stay where they are, if there are
+        more than 256 records, or if every seed makes directions along which some exchange cannot be seen.
         """
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_repeat is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
@@ -249,26 +241,27 @@ class _NoiseSamples:
 
     @property
     def repeatable(self) -> dict[str, Any]:
-        """The changes of settings under which quiet runs repeat with the seed."""
+        """The changes of settings under which quiet runs repeat with the seed; empty if they never repeat."""
         return dict(self._runs.repeatable or {})
 
     @cached_property
     def claimed(self) -> dict[str, Any]:
-        """The changes of settings under which noise is sampled: none where batches can be as claimed."""
+        """The changes of settings under which noise is sampled: none if batches can be as claimed."""
         return {} if self._runs.batches_repeat else self.repeatable
 
     @cached_property
     def sample(self) -> Array | None:
-        """The noise on the audit's records with the claimed settings; None where it cannot be told from the sums."""
+        """The noise on the audit's records with the claimed settings; None if it cannot be told from the sums."""
         found = self._sampled(None, self.claimed)
         if found is None and self.claimed != self.repeatable:
             return self._sampled(None, self.repeatable)
         return found
 
-    def worlds(self) -> _Worlds:
-        """Yield other data sets and settings under which the noise must be as large as claimed.
+    def worlds(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
+        """Yield pairs for other data sets and settings under which the noise must be as large as claimed.
 
-        Each comes as its name for the report and a function that samples the noise, or returns None where it cannot.
+        The first is a name for the report, and the second a function that samples the noise, or returns None if it
+        cannot be told from the sums.
         """
         few, changes, records, runs = _WANTED // 4, self.claimed, self._records, self._runs
 
@@ -291,7 +284,7 @@ class _NoiseSamples:
             yield world("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Sample about `wanted` numbers of noise; None where the noise cannot be told from the sums."""
+        """Sample about `wanted` numbers of noise; None if the noise cannot be told from the sums."""
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
             return None
@@ -321,18 +314,17 @@ class _NoiseSamples:
         stream: int | None = None,
         world: int | None = None,
     ) -> _Residual | None:
-        """Return the noise of one run and the rest of its releases; None where they cannot be told apart.
+        """Return the noise of one run and the rest of its releases; None if they cannot be told apart.
 
-        They are those of the first step where the noisy and the quiet run have different numbers of steps. Where the
-        loop returns its sums before noise, these are subtracted, else the releases of a quiet run.
+        The sums that the loop returns as `clean` are subtracted from the releases, or else the releases of a quiet run.
+        Only the first step is returned if the noisy and the quiet run have different numbers of steps.
 
         Args:
             records: the data; the loop's own if None.
             changes: changes of the loop's settings.
             seed: the loop's seed.
-            stream: the number of the known stream that both runs read in place of the system's random bytes; None for
-                that of `LoopRuns.paired`.
-            world: the seed of the global generators; None for `seed`.
+            stream: as for `LoopRuns.paired`.
+            world: the seed of the global generators; `seed` if None.
         """
         runs = self._runs
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)

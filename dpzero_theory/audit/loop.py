@@ -50,7 +50,7 @@ Train = Callable[[Records, int, dict[str, Any]], Any]
 _WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """The fields of a loop's claim that the loop is given as settings."""
 _MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
-_MOST_BYTES = 1 << 24  # The first so many bytes of each file are kept
+_MOST_BYTES = 1 << 24  # At most this many bytes of each file are kept
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
 """Parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
@@ -59,7 +59,7 @@ _BEGINS = 1_700_000_000.0  # What the known clocks show when a run begins, in se
 
 
 class LoopFailed(ValueError):
-    """The loop raised an error, or returned something that is no output; the message is one line."""
+    """The loop raised an error, or returned something that is not an output; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class LoopOutput:
     """What one run of a training loop returned and showed.
 
     Attributes:
-        releases: the noised average or sum of each step, of shape (T, k) for T steps of k numbers; None where the loop
+        releases: the noised average or sum of each step, of shape (T, k) for T steps of k numbers; None if the loop
             returned neither releases nor weights from which they follow.
-        clean: the releases before noise, where the loop returns them.
-        batches: the record numbers of each step, where the loop returns them.
-        seeds: the published seeds of the steps' directions, where the loop returns them.
-        trajectory: the weights before and after each step, as the loop returned them, where releases follow from them.
+        clean: the releases before noise, of the same shape; None if the loop does not return them.
+        batches: the indices of each step's records; None if the loop does not return them.
+        seeds: the published seeds of the steps' directions; None if the loop does not return them.
+        trajectory: the weights before and after each step, if releases were computed from them.
         shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`.
     """
 
@@ -88,7 +88,7 @@ class _Entropy:
     """A known stream of bytes in place of the operating system's random bytes.
 
     Attributes:
-        number: selects the stream; None for the system's own bytes.
+        number: selects the stream; if None, the system's own bytes are read.
         taken: how many bytes of the stream were read.
     """
 
@@ -176,8 +176,8 @@ class Loop:
         settings: what the loop is given beside the claim's numbers.
         entropy: what stands in for the operating system's random bytes while the audit is made.
         count: how many runs were made.
-        from_weights: whether releases are taken from weights, because the loop returns none.
-        clock: what stands in for the clocks in a block of `clocks`; None outside of one.
+        from_weights: whether releases are computed from weights, because the loop returns none.
+        clock: what stands in for the clocks in a block of `clocks`, else None.
     """
 
     train: Train
@@ -220,7 +220,7 @@ class Loop:
 
     @property
     def step_size(self) -> float | None:
-        """The step size that the loop is given; None where its settings have none."""
+        """The step size that the loop is given; None if its settings have none."""
         size = self.settings.get(self.setting("step_size"))
         return None if size is None else float(size)
 
@@ -238,13 +238,13 @@ class Loop:
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            world: the seed of the global random generators of Python, NumPy and torch; as `seed` if None.
-            stream: the number of a known stream of bytes that the run reads in place of the operating system's random
-                bytes; None for the system's.
+            world: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
+            stream: the number of the known stream of bytes that the run reads in place of the operating system's random
+                bytes; if None, it reads the system's.
             changes: settings to replace, by the audit's names for them.
 
         Raises:
-            LoopFailed: the loop raised an error, or returned no output.
+            LoopFailed: the loop raised an error, or returned something that is not an output.
         """
         self.count += 1
         self.entropy.start(stream)
@@ -299,11 +299,11 @@ def _rows(name: str, value: Any) -> Array:
 
 @contextmanager
 def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
-    """A context manager in whose block `folder`, which must be empty, is the working directory; it is emptied after.
+    """A context manager in whose block `folder` is the working directory; the folder is empty before and after.
 
-    Yields a dictionary. After the block it has the text that was printed, logged and warned under `printed`, the
-    contents of each file that was left in the folder under `file NAME`, and the files' names under `names of files`.
-    Output that C code writes to the process's streams, and files in other folders, are not seen.
+    It yields a dictionary. After the block this has the text that was printed, logged and warned under `printed`, the
+    contents of each file in the folder under `file NAME`, and the files' names under `names of files`. Output that C
+    code writes to the process's streams, and files in other folders, are not seen.
     """
     shown: dict[str, bytes | str] = {}
     before, text = Path.cwd(), io.StringIO()
@@ -326,9 +326,9 @@ def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
 
 
 def _files(folder: Path) -> dict[str, bytes | str]:
-    """Return the contents of every file in a folder, by names in which numbers are `#`, and the names as they are.
+    """Return the contents of every file in a folder by its name, and all names under `names of files`.
 
-    Files with equal names of this kind are counted, so that files of two runs can be compared although names change.
+    In names of contents `#` stands for numbers, which may change from run to run; equal names are then counted.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in paths]

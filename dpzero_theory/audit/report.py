@@ -27,9 +27,9 @@ class Verdict:
     Attributes:
         status: `HELD`, `VIOLATED` or `UNTESTED`.
         says: what was seen, or why the check could not be made.
-        mend: how to repair the loop, where the check is violated.
-        power: where the check held, the smallest fault that it would have noticed, in words.
-        p_value: the p-value of the statistic that decided, where there is one.
+        mend: how to repair the loop, if the check is violated.
+        power: the smallest fault that the check would have noticed, in words, if it held.
+        p_value: the p-value of the statistic that decided, if there is one.
     """
 
     status: str
@@ -40,24 +40,12 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does what the check asks for.
-
-    Args:
-        says: what was seen.
-        power: the smallest fault that the check would have noticed, in words.
-        p_value: the p-value of the statistic that decided, where there is one.
-    """
+    """Return the verdict that the loop does what the check asks for; the arguments are attributes of `Verdict`."""
     return Verdict(HELD, says, power=power, p_value=p_value)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does not do what the check asks for.
-
-    Args:
-        says: what was seen.
-        mend: how to repair the loop.
-        p_value: the p-value of the statistic that decided, where there is one.
-    """
+    """Return the verdict that the loop does not do what the check asks for; the arguments are as for `Verdict`."""
     return Verdict(VIOLATED, says, mend, p_value=p_value)
 
 
@@ -73,13 +61,13 @@ class Check:
     Attributes:
         name: the check's name on the command line and in the report.
         question: what the check asks, as the report shows it.
-        look: a function (lab, level) -> verdict that makes the check on a `Lab`, by which it runs the loop. A sound
-            loop is reported as violated with probability at most `level`.
-        core: whether a claim cannot be defended where this check could not be made; the command then has an exit status
+        look: a function (lab, level) -> verdict that makes the check by experiments of a `Lab`. It may report a sound
+            loop as violated with probability at most `level`.
+        core: whether a claim cannot be defended if this check could not be made; the command then has an exit status
             of its own.
         random: whether the check can raise a false alarm. The audit's probability of one is split over such checks.
-        follows: the names of checks whose faults alone can violate this check too. Where one of them is violated, the
-            report lists this check's violation below it, since mending that one may mend both.
+        follows: the names of checks whose faults can violate this check too. If one of them is violated, the report
+            lists this check's violation below it, since mending that one may mend both.
     """
 
     name: str
@@ -136,9 +124,9 @@ class AuditReport:
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:
-        """Return the name of a violated check whose fault may be the cause of the violation of the check `name`.
+        """Return the name of the violated check that may have caused the violation of the check `name`.
 
-        The cause itself has no further cause. Where there is no cause the returned text is empty.
+        The returned check has no cause itself. The text is empty if there is no cause.
         """
         bad = {entry.check.name: entry.check for entry in self.entries if entry.verdict.status == VIOLATED}
         above = [one for one in (bad[name].follows if name in bad else ()) if one in bad]
@@ -175,11 +163,9 @@ class AuditReport:
 
     @property
     def summary(self) -> str:
-        """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds.
-
-        Under add-remove they say that the number of records counts as public, so that a loop may show it.
-        """
+        """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         held, violated, rest = (len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED))
+        # Under add-remove a loop may show the number of records, although neighbouring data sets differ in it
         number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (

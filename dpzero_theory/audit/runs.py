@@ -57,10 +57,7 @@ class LoopRuns:
         self.base = loop.run(seed=SEED)
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """Make a run on these records (the loop's own if None); None where the loop raises an error.
-
-        settings: replace the loop's; `seed`, `world` and `stream` as for `Loop.run`.
-        """
+        """Make a run, and return None if the loop raises an error. The arguments are those of `Loop.run`."""
         try:
             return self.loop.run(records, **settings)
         except LoopFailed:
@@ -68,11 +65,8 @@ class LoopRuns:
 
     @cached_property
     def all_records(self) -> dict[str, Any]:
-        """The changes of settings that put every record into every batch.
-
-        A batch of n records is enough, except where batches drawn as claimed cannot have all records, since groups take
-        turns or a largest size is kept. There the setting `sampling` becomes "full" too.
-        """
+        """The changes of settings that put every record into every batch."""
+        # Where groups take turns or batches have a largest size, no batch drawn as claimed has all records
         return {"batch": self.claim.n, **({} if self.claim.drawn(1.0) else {"sampling": "full"})}
 
     @property
@@ -82,16 +76,16 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs."""
+        """The noise multiplier of quiet runs: a tiny share of the claimed one, or 0 if the loop accepts none."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
-        """The changes of settings that keep the loop's weights where they are; empty where it ignores its step size."""
+        """The changes of settings that keep the loop's weights where they are; empty if it ignores its step size."""
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
-            return changes or {}
+            return changes
         plain_run, large = (
             self.attempt(seed=SEED, stream=SEED, noise_multiplier=self.quiet_multiplier, **step)
             for step in (changes, {"step_size": _LARGER_STEP * (self.loop.step_size or 0.0)})
@@ -100,19 +94,16 @@ class LoopRuns:
             return {}
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
-    def _still(self) -> dict[str, Any] | None:
-        """Return changes under which weights stay where they are; None where none does that.
-
-        The step size is 0, but where releases are computed from weights it is as small as float64 allows, since steps
-        that are lost to rounding would show no release.
-        """
+    def _still(self) -> dict[str, Any]:
+        """Return changes of settings under which the weights should stay where they are; empty if there are none."""
         if not self.loop.step_size:
-            return None
+            return {}
         if not self.loop.from_weights:
             return {"step_size": 0.0}
+        # Releases are computed from weights here, and a step that is lost to their rounding would show no release
         path = self.base.trajectory
         if path is None or path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32)):
-            return None
+            return {}
         least = float(np.abs(path[0]).max()) * 2.0**-53 / (_ROUNDED_WEIGHTS * self.claim.noise_std())
         size = self.loop.step_size
         return {"step_size": min(max(least, size * _SMALLEST_STILL), size * _LARGEST_STILL)}
@@ -139,9 +130,9 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        """The changes of settings under which quiet runs repeat with the seed, and whether they must be streamed too.
+        """The changes under which quiet runs repeat with the seed, and whether these runs must be streamed.
 
-        None where nothing makes them repeat.
+        None if they never repeat.
         """
         if self.base.releases is None:
             return None
@@ -156,54 +147,59 @@ class LoopRuns:
     def repeatable(self) -> dict[str, Any] | None:
         """The changes of settings under which quiet runs repeat with the seed: none, or `all_records`.
 
-        None where nothing makes them repeat. Where `streamed` is true they repeat only if they are streamed.
+        None if they never repeat. If `streamed` is true, they repeat only as streamed runs.
         """
         return None if self._repeating is None else self._repeating[0]
 
     @property
     def streamed(self) -> bool:
-        """Whether quiet runs repeat with the seed only if a known stream stands in for the system's random bytes."""
+        """Whether quiet runs repeat with the seed only as streamed runs."""
         return self._repeating is not None and self._repeating[1]
 
     @cached_property
     def batches_repeat(self) -> bool | None:
-        """Whether runs with batches as claimed repeat only if they are streamed; None where they do not repeat."""
+        """Whether runs with batches as claimed repeat only as streamed runs; None if they never repeat."""
         if self.repeatable == {}:
             return self.streamed
         return True if self.repeatable is not None and self._repeats({}, SEED) else None
 
     @cached_property
     def noise_follows(self) -> bool:
-        """Whether the loop obeys the noise multiplier it is given, as runs with equal seeds show."""
+        """Whether runs with equal seeds, not streamed, show that the loop obeys the noise multiplier it is given."""
         return self._noise_shows(None)
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether the loop obeys the noise multiplier it is given, as runs show that are streamed if need be."""
+        """Whether runs with equal seeds, streamed if need be, show that the loop obeys its noise multiplier."""
         return self.noise_follows or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the settings `seed` and `stream` that a quiet run and the noisy run compared with it share.
+        """Return the arguments `seed` and `stream` that a quiet run and the noisy run compared with it share.
 
-        stream: selects the stream; None for that of the seed where runs repeat only with one, else the system's bytes.
+        Args:
+            seed: the loop's seed.
+            stream: the number of the stream. If None, it is the seed in loops that repeat only as streamed runs, and
+                other loops read the system's random bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> dict[str, Any]:
-        """Return the settings of `paired` for runs whose batches are drawn as claimed, equal for equal seeds."""
+        """Return the arguments `seed` and `stream` of runs whose batches are as claimed, and equal for equal seeds."""
         return self.paired(seed, seed if self.batches_repeat else None)
 
     def quiet(
         self, records: Records | None = None, *, seed: int = SEED, stream: int | None = None, **changes: Any
     ) -> Array | None:
-        """Return the releases of a quiet run at the steps that can be compared; None where the loop raises an error.
-
-        None also where weights, which should stay where they are, move a little and that changes releases.
+        """Return the releases of a quiet run at the steps that can be compared.
 
         Args:
             records: the data; the loop's own if None.
             seed, stream: as for `paired`.
             changes: changes of the loop's settings; `world` among them is the seed of the global generators.
+
+        Returns:
+            The releases, of shape (steps, numbers). None if the loop raises an error, or if the weights move although
+            they should stay, so far that releases change.
         """
         how = self.paired(seed, stream)
         rows = self._without_noise(records, how, changes)
@@ -216,10 +212,13 @@ class LoopRuns:
         return rows if np.allclose(rows, further, rtol=0, atol=most, equal_nan=True) else None
 
     def at_start(self, records: Records | None = None) -> Array | None:
-        """Return releases of a quiet run with all records in every batch; None where the loop raises an error.
+        """Return releases of a quiet run with all records in every batch; None if the loop raises an error.
 
-        They are those of the steps at which the weights are the same for all data: the first step, unless weights are
-        kept exactly where they are. records: the data; the loop's own if None.
+        Only the steps at which the weights are the same for all data are returned: all steps if the weights stay
+        exactly where they are, else the first one.
+
+        Args:
+            records: the data; the loop's own if None.
         """
         rows = self._without_noise(records, self.paired(SEED), self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
@@ -231,24 +230,21 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs with all records in every batch are equal for different seeds too.
-
-        They are not where the seed makes directions or initial weights.
-        """
+        """Whether quiet runs on all records are equal for different seeds: no seed makes directions or weights."""
         first, second = (self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1))
         return first is not None and second is not None and same(first, second)
 
     def coupled(
         self, worlds: Sequence[Records], numbers: Sequence[int], **changes: Any
     ) -> Iterator[list[LoopOutput | None]]:
-        """Yield coupled runs, which draw the same random numbers: for each of the numbers, one run on each data set.
+        """Yield coupled runs: for each number, a list with one run on each data set, all with the same random numbers.
 
-        All records are in every batch, clocks stand still, and weights hardly move where the loop has a step size.
-        Nothing is yielded where runs on the same data differ nevertheless.
+        All records are in every batch, clocks stand still, and weights hardly move if the loop has a step size. The
+        iteration ends early if two such runs on the same data differ.
 
         Args:
             worlds: the data sets.
-            numbers: each number selects another stream of random bytes, and so other noise.
+            numbers: each selects a different stream of random bytes, and so different noise.
             changes: further changes of the loop's settings.
         """
         step = self.frozen.get("step_size") if self.loop.from_weights else (self.loop.step_size or 0.0) * _BARELY
@@ -269,7 +265,7 @@ def norms(rows: Array) -> Array:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays of one shape are equal up to rounding and the tiny noise of quiet runs; NaN equals NaN."""
+    """Whether two arrays have one shape and are equal up to rounding and the noise of quiet runs; NaN equals NaN."""
     if a.shape != b.shape:
         return False
     most = _ROUNDING * float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
@@ -277,6 +273,6 @@ def same(a: Array, b: Array) -> bool:
 
 
 def alike(first: LoopOutput | None, second: LoopOutput | None) -> bool:
-    """Whether two runs release the same numbers, to the last bit; false where one is None or released nothing."""
+    """Whether two runs release the same numbers, to the last bit; False if one is None or released nothing."""
     a, b = (None if output is None else output.releases for output in (first, second))
     return a is not None and b is not None and np.array_equal(a, b)

@@ -69,7 +69,7 @@ class Spec:
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def audit(self, **how: Any) -> AuditReport:
-        """Audit the loop and return the report. `how` are keyword arguments of `conformance.check`, such as `runs`."""
+        """Audit the loop and return the report; `how` are keyword arguments of `conformance.check`, such as `runs`."""
         return conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
@@ -79,7 +79,7 @@ def load(text: str) -> Spec:
     """Return the specification that `text` names: the path of a TOML file, or MODULE:FUNCTION.
 
     Raises:
-        ValueError: there is none, or it has a fault; the message is one line.
+        ValueError: there is no such file or function, or it has a fault; the message is one line.
     """
     if not text.endswith(".toml"):
         with _importing(Path.cwd()):

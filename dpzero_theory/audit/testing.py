@@ -7,7 +7,7 @@
         return train(records, settings)          # the loop, as `audit.loop` describes it
 
 The decorated function has no arguments. It audits the loop, and fails with the violated checks, what was seen and how
-to mend them. It is skipped, with the reasons, where nothing is violated but a core check could not be made.
+to mend them. It is skipped, with the reasons, if nothing is violated but a core check could not be made.
 """
 
 from collections.abc import Callable, Mapping

@@ -16,13 +16,14 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
 _Included = NDArray[np.bool_]
-"""An array that says whether each record was in each batch, of shape (runs, steps, records)."""
+"""An array of whether each record was in each batch, of shape (runs, steps, records)."""
 _LISTED_SEED, _LISTED_RUNS = 60, 16
-"""Where the loop returns its batches, those of 16 runs, with seeds from 60 on, are tested."""
+"""If the loop returns its batches, those of 16 runs are tested, with the loop's seeds from 60 on."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
-"""In as many runs, with seeds from 90 on, records in even and in odd places are scaled by these factors."""
+"""In 16 more runs, with seeds from 90 on, records in even and in odd places are scaled by these factors."""
 _SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of the claimed law of sizes
-_SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05  # So many runs' sizes are measured, which must be so near to whole numbers
+_SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
+"""The sizes of batches are measured in at most 60 runs, and used if all are within 0.05 of whole numbers."""
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
 _DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` with unlike records
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
@@ -65,7 +66,9 @@ def _one(included: _Included, rate: float) -> float:
 def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
     """The p-values of how many records neighbouring batches of a run share, and batches of one step of two runs.
 
-    pmf: the claimed probabilities that two batches share 0, 1, 2, ... records.
+    Args:
+        included: whether each record was in each batch.
+        pmf: the claimed probabilities that two batches share 0, 1, 2, ... records.
     """
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
     pairs = {
@@ -90,7 +93,7 @@ def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _full(included: _Included, rate: float) -> dict[str, float]:
-    """The test of full batches: its p-value is 1 if every batch has all records, as in any sound loop, else 0."""
+    """The test of full batches: its p-value is 1 if every batch has all records, else 0."""
     return {"who is in a batch": float(included.all())}
 
 
@@ -106,13 +109,10 @@ def _epochs(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _allocated(included: _Included, rate: float) -> dict[str, float]:
-    """The p-values, by name, of tests that each record draws its batch of an epoch of 1/rate steps by itself.
-
-    Beside `_epochs`, the sizes of the first batch of each whole epoch are tested, which are binomial, and how many
-    records two such batches share.
-    """
+    """The p-values, by name, of tests that each record draws its batch of an epoch of 1/rate steps by itself."""
     _, steps, n = included.shape
     length = round(1 / rate)
+    # The sizes of the first batches of epochs are binomial
     first = included[:, : steps - steps % length : length]
     if not first.size:
         return _epochs(included, rate)
@@ -124,10 +124,9 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
 def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
     """The p-values, by name, of tests that `groups` groups of records take turns and are sampled by Poisson.
 
-    In a run a record must always have the same turn, which may be another one in other runs. Over one turn of every
-    group a record is drawn once with probability groups * rate, so that these rounds are tested as Poisson batches.
-    Steps after the last whole round are left out.
+    A record must have the same turn throughout a run. Steps after the last whole round of turns are left out.
     """
+    # In a round each record is drawn once with probability groups * rate, so that rounds are Poisson batches
     runs, steps, n = included.shape
     rounds = included[:, : steps - steps % groups].reshape(runs, steps // groups, groups, n)
     tests = {"one turn for each record": float((rounds.any(axis=1).sum(axis=1) <= 1).all())}
@@ -163,14 +162,14 @@ _LAWS = {
     "shuffled": _epochs,
     "random-allocation": _allocated,
 }
-"""The tests of each sampling, a function (included, rate) -> p-values by the tests' names.
+"""The tests of each sampling: functions (included, rate) -> p-values by the tests' names.
 
-`rate` is the probability with which a record is in a batch.
+`rate` is the probability that a record is in a batch.
 """
 
 
 def _law_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | None:
-    """Return the tests of the claimed sampling, a function as in `_LAWS`; None where there are no tests of it."""
+    """Return the tests of the claimed sampling, a function as in `_LAWS`; None if there are none."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
         return partial(_turns, groups=drawn.groups)
@@ -180,10 +179,12 @@ def _law_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | No
 
 
 def _listed(lab: Lab, unlike: bool) -> _Included | None:
-    """Return which record was in which batch, from the batches that the loop returns; None where it returns none.
+    """Return which record was in which batch, from the batches that the loop returns; None if it returns none.
 
-    unlike: whether every second record is a thousand times as large as it was, and the others a thousandth, so that
-    batches which follow losses, norms or an order of the records have others in them than batches drawn blindly.
+    Args:
+        lab: the loop.
+        unlike: whether half of the records are a thousand times as large, and the others a thousandth. Batches that
+            follow losses, norms or an order of the records then differ from batches drawn blindly.
     """
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
@@ -203,7 +204,7 @@ def _listed(lab: Lab, unlike: bool) -> _Included | None:
 
 
 def _seen(lab: Lab) -> tuple[_Included, str] | None:
-    """Return which record was in which batch, and from what it was seen, in words; None where it cannot be seen."""
+    """Return which record was in which batch, and from what it was seen, in words; None if it cannot be seen."""
     if lab.runs.base.batches is not None:
         drawn = _listed(lab, unlike=False)
         return None if drawn is None else (drawn, "the lists of batches that the loop returns")
@@ -218,9 +219,9 @@ def _seen(lab: Lab) -> tuple[_Included, str] | None:
 
 
 def _many_sizes(lab: Lab) -> dict[str, float]:
-    """The p-values of tests of many Poisson batches' sizes, where the loop does not return its batches.
+    """The p-values of tests of many Poisson batches' sizes, for loops that do not return their batches.
 
-    Sizes are measured by releases on equal records, which fails where seeds make directions; then no test is made.
+    Sizes are measured by releases on equal records. No test is made if that fails, as where seeds make directions.
     """
     claim, runs, data = lab.claim, lab.runs, lab.influence.loudest
     if claim.sampling != "poisson" or runs.base.batches or data is None or not runs.same_for_all_seeds:
@@ -266,10 +267,7 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def secret(lab: Lab, level: float) -> Verdict:
-    """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches.
-
-    Nothing here is random.
-    """
+    """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches."""
     if lab.claim.sampling in _WITHOUT_SAMPLING or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     known_from = source(lab)
@@ -286,8 +284,9 @@ def secret(lab: Lab, level: float) -> Verdict:
 def source(lab: Lab) -> str | None:
     """Say what determines the batches: the loop's seed, or the process's global random generators.
 
-    The text is empty where neither does. None is returned where batches cannot be seen. Where the loop does not return
-    them, they are known to follow the seed if runs with batches as claimed repeat with it.
+    Returns:
+        What determines them, in words; empty if neither does. None if batches cannot be seen: the loop does not return
+        them, and no runs on claimed batches can be compared.
     """
     worlds = (1, 2, 1)
     if lab.runs.base.batches is not None:
@@ -310,8 +309,8 @@ def source(lab: Lab) -> str | None:
 def accounting(lab: Lab, level: float) -> Verdict:
     """Compare the claimed epsilon with what the claimed noise, batches and steps cost by the certified accountant.
 
-    The claim is violated where the accountant's lower bound exceeds the claimed epsilon, and held where its upper bound
-    does not. Nothing here is random.
+    The claim is violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does
+    not.
     """
     claim = lab.claim
     try:
@@ -334,11 +333,7 @@ def accounting(lab: Lab, level: float) -> Verdict:
 
 
 def steps(lab: Lab, level: float) -> Verdict:
-    """Check that the loop makes no more releases than claimed, and that their number does not follow the data.
-
-    The number may follow what was released. Where it differs between data sets, it is therefore compared in coupled
-    runs whose noise is so large that all releases are equal up to rounding. Nothing here is random.
-    """
+    """Check that the loop makes no more releases than claimed, and that their number does not follow the data."""
     if lab.runs.base.releases is None:
         return untested(_NO_RELEASES)
     records, most = lab.loop.records, lab.claim.steps
@@ -355,6 +350,7 @@ def steps(lab: Lab, level: float) -> Verdict:
         return held(f"{max(counts)} releases are made, {most} accounted, on {len(runs)} data sets")
     if not lab.runs.noise_obeyed:
         return untested("the number of steps is not always the same, and the noise ignores its setting")
+    # The number may follow what was released, so that it is compared in runs whose releases are equal up to rounding
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     compared = False
     for outputs in lab.runs.coupled([records, *others.values()], range(_DRAWS), **loud):

@@ -31,8 +31,8 @@ _FACTORS = (1.0, 8.0, 64.0, 512.0)
 """Multiples of the claimed noise at which runs are compared, so that every output with noise in it differs."""
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""How many runs are made on each of two data sets to confirm a leak. A random word that is no leak has one value in all
-20 runs on one data set and another in all runs on the other with probability below 4^-20."""
+"""A leak is confirmed by 20 runs on each of two data sets. A random word that is no leak has one value in all runs on
+one data set and a different value in all runs on the other with probability below 4^-20."""
 _BAD_RECORDS = 2  # So many forms of a record with NaN or infinity are tried
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,
@@ -40,28 +40,25 @@ which leaves its clipped contribution the same to the last bit."""
 _SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
 _DRAWS = 3  # Coupled runs, which have equal noise on different data, are compared under so many draws of the noise
 _LOUDEST = 1e10
-"""The multiple of the claimed noise at which releases on all data sets are equal up to rounding. With the small step
-size of coupled runs, weights then move about ten times as far as they do in training."""
-_RECORD_SEED = 2027  # The seed with which the random record is drawn that replaces every record in one of the data sets
+"""The multiple of the claimed noise at which releases on all data sets are equal up to rounding. With the step size of
+coupled runs, weights then move about ten times as far as they do in training."""
+_RECORD_SEED = 2027  # Draws the random record that replaces every record in one of the data sets
 _FEWEST_STEPS = 4  # Batches with fewer members, and runs with fewer steps, are not looked for, as they match by chance
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for in an output at distances of 1 to 64 of its numbers, from the first 1000 on."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if it is so near to it
 _BY_CHANCE = 1e-6  # An output shows sizes of batches if it matches them by chance with probability below this
 _Position = tuple[str, int]
-"""The position of a token, given by the name of an output of the run and the index of the token in that output.
+"""The position of a token: the name of an output of the run, and the token's index in it.
 
-At index -1 stands the number of the output's tokens.
+Index -1 stands for the number of tokens of the output.
 """
 _Token = float | bytes
 """A token of an output, which is a number, or a word as bytes."""
 
 
 class _Chunk(bytes):
-    """A token that is a hexadecimal digest, or four bytes of a binary file.
-
-    A rounding error may change every bit of it.
-    """
+    """A token that is a hexadecimal digest or four bytes of a binary file; a rounding error may change every bit."""
 
 
 _Shown = dict[_Position, _Token]
@@ -77,17 +74,16 @@ _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x78\x9c": zlib.decompress,
     b"\x78\xda": zlib.decompress,
 }
-"""The function that unpacks a compressed file, by the bytes with which such a file begins."""
+"""Functions that unpack compressed files, by the bytes with which such files begin."""
 _NPY = b"\x93NUMPY"
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
     """Look for anything a run shows that changes with a record but not with the noise, or that tells the batches.
 
-    Runs are made in turn on the data and on a data set with one other record, with noise of four sizes. A number or
-    word that is equal in all runs on the first, equal in all runs on the second, and different between the two has no
-    noise in it. The same is done with a data set in which all records are others. Nothing here is random but words that
-    agree by chance in 20 runs.
+    Runs are made in turn on the data and on a data set with one record exchanged, with noise of four sizes. A number or
+    word has no noise in it if it is equal in all runs on the first data set, equal in all runs on the second, and
+    different between the two. The same is done with a data set in which all records are exchanged.
     """
     with lab.loop.clocks(_TICK):
         tried = False
@@ -113,7 +109,7 @@ def unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield what two data sets differ in (in words), the data sets, and the settings under which to compare them."""
+    """Yield what two data sets differ in, in words, the data sets, and changed settings under which to compare them."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -132,10 +128,10 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
 def _turns(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
 ) -> tuple[list[_Shown], list[_Shown]] | None:
-    """Return what runs on the first and on the second data set show, as two lists; None where the loop fails.
+    """Return what runs on the first and on the second data set show, as two lists; None if the loop fails.
 
-    For each factor, in turn, one run is made on each data set with that multiple of the claimed noise. Where the loop
-    ignores the noise setting, each pair of runs has its own seed instead.
+    For each factor, one run is made on each data set with that multiple of the claimed noise. If the loop ignores the
+    noise setting, each pair of runs has a seed of its own instead.
     """
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
@@ -165,8 +161,8 @@ def _beyond_releases(lab: Lab) -> _Position | None:
     """Return a position in the outputs that differs between two data sets on which all releases are equal, or None.
 
     What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
-    both and 1024 times as large in one. Or one record or all are others, and the noise, which is the same on both, is
-    so large that the releases are equal up to rounding.
+    both and 1024 times as large in one. Or they differ in one or in all records, and the noise, which is the same on
+    both, is so large that the releases are equal up to rounding.
     """
     if lab.runs.repeatable is None:
         return None
@@ -200,9 +196,12 @@ def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     """Return the positions in outputs that tell two data sets apart although the releases are equal.
 
-    None is returned where the releases differ. `runs` are runs on the first and on the second data set in turn. A
-    position counts if the number or word there is the same in all runs on each data set, and differs between the two by
-    more than rounding. Digests and chunks of binary files do not count: a digest under a secret key betrays nothing.
+    Args:
+        runs: runs on the first and on the second data set in turn.
+
+    Returns:
+        The positions at which all runs on a data set show one number or word, and the two data sets' differ by more
+        than rounding. Digests and chunks of binary files do not count. None if the releases differ.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
@@ -215,14 +214,11 @@ def _apart(a: _Token | None, b: _Token | None) -> bool:
     """Whether what two runs show at one position, None for nothing, differs by more than rounding explains."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
-    return a is not None and b is not None and not isinstance(a, _Chunk)
+    return a is not None and b is not None and not isinstance(a, _Chunk)  # a digest under a secret key is no leak
 
 
 def _of_batches(lab: Lab) -> str | None:
-    """Return a sentence on an output that shows the batches' sizes or members; None where no output does.
-
-    The batches are those that the loop returns, or else those that were seen in the releases.
-    """
+    """Return a sentence on an output that shows the batches' sizes or members; None if no output does."""
     claim, scan = lab.claim, lab.influence.scan
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None
@@ -250,9 +246,11 @@ def _of_batches(lab: Lab) -> str | None:
 
 
 def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any) -> bool:
-    """Whether an output lists the sizes of all batches, at the same place in every run.
+    """Whether an output lists the sizes of all batches, at the same places of every run and hardly by chance.
 
-    The sizes must be equally spaced in the output, and the match must have probability below 1e-6 by chance.
+    Args:
+        runs: for each run the numbers of the output (None if it has no such output), and the batches.
+        claim: what the loop claims.
     """
     steps = min(len(batches) for _, batches in runs)
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
@@ -262,10 +260,10 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any
 
 
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
-    """Return every (start, stride) at which an output lists the sizes of all batches, or a multiple of them.
+    """Return every (start, stride) such that number start + stride * t of an output is a multiple of batch t's size.
 
-    Number start + stride * t of an output, NaN for words, is then the size of batch t times a constant, for every t. A
-    rate of records per second is such a multiple where every step takes the same time.
+    The factor is the same for all t: records per second are such a multiple if every step takes the same time. Words
+    of the output are NaN in `numbers`.
     """
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
@@ -280,7 +278,7 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    """Whether an output lists a batch: its members in ascending order, or n numbers, 1 for members and 0 for others."""
+    """Whether an output lists a batch: its members in ascending order, or n numbers that are 1 for members, else 0."""
     if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):

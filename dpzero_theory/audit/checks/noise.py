@@ -15,15 +15,15 @@ from dpzero_theory.check import Array
 _HARDLY_ANY = 1e-6  # A run whose expected batch is this share of the claimed one has only empty batches
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)  # The shares of noise farther from 0 than this, in standard deviations, are tested
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # And the shares of noise nearer to 0 than this
+_TAILS = (2.0, 2.5, 3.0)  # The shares of noise farther from 0 than each, in standard deviations, are tested
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # And the shares of noise nearer to 0 than each
 _SHORT = 1.645 / 2
-"""A difference of two distribution functions at a point is seen as smaller than it is by this over the root of the
-number of values, or more, with a probability of at most 5%: a share has a variance of at most 1/4."""
+"""With probability at least 95% the difference of two distribution functions at a point is seen as smaller than it is
+by at most this over the root of the number of values: the variance of a share is at most 1/4 over that number."""
 _LAGS = 40  # Numbers of noise fewer than this many steps, or coordinates of a step, apart are tested for correlation
 _EQUAL = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
 _MORE_PAIRS, _PAIRS = 3.0, 20.0
-"""So many times as many pairs of equal numbers as a continuous law gives on average, and so many more, are allowed."""
+"""Three times as many pairs of equal numbers as a continuous law gives on average, and 20 more, are allowed."""
 _ROUNDED = 1e-9  # Numbers of noise closer than this share of the median differ by the rounding of float64
 _FINEST_POWER = 32  # The finest grid on which noise is looked for is 2 to minus this power of its standard deviation
 _NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a multiple of the spacing
@@ -31,7 +31,7 @@ _CHANCE = 0.5 + 2 * _NEAR
 """An upper bound on the probability that a number of noise is on a grid by chance: noise on a grid twice as fine is on
 the tried grid with probability 1/2."""
 _SEEDS = range(1000, 1128)  # The loop's seeds in the runs whose noise is tested, at most
-_FEWEST_RUNS, _WANTED = 16, 160  # So many runs are made at least, and so many numbers they should give
+_FEWEST_RUNS, _WANTED = 16, 160  # The fewest runs, and how many numbers of noise they should give
 _FLOAT64 = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
 _MEND_GRID = (
     "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
@@ -55,7 +55,8 @@ _STEP_SIZE = (
 def _parts(values: Array) -> Iterator[tuple[str, Array]]:
     """Yield, with names, the parts of a sample of noise whose size is tested.
 
-    They are all of it, each step, each coordinate of a step, and the sum over all steps over the root of their number.
+    They are all numbers, each step, each coordinate of a step, and the sum over all steps, divided by the root of their
+    number.
     """
     _, steps, numbers = values.shape
     yield "all numbers", values
@@ -69,9 +70,10 @@ def _parts(values: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _least(values: Array) -> tuple[float, str, float]:
-    """Test each part of a sample of noise for too little noise; describe the part with the smallest p-value.
+    """Test each part of a sample of noise for too little noise, and describe the part with the smallest p-value.
 
-    Returns that p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
+    Returns:
+        That p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
     """
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
@@ -79,11 +81,7 @@ def _least(values: Array) -> tuple[float, str, float]:
 
 
 def size(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is not smaller than claimed, on several data sets and under several settings.
-
-    All numbers together, each step, each coordinate and the sum over all steps are tested. A sound loop is reported as
-    violated with probability at most `level`.
-    """
+    """Test that the noise is not smaller than claimed, on several data sets and under several settings."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     samples: list[tuple[str, Callable[[], Array | None]]] = [
@@ -110,14 +108,14 @@ def size(lab: Lab, level: float) -> Verdict:
 
 
 def _too_little(squares: float, count: int) -> float:
-    """The p-value of noise that is too small: of a sum of squares so small of `count` standard Gaussians."""
+    """The p-value of noise that is too small: P[S <= squares] of the sum S of squares of `count` normal numbers."""
     return float(stats.chi2.cdf(squares, count))
 
 
 def _least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the largest share of its claimed size at which noise has a `_too_little` below `level` with this power.
+    """Return the share of its claimed size at which noise is reported, at `level`, with probability `power`.
 
-    The test sees `count` numbers of noise.
+    The test, `_too_little`, sees `count` numbers of noise.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
@@ -131,11 +129,7 @@ def _silent(lab: Lab) -> bool:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near it.
-
-    Where there is more noise than claimed, only the shares near 0 are tested: adding anything independent to the
-    claimed Gaussian cannot raise them. A sound loop is reported as violated with probability at most `level`.
-    """
+    """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near it."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.ravel()
@@ -147,7 +141,7 @@ def law(lab: Lab, level: float) -> Verdict:
         for t in _MIDDLE
     }
     more = float(stats.chi2.sf(float((values**2).sum()), values.size)) < level / 20
-    if not more:
+    if not more:  # else only shares near 0 are tested: adding anything to the claimed Gaussian cannot raise them
         tests |= {"its distance from the normal law": float(stats.kstest(values, "norm").pvalue)}
         tests |= {
             f"too few values beyond {t:g} standard deviations": float(
@@ -172,11 +166,7 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def independence(lab: Lab, level: float) -> Verdict:
-    """Test that no noise comes again: in another step, in another coordinate, or in a run with another seed.
-
-    Noises at each distance are tested for correlation and for equal absolute values, and all numbers for pairs that are
-    equal. A sound loop is reported as violated with probability at most `level`.
-    """
+    """Test that no noise comes again: in a different step or coordinate, or in a run with a different seed."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample
@@ -201,7 +191,7 @@ def independence(lab: Lab, level: float) -> Verdict:
 
 
 def _least_correlation(count: int, level: float, power: float = 0.95) -> float:
-    """The correlation of two vectors of `count` >= 2 Gaussian numbers that `exact.correlation` finds with this power.
+    """The correlation of two vectors of `count` >= 2 Gaussian numbers that is reported with probability `power`.
 
     It is the cosine with a p-value of `level`, plus z/sqrt(count) for the normal quantile z of `power`; at most 1.
     """
@@ -212,8 +202,7 @@ def _least_correlation(count: int, level: float, power: float = 0.95) -> float:
 def _equal_by_chance(values: Array) -> float:
     """An upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
 
-    It is twice the share of all pairs of `values` that agree so, plus 1e-6. The share is large for noise on a lattice,
-    whose values agree often.
+    It is twice the share of all pairs of `values` that agree so, plus 1e-6.
     """
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL), side="right") - np.arange(1, sizes.size + 1)
@@ -221,10 +210,10 @@ def _equal_by_chance(values: Array) -> float:
 
 
 def _pairs(values: Array) -> float:
-    """The p-value of the number of pairs of numbers that are equal, of any two runs, steps and coordinates.
+    """The p-value of too many pairs of equal numbers, which mean a pool of noise or a seed of few bits.
 
-    Too many mean a pool of noise or a seed of few bits. Numbers count as equal that are as near as four steps of the
-    grid to which they are rounded, or nearer than 1e-6 of their median.
+    Numbers are equal if they are within 1e-6 of their median, or within four steps of the grid to which they are
+    rounded.
     """
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
@@ -238,8 +227,7 @@ def representable(lab: Lab, level: float) -> Verdict:
     """Look for a grid, the multiples of a spacing, that the noise is on and the sum is not.
 
     A release modulo that spacing would give the sum away. The spacings are 2^-2 to 2^-32 of the noise's standard
-    deviation, of the power of two below it, and of what is a power of two in the sum before it is divided. A sound loop
-    is reported as violated with probability at most `level`.
+    deviation, of the power of two below it, and of what is a power of two before a sum is divided.
     """
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
@@ -269,7 +257,7 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """Return the noise, and the sums to which it was added, as two vectors; None where they cannot be told apart.
+    """Return the noise, and the sums to which it was added, as two vectors; None if they cannot be told apart.
 
     Numbers whose sum or noise is exactly 0 are left out.
     """

@@ -27,14 +27,14 @@ _MEND_SOURCE = (
 )
 _NOT_APART = "the noise cannot be told from the rest: return `clean`, the releases before noise"
 _SEED = 5  # The loop's seed in runs that differ only in the operating system's random bytes
-_REDRAWN = 24  # Noise that is the same in so many runs with equal seeds is taken to come from the seed
+_REDRAWN = 24  # Noise that is the same in 24 runs with equal seeds is taken to come from the seed
 _SAME = 1e-4  # Two numbers of noise count as the same below this relative difference
 _TRIED_BITS = (8, 16, 20, 24, 31)
-"""If fewer than 32 bits of a secret seed matter, it can be found by trying all values: the noise is then the same for
-seeds that differ in a higher bit."""
+"""Noise that is the same for two seeds which differ in such a bit is taken to depend on lower bits
+alone, which can all be tried."""
 _KEY_BYTES = 8  # A seed of fewer random bytes of the system can be found by trying all values
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
-_LONG = 4  # Noise is searched for in about the first 4 d numbers that a generator draws, for the model's dimension d
+_LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
 
 _SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and the generator that drew it
@@ -58,14 +58,14 @@ _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: 
 def from_seed(lab: Lab, level: float) -> Verdict:
     """Check that the noise is not a function of the loop's seed, or of the state of the global random generators.
 
-    A loop may draw its batches or its initial weights from the operating system, so that runs with equal seeds release
-    different numbers although their noise is the same. So the noise itself is compared, number by number. Where the
-    seed is secret, a seed of which fewer than 32 bits matter is still a violation. Nothing here is random.
+    Noise may come from a secret seed, unless fewer than 32 bits of it matter.
     """
     if lab.runs.base.releases is None:
         return untested("the loop returns neither releases nor a trajectory with a step_size among its settings")
     first, other, again = (lab.loop.run(seed=_SEED, world=world) for world in (6, 7, 6))
     by_seed, which = alike(first, other), ""
+    # Runs with equal seeds may have the same noise and release different numbers, since batches or initial weights come
+    # from the operating system: the noise itself is then compared, number by number
     if not by_seed and not alike(first, again):
         constant = _drawn_again(lab, (6,))
         if constant is None:
@@ -97,10 +97,16 @@ def _follow_seed(lab: Lab) -> bool:
 
 
 def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
-    """Return for each number of a run's noise whether it is the same in all of 24 runs with equal seeds.
+    """Return for each number of a run's noise whether it is the same in 24 runs with equal seeds of the loop.
 
-    Each run has other random bytes of the operating system. Runs end early where no number is the same in all. None is
-    returned where the noise cannot be told from the sums. worlds: the seeds of the global random generators, in turn.
+    Every run reads different random bytes of the operating system.
+
+    Args:
+        lab: the loop.
+        worlds: the seeds of the global random generators, which runs take in turn.
+
+    Returns:
+        An array of shape (steps, numbers); None if the noise cannot be told from the sums.
     """
     apart = lab.runs.batches_repeat or lab.runs.streamed
     first: Array | None = None
@@ -125,10 +131,7 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Check that the noise comes from no generator with a fixed seed, with the clock's, or with one of a few bytes.
-
-    Nothing here is random.
-    """
+    """Check that the noise comes from no generator seeded by a constant, by the clock or by fewer than 8 bytes."""
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -151,7 +154,7 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield, for each usual generator of NumPy, Python and torch with this seed, its name and first `count` normals."""
+    """Yield the names and first `count` normals of the usual generators of NumPy, Python and torch with this seed."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -164,7 +167,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """Return the normals that a torch generator with this seed draws in successive calls, of counts[k] numbers each."""
+    """Return the normals that a torch generator with this seed draws in successive calls of counts[k] numbers."""
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -174,7 +177,7 @@ def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Ar
 
 
 def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
-    """Yield names and values of seeds that are easily computed from a published seed and the number of its step."""
+    """Yield names and values of seeds that are easily computed from a step's published seed and its number."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     yield from ((f"seed + {k}", seed + k) for k in range(1, 9))
     yield from ((f"seed + {k} * step", seed + k * step) for k in (1, 10, 100, 1000))
@@ -184,10 +187,9 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
 
 
 def from_directions(lab: Lab, level: float) -> Verdict:
-    """Search for the noise of each step in what generators draw from the seeds that are published for its direction.
+    """Look for the noise of each step in what generators draw from the seed that is published for its direction.
 
-    The noise may begin at any of a generator's first numbers, at the same one in all steps. A sound loop is reported as
-    violated with probability at most `level`.
+    The noise may begin at any of a generator's first numbers, at the same one in all steps.
     """
     run = lab.loop.run(**lab.runs.paired(_DIRECTIONS_SEED), **lab.runs.frozen, **lab.noise.repeatable)
     noise = lab.noise.residual(None, lab.noise.repeatable, _DIRECTIONS_SEED)
@@ -220,11 +222,8 @@ def from_directions(lab: Lab, level: float) -> Verdict:
 
 
 def shown(lab: Lab, level: float) -> Verdict:
-    """Search what a run shows for states of random generators, a secret seed, the noise, and integers that seeded it.
-
-    States and integers that a second run with the same seed shows too are left out: they did not make fresh noise. A
-    sound loop is reported as violated with probability at most `level`.
-    """
+    """Search what a run shows for states of random generators, a secret seed, the noise and integers that seeded it."""
+    # What a second run with the same seed shows too did not make fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
     second = lab.runs.attempt(seed=_SHOWN_SEED, **changes)
@@ -262,7 +261,7 @@ def shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    """Say which number, in what runs show, is the loop's secret seed plus a constant; empty where none is.
+    """Say which number that runs show is the loop's secret seed plus a constant; empty if none is.
 
     A seed that makes neither noise nor batches may be shown.
     """
@@ -281,10 +280,12 @@ def _seed_told(lab: Lab) -> str:
 
 
 def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
-    """Return the numbers that a run releases and the noise in them, as vectors; empty where that cannot be told.
+    """Return the numbers that a run releases and the noise in them, as two vectors, of the steps that both runs made.
 
-    quiet: the releases of the same run almost without noise. Where one of the two ends earlier, by what it released,
-    the vectors are of the steps that both made.
+    Args:
+        lab: the loop.
+        run: the run.
+        quiet: the releases of the same run almost without noise; if None, or of other shapes, the vectors are empty.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
@@ -294,10 +295,10 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 
 
 def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
-    """Return the name of an output that contains the noise times a constant; None where there is none.
+    """Return the name of an output that contains the noise times a constant.
 
-    None too where numbers that have nothing to do with the noise, whose direction is uniform on the sphere, could come
-    as near with probability above `level`.
+    None if there is none, or if numbers that have nothing to do with the noise, whose direction is uniform on the
+    sphere, would come as near with probability above `level`.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
@@ -317,7 +318,7 @@ def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str
 
 
 def _apart(rows: Array, noise: Array) -> Array:
-    """Return the sine of the angle between each row of `rows` and the vector `noise`; 1 where it is undefined."""
+    """Return the sine of the angle between each row of `rows` and the vector `noise`; 1 if it is undefined."""
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))

@@ -1,6 +1,6 @@
 """Checks that one record cannot change a release by more than claimed.
 
-They compare runs almost without noise (quiet runs) on neighbouring data sets.
+They compare quiet runs, which have almost no noise, on neighbouring data sets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,17 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _CLIP_ROUNDING = 1e-3
-"""Changes may exceed their limit by this share and this many clips; rounding in float32 and the rest of the noise cause
-less."""
+"""Changes may exceed their limit by this share and this many clips: rounding in float32 and the noise of quiet runs
+cause less."""
 _MOVE_DRAWS, _LATER_DRAWS = 6, 3
 """First steps, and later ones, are compared under so many draws of the noise."""
-_DROWNING = (
-    1e5  # The multiple of the claimed noise at which weights are moved by noise alone, by a step so much smaller
-)
-_FARTHER = (10.0, 100.0)  # At that noise the weights move so many times as far as in training
-_FOLLOWS = 0.3  # There a step changes by less than so many clips because one record moved the weights
+_DROWNING, _FARTHER = 1e5, (10.0, 100.0)
+"""At 1e5 times the claimed noise, and with steps that are 1e5/10 and 1e5/100 times smaller, weights are moved by noise
+alone, 10 and 100 times as far as in training."""
+_FOLLOWS = 0.3  # There a step changes by less than this many clips because one record moved the weights
 _AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
 _NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
-_ABOVE = (1.5, 2.5)  # A nearly clipped record times these, for loops whose clip is wrong only just above the clip
+_ABOVE = (1.5, 2.5)  # Factors for a nearly clipped record: some clips are wrong only just above the clip
 _MEND_CLIP = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm;"
@@ -46,7 +45,7 @@ class _Move(NamedTuple):
     Args:
         what: describes the neighbours in words.
         clips: the change, in clips.
-        allowed: the largest change that the claim allows, in clips.
+        allowed: the change that the claim allows, in clips.
     """
 
     what: str
@@ -55,7 +54,7 @@ class _Move(NamedTuple):
 
     @property
     def most(self) -> float:
-        """How many clips the step may move, with room for rounding."""
+        """How many clips the step may change by, with room for rounding."""
         return self.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING
 
 
@@ -108,10 +107,10 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
 
 
 def _without_effect(lab: Lab) -> Any:
-    """Return a record that adds nothing to a sum; None where none is found, or under replace-one.
+    """Return a record that adds nothing to a sum; None if none is found, or under replace-one.
 
-    Where the loop cannot be run with one record less, exchanging a record for this one must change a step by no more
-    than removing it may. It is the first record times 0, if releases are 0 on a data set of such records alone.
+    Exchanging a record for this one may change a step by no more than removing it. So it serves loops that cannot be
+    run with one record less.
     """
     record = datasets.scaled(lab.loop.records[0], 0.0)
     if lab.claim.relation == Relation.REPLACE_ONE:
@@ -121,10 +120,9 @@ def _without_effect(lab: Lab) -> Any:
 
 
 def _coupled(lab: Lab) -> Iterator[_Move]:
-    """Yield how much steps change when one record is exchanged and the noise is the same, at its claimed size.
+    """Yield how much steps change if one record is exchanged and the noise, of claimed size, is the same.
 
-    Where the records influence choices (such as a clip or a learning rate), steps change by more than one record's
-    contribution.
+    If records influence choices, such as a clip or a learning rate, steps change by more than one contribution.
     """
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
@@ -143,13 +141,10 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
 
 
 def _drowned(lab: Lab, worlds: list[Records]) -> Iterator[_Move]:
-    """Yield how much later steps change between data sets when weights move by noise alone.
+    """Yield how much later steps change between data sets if weights move by noise alone, the same on all data sets.
 
-    The noise is so large, and the step size so small, that the weights move some times as far as in training, and by
-    noise that is the same on all data sets. So one record may change a later step by no more than the first one. What a
-    loop carries from step to step without noise (a snapshot's gradient, momentum of sums, norms of a step before)
-    shows. The weights still depend a little on the records, and a loop may take a choice by what it releases, so that
-    the median over draws of the noise counts.
+    One record may then change a later step by no more than the first step. What a loop carries from step to step
+    without noise, such as a snapshot's gradient or momentum of sums, shows.
     """
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
@@ -166,13 +161,19 @@ def _drowned(lab: Lab, worlds: list[Records]) -> Iterator[_Move]:
         ]
         if found:
             what = "a later step, one record exchanged, with noise that is the same and moves the weights"
+            # The weights still depend a little on the records, and a loop may choose by what it releases
             yield _Move(what, float(np.median(found)), 2.0)
 
 
 def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
     """Return the largest change of a step between two of several coupled runs, in clips, less room for rounding.
 
-    None is returned where fewer than two have finite releases. A clip is `unit` in a release.
+    Args:
+        outputs: the runs.
+        unit: what one clip adds to a release.
+
+    Returns:
+        The change; None if fewer than two runs have finite releases of one shape.
     """
     rows = [run.releases for run in outputs if run is not None and run.releases is not None]
     whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]
@@ -185,10 +186,14 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
-    """Return the largest change of a step's release between two data sets, in clips; 0 where they cannot be compared.
+    """Return the largest change of a step's release between two data sets, in clips; 0 if they cannot be compared.
 
-    They cannot be compared where `rows` is None (the loop refused the data), a step has another shape, or is not
-    finite. Of a loop that ends earlier on one data set, the steps made on both are compared.
+    Only steps that were made on both data sets are compared.
+
+    Args:
+        lab: the loop.
+        rows: releases on one data set; not comparable if None (the loop refused the data) or not finite.
+        base: releases on the other data set.
     """
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
@@ -197,7 +202,7 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    """Return changes of releases, in clips along the steps, of an adaptive loop up to the first step that changes."""
+    """Return the changes of an adaptive loop's steps, in clips, with 0 after the first step that changes."""
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)
@@ -208,8 +213,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
 def moves(lab: Lab, level: float) -> Verdict:
     """Check that exchanging one record changes a step by at most two clips, and removing one by at most one.
 
-    Neighbours of several data sets are tried with all records in every batch, and with batches as claimed. Nothing here
-    is random.
+    Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
     """
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
@@ -236,10 +240,7 @@ def moves(lab: Lab, level: float) -> Verdict:
 
 
 def finite(lab: Lab, level: float) -> Verdict:
-    """Check that a record with NaN or infinity changes a release by no more than other records may.
-
-    Nothing here is random.
-    """
+    """Check that a record with NaN or infinity changes a release by no more than other records may."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     base, records, tried = lab.runs.at_start(), lab.loop.records, 0
@@ -262,7 +263,7 @@ def finite(lab: Lab, level: float) -> Verdict:
 
 
 def _ends_variously(lab: Lab) -> bool:
-    """Whether the loop makes other numbers of steps on other finite records, as one that ends early does."""
+    """Whether the loop's number of steps depends on finite records, as it does in loops that end early."""
     records = lab.loop.records
     runs = [lab.runs.at_start(datasets.replaced(records, 0, record)) for record in datasets.extremes(records)]
     return len({len(rows) for rows in runs if rows is not None}) > 1
