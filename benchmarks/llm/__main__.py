@@ -27,8 +27,8 @@ from benchmarks.llm.tasks import names, task
 from benchmarks.pretrained import PRETRAINED
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number
-from dpzero_theory.optim.files.statement import statement_of_folder
-from dpzero_theory.optim.files.transcript import RUN
+from dpzero_theory.optim.files.statement import statement
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -94,7 +94,7 @@ def _measure(options: Namespace, at: Cell) -> Rows:
         if options.method != "mezo":
             spent = run.get_epsilon(options.delta)
             rows[-1] |= {"epsilon_upper": spent, "noise_multiplier": run.plan.noise_multiplier}
-    print("not private" if options.method == "mezo" else statement_of_folder(folder).text())
+    print("not private" if options.method == "mezo" else statement(read(folder)).text())
     return rows
 
 

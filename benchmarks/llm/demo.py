@@ -26,7 +26,8 @@ from benchmarks.llm.tuned import started
 from benchmarks.pretrained import made
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.cli import Parser, input_folder, number, output_folder
-from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.statement import statement
+from dpzero_theory.optim.files.transcript import read
 
 STEP_SIZE = 1.5
 """The step size of the run: the best on the dev phrases among the rows in benchmarks/results/llm_last_norm."""
@@ -66,7 +67,7 @@ def _body(parser: Parser, options: Namespace) -> int:
             right, old, new = (work.words[number].strip() for number in (record.label, int(then), int(now)))
             print(f"{record.texts['text']} It was ...\n  {old} -> {new} (right: {right})")
         run.close()
-        print("", statement_of_folder(folder).text(), sep="\n")
+        print("", statement(read(folder)).text(), sep="\n")
     return 0
 
 

@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
-from dpzero_theory.optim.files.folder import Budget, Folder, create, require_new, resume
+from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import KEY_BYTES, layout, of_losses, of_records
@@ -35,7 +35,7 @@ from dpzero_theory.optim.losses.masked import Masked
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.run import Run, weights_of
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
@@ -50,7 +50,7 @@ be quicker than the two waits for the disk that paying for it takes, some millis
 steps as the second number, but a run has at least as many payments as the third."""
 
 
-class Execution(TypedDict, total=False):
+class _Execution(TypedDict, total=False):
     """How a run is executed, which changes neither its plan nor its privacy; `make_private` describes each setting."""
 
     precision: str
@@ -62,24 +62,13 @@ class Execution(TypedDict, total=False):
     isolation: str
 
 
-_DEFAULTS: Execution = {
-    "precision": "nearest",
-    "micro_batch": 64,
-    "points_at_once": 1,
-    "collate": None,
-    "resume": False,
-    "paid_at_once": None,
-    "isolation": "probed",
-}
-
-
-class Options(Target, Execution, total=False):
-    """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `Execution`."""
+class _Options(Target, _Execution, total=False):
+    """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `_Execution`."""
 
 
 @named
 def make_private_with_epsilon(
-    module: nn.Module, losses: Losses, data: Data, *, folder: _Place, **options: Unpack[Options]
+    module: nn.Module, losses: Losses, data: Data, *, folder: _Place, **options: Unpack[_Options]
 ) -> Run:
     """A run of private releases that together cost at most (target_epsilon, target_delta).
 
@@ -98,9 +87,9 @@ def make_private_with_epsilon(
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, or what `make_private` raises.
     """
-    how: Any = {name: value for name, value in options.items() if name in _DEFAULTS}
+    how: Any = {name: value for name, value in options.items() if name in _Execution.__annotations__}
     target: Any = {name: value for name, value in options.items() if name not in how}
-    _require(module, losses, data, folder, how)
+    _require(module, losses, data, folder, how.get("collate"))
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
     return make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
 
@@ -115,8 +104,7 @@ def make_private(
     target_delta: float,
     folder: _Place,
     target_epsilon: float | None = None,
-    key: bytes | None = None,
-    **execution: Unpack[Execution],
+    **execution: Unpack[_Execution],
 ) -> Run:
     """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
 
@@ -132,7 +120,6 @@ def make_private(
             released; see `files.folder`.
         target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
             target_delta.
-        key: 16 public bytes from which the random directions are computed; from the operating system if None.
         execution: how the run is executed, any of the following settings.
         precision: how half-precision weights are rounded when they move: "nearest" or "master"; see
             `weights.precision`.
@@ -162,18 +149,16 @@ def make_private(
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
-    _require(module, losses, data, folder, execution, plan)
+    _require(module, losses, data, folder, execution.get("collate"), plan)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
-    if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
-        raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
-    budget = Budget(epsilon, target_delta, execution.get("paid_at_once"))
     if Ranks().rank == 0 and target_delta * plan.n > 1:
         warnings.warn(
             f"target_delta = {target_delta:g} is above 1/n = {1 / plan.n:.3g}: to publish whole records, one in n of"
             " them, would be allowed",
             stacklevel=3,
         )
-    return _make(module, losses, data, plan, key or os.urandom(_KEY), budget, None, folder, execution)
+    budget = (epsilon, target_delta)
+    return _make(module, losses, data, plan, folder, os.urandom(_KEY), budget=budget, **execution)
 
 
 @named
@@ -185,7 +170,7 @@ def make_from_seed_not_private(
     *,
     seed: int,
     folder: _Place | None = None,
-    **execution: Unpack[Execution],
+    **execution: Unpack[_Execution],
 ) -> Run:
     """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
 
@@ -207,9 +192,9 @@ def make_from_seed_not_private(
     Raises:
         ValueError, FileExistsError, FileNotFoundError, LedgerError: as in `make_private`.
     """
-    _require(module, losses, data, "" if folder is None else folder, execution, plan)
+    _require(module, losses, data, "" if folder is None else folder, execution.get("collate"), plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
-    return _make(module, losses, data, plan, key, None, int(seed), folder, execution)
+    return _make(module, losses, data, plan, folder, key, seed=int(seed), **execution)
 
 
 def _make(
@@ -217,58 +202,69 @@ def _make(
     losses: Losses,
     data: Data,
     plan: Plan,
-    key: bytes,
-    budget: Budget | None,
-    seed: int | None,
     folder: _Place | None,
-    execution: Execution,
+    key: bytes,
+    *,
+    budget: tuple[float, float] | None = None,
+    seed: int | None = None,
+    precision: str = "nearest",
+    micro_batch: int = 64,
+    points_at_once: int = 1,
+    collate: Collate = None,
+    resume: bool | str = False,
+    paid_at_once: int | None = None,
+    isolation: str = "probed",
 ) -> Run:
     """Test the losses, create or open the folder's file, and return the run.
 
     Args:
-        module, losses, data, plan: as in `make_private`, which says what is raised.
-        key: the 16 public bytes of the directions.
-        budget: what the run may cost; None for a run that is not private.
-        seed: of noise and batches in a run that is not private; None takes both from the operating system.
+        module, losses, data, plan: as in `make_private`, which says what is raised, as of the settings without a line.
         folder: where the run's file is; None where none is kept.
-        execution: settings that do not change the plan.
+        key: the 16 public bytes of the directions.
+        budget: (epsilon, delta), what the run may cost; None for a run that is not private.
+        seed: of noise and batches in a run that is not private; None takes both from the operating system.
     """
-    how = _checked(execution, plan)
-    ranks, resumed, at_once = Ranks(), how["resume"], how["points_at_once"]
-    if folder is not None and not resumed:
+    micro_batch = integer("micro_batch", micro_batch)
+    at_once = integer("points_at_once", points_at_once, at_most=_points(plan))
+    choice("isolation", isolation, ISOLATIONS)
+    if paid_at_once is not None:
+        integer("paid_at_once", paid_at_once)
+    if not (isinstance(resume, bool) or (isinstance(resume, str) and resume == "moved")):
+        raise ValueError(f"resume must be True, False or 'moved'; got {shown(resume)}")
+    ranks = Ranks()
+    if folder is not None and not resume:
         ranks.lead(lambda: require_new(Path(folder)))
     unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
-    plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, how)
-    read, losses, collate, micro_batch = _evaluated(data, losses, how["collate"], how["micro_batch"])
+    same = f"{micro_batch} {at_once} {isolation}"
+    plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, same)
+    read, losses, collate, micro_batch = _evaluated(data, losses, collate, micro_batch)
     ranks.share_(module)
     private = budget is not None
-    isolation = how["isolation"] if private or how["isolation"] == "exact" else ""
+    isolation = isolation if private or isolation == "exact" else ""
     if isolation == "exact":  # the bits of a loss are a record's own where no other record is beside it
         micro_batch = 1
-    header = Header(plan, ranks.lead(key.hex), "", how["precision"], private=private, isolation=isolation, unit=unit)
-    weights = weights_of(header, module)
+    header = Header(plan, ranks.lead(key.hex), "", precision, private=private, isolation=isolation, unit=unit)
+    weights = header.weights(module)
     if unit and weights.collective:
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
     evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, at_once, probe=isolation != "")
     header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
-    if budget is not None and budget.paid_at_once is None and not resumed:
-        budget = budget._replace(paid_at_once=_paid_at_once(plan, weights.d))
     files: Folder | None = None  # rank 0 alone has it
 
-    def opened() -> Header:
+    def open_folder() -> Header:
         nonlocal files
         if folder is None:
             files = Folder(header, Ledger.for_records(None, header.to_json()), key)
-        elif resumed:
-            files = resume(Path(folder), header, digest, budget, moved=resumed == "moved")
+        elif resume:
+            files = opened(Path(folder), header, digest, budget, paid_at_once, moved=resume == "moved")
         else:
-            files = create(Path(folder), header, digest, budget)
+            files = create(Path(folder), header, digest, budget, paid_at_once or _paid_at_once(plan, weights.d))
         return files.header
 
     try:
-        header = ranks.lead(opened)
+        header = ranks.lead(open_folder)
         weights.directions = header.directions  # the header of a resumed run has that run's key
         # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
         # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
@@ -286,19 +282,6 @@ def _make(
         if files is not None:
             files.file.close()
         raise
-
-
-def _checked(execution: Execution, plan: Plan) -> Execution:
-    """Return all settings of how a run of the plan is executed, each checked, with the defaults of those not given."""
-    how: Execution = {**_DEFAULTS, **execution}
-    how["micro_batch"] = integer("micro_batch", how["micro_batch"])
-    how["points_at_once"] = integer("points_at_once", how["points_at_once"], at_most=_points(plan))
-    choice("isolation", how["isolation"], ISOLATIONS)
-    if how["paid_at_once"] is not None:
-        integer("paid_at_once", how["paid_at_once"])
-    if not (isinstance(how["resume"], bool) or (isinstance(how["resume"], str) and how["resume"] == "moved")):
-        raise ValueError(f"resume must be True, False or 'moved'; got {shown(how['resume'])}")
-    return how
 
 
 def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
@@ -338,7 +321,7 @@ def _same_on_every_rank(
     digest: Callable[[bytes], str],
     losses: Losses,
     plan: Plan,
-    how: Execution,
+    settings: str,
 ) -> Plan:
     """Return rank 0's plan. Raises ValueError where ranks have different plans, settings, losses or records, or where
     records are not as many as the plan's.
@@ -349,15 +332,14 @@ def _same_on_every_rank(
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     if len(data) != first.n:
         raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
-    same = str([how["micro_batch"], how["points_at_once"], how["isolation"]])
-    ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: same)
+    ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: settings)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
     secret = ranks.lead(lambda: os.urandom(KEY_BYTES))  # for this comparison between ranks alone
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 
 
-def _require(module: object, losses: object, data: Data, folder: object, execution: Execution, *plans: object) -> None:
+def _require(module: object, losses: object, data: Data, folder: object, collate: object, *plans: object) -> None:
     """Raise ValueError for an argument of another type than a maker takes."""
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
@@ -365,7 +347,6 @@ def _require(module: object, losses: object, data: Data, folder: object, executi
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
     Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # before a plan is made of n
-    collate = execution.get("collate")
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")

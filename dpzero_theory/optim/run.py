@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.optim.files.transcript import Checkpoint, Content, Header, Record, TranscriptError, read
+from dpzero_theory.optim.files.transcript import Checkpoint, Header, Record, TranscriptError, read
 from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
@@ -134,11 +134,14 @@ class Run:
             return
         records = self._ranks.lead(self._records)
         if self._position is None:
-            self._require_initial()
+            if self.weights.fingerprint() != self._header.fingerprint:
+                raise TranscriptError(
+                    "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
+                )
+            self.weights.forget()
             if records and not self.plan.scalars:
                 raise TranscriptError(
-                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
-                    " the initial weights without what was made (begin_again)"
+                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint"
                 )
             self._position = 0
         position = self._position
@@ -215,15 +218,6 @@ class Run:
         self.weights.load_state_dict(found.kept)
         self._position = position
 
-    def begin_again(self) -> None:
-        """Go on from the initial weights without the releases that were made, which stay paid for.
-
-        This is for dpgd-0th, whose releases no transcript holds, where there is no checkpoint to load. Raises
-        TranscriptError if the weights are not the initial ones.
-        """
-        self._require_initial()
-        self._position, self._current = 0, self.plan.scalars == 0
-
     def close(self) -> None:
         """Close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
@@ -259,13 +253,6 @@ class Run:
     def _records(self) -> list[Record]:
         return [Record(number, self.plan.row.unpack(sums)) for number, sums in self._file.records()]
 
-    def _require_initial(self) -> None:
-        if self.weights.fingerprint() != self._header.fingerprint:
-            raise TranscriptError(
-                "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
-            )
-        self.weights.forget()
-
     def _move(self, record: Record) -> None:
         self._position = None  # how many releases the weights have is unknown while they move
         self.weights.move_(self.plan.moves(*record))
@@ -288,14 +275,6 @@ class Run:
         self._position = release + 1
 
 
-def weights_of(header: Header, module: nn.Module) -> Weights:
-    """Return the trainable weights of a module, to be moved along the directions of the run with this header.
-
-    Raises ValueError for a module whose weights are not supported.
-    """
-    return Weights(module, header.directions, precision=header.precision)
-
-
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     """Move the weights of a module as the run in the folder at `path`, or in the file of it alone, did.
 
@@ -311,25 +290,5 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
         LedgerError, OSError: a damaged file, or none.
     """
     content = read(Path(path))
-    replayed(content, module)
+    content.replayed(module)
     return content.header
-
-
-def replayed(content: Content, module: nn.Module, steps: int | None = None) -> Weights:
-    """Return the weights of a module, moved as the run of this content did. The errors are those of `replay`.
-
-    Args:
-        content: of the run's file.
-        module: with the weights that the run began with.
-        steps: the number of the first release that is left out; None leaves out none.
-    """
-    header, weights = content.header, weights_of(content.header, module)
-    found = weights.fingerprint()
-    if found != header.fingerprint:
-        raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
-    made = [record for record in content.records if steps is None or record.release < steps]
-    if made and not header.plan.scalars:
-        raise TranscriptError(f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept")
-    for record in made:
-        weights.move_(header.plan.moves(*record))
-    return weights

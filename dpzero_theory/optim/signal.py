@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpzero_theory.optim.files.transcript import read, run_in
+from dpzero_theory.optim.files.transcript import read
 
 
 class Signal(NamedTuple):
@@ -42,7 +42,7 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
         ValueError: a run without noise, of vectors (dpgd-0th), or that has not made a step.
         LedgerError, OSError: a damaged file, or none.
     """
-    header, records, _ = read(run_in(Path(folder)))
+    header, records, _ = read(Path(folder))
     plan = header.plan
     if plan.law is None or not plan.scalars:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")

@@ -14,6 +14,7 @@ What this cannot tell is said in `CANNOT_TELL`, and at the end of each report.
 
 import json
 import sys
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -28,11 +29,10 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from torch import Tensor, nn
 
     from dpzero_theory.document import document
-    from dpzero_theory.optim.files.statement import Statement, bullets, shown, statement
-    from dpzero_theory.optim.files.transcript import Checkpoint, Content, read, run_in
+    from dpzero_theory.optim.files.statement import Statement, statement
+    from dpzero_theory.optim.files.transcript import Checkpoint, Content, read
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
-    from dpzero_theory.optim.run import replayed, weights_of
 
 CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"
@@ -47,7 +47,7 @@ CANNOT_TELL = (
 )
 
 
-class Finding(NamedTuple):
+class _Finding(NamedTuple):
     """One line of the report.
 
     Attributes:
@@ -68,7 +68,7 @@ class Report(NamedTuple):
         statement: the privacy statement; None unless the files can be read and belong together.
     """
 
-    findings: list[Finding]
+    findings: list[_Finding]
     statement: Statement | None = None
 
     @property
@@ -94,32 +94,32 @@ def verify(folder: Path, initial: Checkpoint | None, final: Checkpoint | None) -
     try:
         content = read(folder)
         if not content.header.private:
-            return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
+            return Report([_Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
         claimed, account = statement(content), content.account
     except _REFUSALS as error:
-        return Report([Finding("files", printable(" ".join(str(error).split())), holds=False)])
+        return Report([_Finding("files", printable(" ".join(str(error).split())), holds=False)])
     plan, header, cost = content.header.plan, content.header, claimed.costs[0]
     found = [
-        Finding("files", "the run's file is whole", holds=True),
-        Finding("private", str(header.private), header.private),
+        _Finding("files", "the run's file is whole", holds=True),
+        _Finding("private", str(header.private), header.private),
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     known = None if header.isolation in ("", *ISOLATIONS) else False
     made, target = len(content.records), account.target_epsilon * (1 + 1e-9)
     found += [
-        *(Finding(name, plan.words[name]) for name in said),
-        Finding("differences", claimed.facts["differences"]),
-        Finding("isolation", header.isolation or "not looked at", known),
-        Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"),
-        Finding("noise on the lattice", plan.scale),
-        Finding("releases paid for", account.spent, account.spent <= account.steps),
-        Finding("releases recorded", made, made <= account.spent),
-        Finding("moved to another disk", account.moves),
-        Finding("delta", account.target_delta),
-        Finding("epsilon spent", cost.paid.upper, cost.paid.upper <= target),
-        Finding("epsilon of the plan", cost.planned.upper, cost.planned.upper <= target),
-        Finding("target epsilon", account.target_epsilon),
-        Finding("verified with", versions()),
+        *(_Finding(name, plan.words[name]) for name in said),
+        _Finding("differences", claimed.facts["differences"]),
+        _Finding("isolation", header.isolation or "not looked at", known),
+        _Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"),
+        _Finding("noise on the lattice", plan.scale),
+        _Finding("releases paid for", account.spent, account.spent <= account.steps),
+        _Finding("releases recorded", made, made <= account.spent),
+        _Finding("moved to another disk", account.moves),
+        _Finding("delta", account.target_delta),
+        _Finding("epsilon spent", cost.paid.upper, cost.paid.upper <= target),
+        _Finding("epsilon of the plan", cost.planned.upper, cost.planned.upper <= target),
+        _Finding("target epsilon", account.target_epsilon),
+        _Finding("verified with", versions()),
     ]
     if initial is not None:
         found += _replayed(content, initial, final)
@@ -127,25 +127,25 @@ def verify(folder: Path, initial: Checkpoint | None, final: Checkpoint | None) -
     return Report(shown, claimed)
 
 
-def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[Finding]:
+def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
     """Replay the run, and compare `final` with its outcome; a checkpoint with the replay up to there."""
     try:
-        replayed(content, _module(initial.weights), 0)
+        content.replayed(_module(initial.weights), 0)
     except _REFUSALS as error:
-        return [Finding("initial weights", " ".join(str(error).split()), holds=False)]
-    found = [Finding("initial weights", "those that the run began with", holds=True)]
+        return [_Finding("initial weights", " ".join(str(error).split()), holds=False)]
+    found = [_Finding("initial weights", "those that the run began with", holds=True)]
     if final is None:
         return found
     if final.key not in ("", content.header.key):
-        return [*found, Finding("final weights", "a checkpoint of another run", holds=False)]
+        return [*found, _Finding("final weights", "a checkpoint of another run", holds=False)]
     try:
-        weights = replayed(content, _module(initial.weights), final.position)
+        weights = content.replayed(_module(initial.weights), final.position)
         # bit for bit, so that a NaN is the same as a NaN with the same bits, and 0 is not -0
-        equal = weights_of(content.header, _module(final.weights)).fingerprint() == weights.fingerprint()
+        equal = content.header.weights(_module(final.weights)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
-        return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
+        return [*found, _Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
     replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
-    return [*found, Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
+    return [*found, _Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
 
 
 def _module(values: Mapping[str, Tensor]) -> nn.Module:
@@ -197,7 +197,6 @@ def _shown(report: Report, form: str) -> str:
             title="Privacy statement of a run",
             width=46,
             command="python -m dpzero_theory.optim.verify",
-            filters={"bracket": shown},
             holds=not report.fault,
             statement=claimed,
             checks=findings,
@@ -218,7 +217,9 @@ def _shown(report: Report, form: str) -> str:
         return ""
     marks = {None: "", True: "holds"}
     lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
-    return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *bullets(CANNOT_TELL)])
+    untold = (textwrap.wrap(f"- {said}", 100, subsequent_indent="  ") for said in CANNOT_TELL)
+    told = [line for sentence in untold for line in sentence]
+    return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *told])
 
 
 def _parser() -> Parser:
@@ -240,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--final must come with --initial")
     with parser.refusals():
         initial, final = _load("initial", options.initial), _load("final", options.final)
-    found = verify(run_in(options.folder), initial, final)
+    found = verify(options.folder, initial, final)
     with parser.refusals("--format"):
         shown = _shown(found, options.format)
     if shown:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -185,14 +184,6 @@ def test_step_sizes_may_be_another_processors() -> None:
     for other in (sizes[:1], (sizes[0] * 1.001, *sizes[1:])):
         with pytest.raises(ValueError, match=r"^step_sizes must be that of the run that is resumed, "):
             replace(begun, step_sizes=other).require_same(begun)
-
-
-def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
-    key = b"sixteen bytes..."
-    make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()
-    assert read(tmp_path / "a")[0].key == key.hex()
-    with pytest.raises(ValueError, match=r"^key must be 16 bytes; got b'short'"):
-        make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "b", key=b"short")
 
 
 def test_a_step_that_the_algorithm_does_not_release_is_no_plan() -> None:

@@ -55,7 +55,7 @@ def test_help_lists_every_setting_with_its_meaning(maker: Any) -> None:
     for argument in taken.values():
         assert argument.annotation is not argument.empty
     known, _ = names_of(maker)
-    assert set(private.Execution.__annotations__) <= set(known)
+    assert set(private._Execution.__annotations__) <= set(known)
 
 
 def test_the_settings_of_a_target_are_those_of_a_plan() -> None:
@@ -104,11 +104,9 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
         lambda module, batch: batch[0] @ module.x,
         data,
         replace(AUDITED),
+        None,
         bytes(16),
-        budget=None,
-        seed=None,
-        folder=None,
-        execution=private.Execution(micro_batch=10),
+        micro_batch=10,
     )
     run.plan.__dict__["scale"] = int(AUDITED.scale * share)  # less noise than the plan accounts for
     score = 0.0

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.statement import statement
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -39,16 +40,16 @@ def stopped(folder: Path, **changes: Any) -> float:
 
 def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
     """Returns the epsilon of each place that states one for the run in the folder."""
-    statement = statement_of_folder(folder)
+    found = statement(read(folder))
     assert main([str(folder), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     findings = {line["name"]: line["value"] for line in told["findings"]}
-    assert statement.certificate is not None
+    assert found.certificate is not None
     return {
-        "statement": statement.costs[0].paid.upper,
+        "statement": found.costs[0].paid.upper,
         "verify": findings["epsilon spent"],
         "json": told["epsilon"][0]["paid"]["upper"],
-        "certificate": statement.certificate["statement"]["epsilon"],
+        "certificate": found.certificate["statement"]["epsilon"],
     }
 
 
@@ -57,18 +58,18 @@ def test_a_run_that_is_stopped_claims_its_plan_everywhere(tmp_path: Path, capsys
     assert claimed == plan().epsilon(DELTA).upper
     for place, epsilon in stated(tmp_path, capsys).items():
         assert claimed <= epsilon <= claimed * 1.002, place
-    statement = statement_of_folder(tmp_path)
-    assert f"({claimed:.6g}" in statement.claim or "(3, " in statement.claim
-    assert "epsilon of the whole plan is claimed" in statement.facts["stopping"]
-    assert sum(release.steps for release in statement.history) == STEP["steps"]
+    found = statement(read(tmp_path))
+    assert f"({claimed:.6g}" in found.claim or "(3, " in found.claim
+    assert "epsilon of the whole plan is claimed" in found.facts["stopping"]
+    assert sum(release.steps for release in found.history) == STEP["steps"]
 
 
 def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> None:
     claimed = stopped(tmp_path, stopping="fixed")
     assert claimed == epsilon_of_history(plan().step * 3, DELTA).upper < plan().epsilon(DELTA).upper
-    statement = statement_of_folder(tmp_path)
-    assert statement.costs[0].paid.upper == claimed
-    assert "without looking" in statement.facts["stopping"]
+    found = statement(read(tmp_path))
+    assert found.costs[0].paid.upper == claimed
+    assert "without looking" in found.facts["stopping"]
     with pytest.raises(ValueError, match="stopping must be that of the run that is resumed, 'fixed'; got 'any'"):
         private(tmp_path, resume=True)  # afterwards it is too late to say
 

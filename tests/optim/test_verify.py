@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import RUN, Checkpoint, read
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.verify import CANNOT_TELL, main
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
 def test_the_page_has_the_claim_the_checks_and_the_statement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(folder), "--format", "html"]) == 0
     words = html.unescape(capsys.readouterr().out)
-    claimed = statement_of_folder(folder)
+    claimed = statement(read(folder))
     assert all(text in words for text in (claimed.claim, *claimed.facts.values(), *claimed.assumed, *CANNOT_TELL))
     assert words.count('<td class="mark">holds</td>') == 6
     assert not re.search(r"(src|href)=.?(http|//)", words)  # the page loads nothing from the network

@@ -21,20 +21,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpzero_theory.check import choice, printable
-from dpzero_theory.optim.files.transcript import RUN, Header, parsed
+from dpzero_theory.optim.files.transcript import RUN, Content, Header
 from dpzero_theory.optim.losses.identity import KEY_BYTES, versions
 from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
 
 KEY = "data.key"
-
-
-class Budget(NamedTuple):
-    """What a run may cost at most, (epsilon, delta), and how many releases one payment pays for, `paid_at_once`. None
-    stands for 1 in a new run, and in a resumed one for the number with which it was begun."""
-
-    epsilon: float
-    delta: float
-    paid_at_once: int | None
 
 
 class Folder(NamedTuple):
@@ -45,14 +36,17 @@ class Folder(NamedTuple):
     secret: bytes
 
 
-def create(path: Path, header: Header, digest: Callable[[bytes], str], budget: Budget | None) -> Folder:
+def create(
+    path: Path, header: Header, digest: Callable[[bytes], str], budget: tuple[float, float] | None, paid_at_once: int
+) -> Folder:
     """Start a run, and return its open folder.
 
     Args:
         path: the folder, which is new or empty.
         header: what the run begins with. The digest of the records and the software's versions are put in here.
         digest: a function from a secret key to the digest of the records under it.
-        budget: what the run may cost; None for a run that is not private.
+        budget: (epsilon, delta), what the run may cost; None for a run that is not private.
+        paid_at_once: how many releases one payment pays for.
 
     Raises:
         FileExistsError, OSError: there is something at `path`, or the folder cannot be made.
@@ -69,14 +63,20 @@ def create(path: Path, header: Header, digest: Callable[[bytes], str], budget: B
         if budget is None:
             Ledger.for_records(new / RUN, run).close()
         else:
-            epsilon, delta, block = budget.epsilon, budget.delta, budget.paid_at_once or 1
-            target = {"target_epsilon": epsilon, "target_delta": delta}
-            Ledger.create(new / RUN, **target, step=plan.release, steps=plan.steps, block=block, run=run).close()
+            target = {"target_epsilon": budget[0], "target_delta": budget[1]}
+            step, steps = plan.release, plan.steps
+            Ledger.create(new / RUN, **target, step=step, steps=steps, block=paid_at_once, run=run).close()
     return Folder(header, Ledger.open(path / RUN), key)
 
 
-def resume(
-    path: Path, header: Header, digest: Callable[[bytes], str], budget: Budget | None, *, moved: bool = False
+def opened(
+    path: Path,
+    header: Header,
+    digest: Callable[[bytes], str],
+    budget: tuple[float, float] | None,
+    paid_at_once: int | None,
+    *,
+    moved: bool,
 ) -> Folder:
     """Open the folder of a run to go on with it, and return it.
 
@@ -85,7 +85,7 @@ def resume(
         header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
             fingerprint of the weights.
         digest: of the records, which must be the run's, as in `create`.
-        budget: what the run may cost, as it was begun; None for a run that is not private.
+        budget, paid_at_once: as the run was begun, as in `create`; paid_at_once may be None.
         moved: whether the folder may be a copy, which is sound only if no other copy goes on.
 
     Raises:
@@ -105,10 +105,10 @@ def resume(
         raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
     file = Ledger.open(path / RUN, moved=moved)
     try:
-        begun = parsed(file.account, path / RUN).header
+        begun = Content.of(file.account, path / RUN).header
         _require_begun_with(begun, header)
         if budget is not None:
-            _require_budget(file.account, budget)
+            _require_budget(file.account, *budget, paid_at_once)
         if digest(secret) != begun.records:
             raise ValueError("data must be the records of the run that is resumed; these are others, or data.key is")
     except BaseException:
@@ -166,11 +166,11 @@ def _require_secret(path: Path) -> None:
         )
 
 
-def _require_budget(account: Account, budget: Budget) -> None:
+def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
     """Raise ValueError, naming what differs, unless a run is resumed with the budget that it was begun with."""
-    if budget.paid_at_once not in (None, account.block):
-        raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}")
-    for name, given in (("target_delta", budget.delta), ("target_epsilon", budget.epsilon)):
+    if paid_at_once not in (None, account.block):
+        raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {paid_at_once}")
+    for name, given in (("target_delta", delta), ("target_epsilon", epsilon)):
         if not math.isclose(begun := getattr(account, name), given, rel_tol=1e-5):
             raise ValueError(f"{name} must be {begun:g}, as the run was begun; got {given:g}")
 

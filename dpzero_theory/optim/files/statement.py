@@ -4,15 +4,13 @@
 """
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpzero_theory.check import printable
-from dpzero_theory.optim.files.transcript import Content, read
+from dpzero_theory.optim.files.transcript import Content
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
@@ -44,7 +42,7 @@ _OF_USERS = (
 """What is assumed of a record in place of `_ASSUMED[1]` where a record is a user."""
 
 
-class Cost(NamedTuple):
+class _Cost(NamedTuple):
     """Brackets of epsilon at one delta: of what may be claimed now, `paid`, and of the whole plan, `planned`. They are
     the same unless the run's `stopping` says otherwise."""
 
@@ -70,7 +68,7 @@ class Statement(NamedTuple):
 
     claim: str
     facts: dict[str, str]
-    costs: tuple[Cost, ...]
+    costs: tuple[_Cost, ...]
     attack: dict[str, float]
     assumed: tuple[str, ...]
     history: tuple[Step, ...]
@@ -84,6 +82,11 @@ class Statement(NamedTuple):
         except ValueError:
             return None
 
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """For each delta as texts: delta, and epsilon as claimed and of the whole plan, both ends rounded outwards."""
+        return [(f"{cost.delta:g}", _shown(cost.paid), _shown(cost.planned)) for cost in self.costs]
+
     def text(self) -> str:
         """The whole statement as text of several lines, wrapped at 100 characters."""
         facts = [
@@ -91,58 +94,40 @@ class Statement(NamedTuple):
             for name, value in self.facts.items()
             for line in textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
         ]
+        assumed = (textwrap.wrap(f"- {said}", 100, subsequent_indent="  ") for said in self.assumed)
         return "\n".join(
             [
                 *(self.claim, "", *facts, "", "epsilon, from below and from above"),
                 f"{'delta':10}{'claimed':30}of the whole plan",
-                *(f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs),
+                *(f"{delta:10}{paid:30}{planned}" for delta, paid, planned in self.rows),
                 *("", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"),
-                f"true minus false positive rate at most {rounded_up(self.attack['advantage'])}",
-                f"true positive rate at most {rounded_up(self.attack['true_positive_rate'])} at"
+                f"true minus false positive rate at most {_rounded(self.attack['advantage'])}",
+                f"true positive rate at most {_rounded(self.attack['true_positive_rate'])} at"
                 f" {100 * _FALSE_POSITIVE_RATE:g}% false positives",
-                *("", "assumed", *bullets(self.assumed)),
+                *("", "assumed", *(line for lines in assumed for line in lines)),
             ]
         )
 
 
-def bullets(sentences: Sequence[str]) -> list[str]:
-    """Return lines of at most 100 characters with one dash before each sentence."""
-    return [line for said in sentences for line in textwrap.wrap(f"- {said}", 100, subsequent_indent="  ")]
-
-
-def shown(bracket: Bracket) -> str:
-    """Return both ends of a bracket as text, rounded outwards to six significant digits; the upper end alone where the
-    two agree to six digits."""
-    high = rounded_up(bracket.upper)
+def _shown(bracket: Bracket) -> str:
+    """Return both ends of a bracket as text; the upper end alone where the two agree to six digits."""
+    high = _rounded(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 
 
-def rounded_up(epsilon: float) -> str:
-    """Return epsilon, rounded up to six significant digits, as text."""
-    return _rounded(epsilon, 1)
-
-
-def _rounded(value: float, side: int) -> str:
+def _rounded(value: float, side: int = 1) -> str:
+    """Return a number with six significant digits as text, rounded up, or down with side = -1."""
     near = f"{value:.6g}"
     rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
     outside = Context(prec=6, rounding=rounding).create_decimal_from_float(value)
     return near if side * (float(near) - value) >= 0 else f"{float(outside):.6g}"
 
 
-def statement_of_folder(folder: Path) -> Statement:
-    """Return the privacy statement of the run in a folder; the run may be going on.
-
-    Raises LedgerError where its file is damaged or the run is not private, and OSError where it cannot be read.
-    """
-    content = read(folder)
-    if not content.header.private:
-        raise LedgerError(f"{folder}: not the folder of a private run")
-    return statement(content)
-
-
 def statement(content: Content) -> Statement:
-    """Return the privacy statement of a private run. content: of its file."""
+    """Return the privacy statement of a run. content: of its file. Raises LedgerError for a run from a seed."""
     header, plan, account = content.header, content.header.plan, content.account
+    if not header.private:
+        raise LedgerError("a run from a seed is not private: whoever has the seed redraws its noise")
     release, law = plan.release, plan.law
     assert law is not None
     record = printable(header.unit or "one entry of the data set")
@@ -175,9 +160,9 @@ def statement(content: Content) -> Statement:
     }
     pure = (0.0,) if law.noise == "laplace" else ()
     deltas = dict.fromkeys([account.target_delta, *pure, *_DELTAS])
-    costs = tuple(Cost(d, _cost(plan, account.spent, d), _cost(plan, plan.steps, d)) for d in deltas)
+    costs = tuple(_Cost(d, _cost(plan, account.spent, d), _cost(plan, plan.steps, d)) for d in deltas)
     counts = [counted(account.spent, plan.steps, d, plan.stopping) for d in deltas]
-    pair = f"({rounded_up(costs[0].paid.upper)}, {account.target_delta:g})"
+    pair = f"({_rounded(costs[0].paid.upper)}, {account.target_delta:g})"
     whom = f" for each {unit}" if header.unit else ""
     return Statement(
         f"What was released is {pair}-differentially private{whom} under {facts['relation']}.",

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.precision import PRECISIONS
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.ledger import Account, LedgerError
@@ -68,6 +69,11 @@ class Header:
         """The random directions u_0, u_1, ... of the run, which its public key determines."""
         return Directions(bytes.fromhex(self.key), self.plan.direction)
 
+    def weights(self, module: nn.Module) -> Weights:
+        """Return the trainable weights of a module, to be moved along the directions of the run. Raises ValueError for
+        a module whose weights are not supported."""
+        return Weights(module, self.directions, precision=self.precision)
+
     def to_json(self) -> str:
         return json.dumps({**vars(self), "plan": self.plan.words}, allow_nan=False)
 
@@ -99,45 +105,73 @@ class Content(NamedTuple):
     records: list[Record]
     account: Account
 
+    @classmethod
+    def of(cls, account: Account, path: Path) -> Self:
+        """Return the content of a run's file. account: what it says. path: the file's, for the message.
 
-def parsed(account: Account, path: Path) -> Content:
-    """Return the content of a run's file. account: what it says. path: the file's, for the message.
+        Raises LedgerError where no run has written it, or its payments are not for the run's plan.
+        """
+        try:
+            header = Header.from_json(account.run)
+            plan = header.plan
+            records = [Record(number, plan.row.unpack(sums)) for number, sums in account.records]
+            if records and records[-1].release >= plan.steps:
+                raise ValueError(f"release must be below steps = {plan.steps}; got {records[-1].release}")
+            if header.private and (account.step, account.steps) != (plan.release, plan.steps):
+                paid = f"{account.steps} releases of {account.step.mechanism}" if account.step else "nothing"
+                raise ValueError(
+                    f"what is accounted for ({paid}) is not what the plan releases ({plan.steps} of"
+                    f" {plan.release.mechanism})"
+                )
+            if not header.private and account.step is not None:
+                raise ValueError("a run from a seed must have no budget")
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            ArithmeticError,
+            struct.error,
+        ) as error:
+            said = check.printable(str(error))
+            raise LedgerError(f"{path}: not the file of a run ({said:.200}): put it back") from None
+        return cls(header, records, account)
 
-    Raises LedgerError where no run has written it, or its payments are not for the run's plan.
-    """
-    try:
-        header = Header.from_json(account.run)
-        plan = header.plan
-        records = [Record(number, plan.row.unpack(sums)) for number, sums in account.records]
-        if records and records[-1].release >= plan.steps:
-            raise ValueError(f"release must be below steps = {plan.steps}; got {records[-1].release}")
-        if header.private and (account.step, account.steps) != (plan.release, plan.steps):
-            paid = f"{account.steps} releases of {account.step.mechanism}" if account.step else "nothing"
-            raise ValueError(
-                f"what is accounted for ({paid}) is not what the plan releases ({plan.steps} of"
-                f" {plan.release.mechanism})"
+    def replayed(self, module: nn.Module, steps: int | None = None) -> Weights:
+        """Return the weights of a module, moved as the run did. The errors are those of `run.replay`.
+
+        Args:
+            module: with the weights that the run began with.
+            steps: the number of the first release that is left out; None leaves out none.
+        """
+        header, weights = self.header, self.header.weights(module)
+        found = weights.fingerprint()
+        if found != header.fingerprint:
+            raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
+        made = [record for record in self.records if steps is None or record.release < steps]
+        if made and not header.plan.scalars:
+            raise TranscriptError(
+                f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept"
             )
-        if not header.private and account.step is not None:
-            raise ValueError("a run from a seed must have no budget")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError, struct.error) as error:
-        said = check.printable(str(error))
-        raise LedgerError(f"{path}: not the file of a run ({said:.200}): put it back") from None
-    return Content(header, records, account)
-
-
-def run_in(path: Path) -> Path:
-    """Return the folder of the run in `path`: `path` itself, or `_dpzero` in it if it is a Trainer's output folder."""
-    inside = path / OF_TRAINER
-    return inside if (inside / RUN).is_file() and not (path / RUN).exists() else path
+        for record in made:
+            weights.move_(header.plan.moves(*record))
+        return weights
 
 
 def read(path: Path) -> Content:
-    """Return the whole content of a run's folder, or of its file alone; the run may go on meanwhile.
+    """Return the whole content of a run; the run may go on meanwhile.
 
-    Raises LedgerError for a damaged file, and OSError.
+    Args:
+        path: the run's folder, its file alone, or a Trainer's output folder.
+
+    Raises:
+        LedgerError: a damaged file.
+        OSError: there is none.
     """
-    file = path / RUN if path.is_dir() else path
-    return parsed(ledger.read(file), file)
+    inside = path / OF_TRAINER / RUN
+    file = inside if inside.is_file() and not (path / RUN).exists() else path / RUN if path.is_dir() else path
+    return Content.of(ledger.read(file), file)
 
 
 class Checkpoint(NamedTuple):

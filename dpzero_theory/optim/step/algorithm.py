@@ -177,7 +177,7 @@ class _DPGD0th(Algorithm):
         check.integer("directions_per_step", directions_per_step, at_most=1)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
-        longest, fits = along(self.levels, squared_norm), 2**62 // (n * largest)
+        longest, fits = self._longest(squared_norm), 2**62 // (n * largest)
         check.precondition(
             d <= self.coordinates(1) and _FEWEST <= longest <= fits,
             f"dpgd-0th needs d <= 2^32 and {_FEWEST} <= 2^38/||v|| <= 2^62/(n max|v|); got d = {d}, n = {n}",
@@ -187,16 +187,15 @@ class _DPGD0th(Algorithm):
         return 2**32
 
     def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
-        total: Sums = to_lattice(differences, clip / math.sqrt(d), along(self.levels, squared_norm)).sum(axis=0)
+        total: Sums = to_lattice(differences, clip / math.sqrt(d), self._longest(squared_norm)).sum(axis=0)
         return total
 
     def unit(self, clip: float, squared_norm: int) -> float:
-        return clip / (along(self.levels, squared_norm) * math.sqrt(squared_norm))
+        return clip / (self._longest(squared_norm) * math.sqrt(squared_norm))
 
-
-def along(levels: int, squared_norm: int) -> int:
-    """Return the largest integer t with t ||v|| <= levels, computed exactly from ||v||^2 = `squared_norm`."""
-    return math.isqrt(levels**2 // squared_norm)
+    def _longest(self, squared_norm: int) -> int:
+        """Return the largest integer t with t ||v|| <= levels, computed exactly from ||v||^2."""
+        return math.isqrt(self.levels**2 // squared_norm)
 
 
 class _MeZO(Algorithm):

@@ -34,8 +34,8 @@ from transformers.trainer_utils import SaveStrategy, TrainOutput, rotate_checkpo
 
 from dpzero_theory.check import names_of, settings
 from dpzero_theory.optim.files.folder import KEY, made_whole
-from dpzero_theory.optim.files.statement import statement_of_folder
-from dpzero_theory.optim.files.transcript import OF_TRAINER, Record
+from dpzero_theory.optim.files.statement import statement
+from dpzero_theory.optim.files.transcript import OF_TRAINER, Record, read
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import require_data
@@ -168,9 +168,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
         Args:
             resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
-                none, the run's file moves the initial weights to where the run was; with dpgd-0th, whose releases no
-                file holds, the run goes on from the initial weights, and what was paid for stays paid. False or None
-                takes the training arguments' own `resume_from_checkpoint`.
+                none, the run's file moves the initial weights to where the run was (dpgd-0th, whose releases no file
+                holds, needs a checkpoint). False or None takes the training arguments' own `resume_from_checkpoint`.
             trial: must be None; `examples/private_search.py` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
@@ -275,13 +274,13 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         about: dict[str, Any] = {"library_name": "transformers"}
         about["tags"] = [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"]
         about |= {_CARD[name]: value for name, value in named.items() if name in _CARD and value}
-        statement = statement_of_folder(self._folder)
+        text = statement(read(self._folder)).text()
         card = (
             f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
             "Trained privately by forward passes alone: each step moved the weights by released numbers, with the\n"
             "update and the step sizes of the run's plan and no other optimiser\n"
             f"(transformers {transformers.__version__}).\n\n"
-            f"## Privacy\n\n```text\n{statement.text()}\n```\n\n"
+            f"## Privacy\n\n```text\n{text}\n```\n\n"
             "`python -m dpzero_theory.optim.verify` computes it again from the run's file, which is kept\n"
             "beside the model where it was trained.\n"
         )
@@ -300,8 +299,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.run.load_state_dict(self._loaded(Path(found, _STATE)))
             self.state = TrainerState.load_from_json(str(Path(found, _TRAINER_STATE)))
             self._load_callback_state()
-        elif checkpoint and not self.run.plan.scalars:
-            self.run.begin_again()
         self.run.catch_up()
 
     def _last_checkpoint(self) -> str | None:

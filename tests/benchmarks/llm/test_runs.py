@@ -14,7 +14,8 @@ from benchmarks.kit.rows import read_rows
 from benchmarks.llm import __main__ as command
 from benchmarks.llm.records import Record, Selection, load, splits
 from benchmarks.llm.tasks import names, task
-from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.statement import statement
+from dpzero_theory.optim.files.transcript import read
 from tests.benchmarks.llm.test_scoring import PAIRS
 from tests.benchmarks.llm.tiny import tiny, write_files
 
@@ -176,7 +177,7 @@ def test_a_run_that_stops_resumes_and_spends_its_releases_once(folder: Path, mon
     monkeypatch.setattr(command, "load", lambda name, **_: tiny(name))
     assert command.EXPERIMENT.main(words) == 0
     (place,) = (path.parent for path in (folder / "runs").glob("*/run.sqlite"))
-    assert statement_of_folder(place).facts["steps paid for"].startswith("4,")
+    assert statement(read(place)).facts["steps paid for"].startswith("4,")
     rows = read_rows(folder / "runs")
     assert rows["step"].tolist() == [0, 3, 4]
     assert command.EXPERIMENT.main(words) == 0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from dpzero_theory.optim.files.statement import rounded_up, shown, statement_of_folder
+from dpzero_theory.optim.files.statement import _rounded, _shown, statement
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.ledger import read
 from tests.optim.small import BUDGET, STEP, N, private
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_it_names_all_that_a_claim_needs(folder: Path) -> None:
-    found = statement_of_folder(folder)
+    found = statement(read(folder))
     assert {"relation", "sampling", "n", "record", "mechanism", "lattice", "noise", "software"} <= set(found.facts)
     assert found.facts["n"] == f"{N} records"
     assert found.facts["steps planned"] == str(STEP["steps"])
@@ -46,7 +46,7 @@ def gdp_delta(epsilon: float, mu: float) -> float:
 def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
     """With full batches the run is mu-GDP with mu = 2 sqrt(T)/noise multiplier, and a hair less for the noise on a
     lattice."""
-    found, account = statement_of_folder(folder), read(folder / "run.sqlite")
+    found, account = statement(read(folder)), read(folder).account
     assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], 1e-8, 1e-6, 1e-4]
     for cost in found.costs:
         for count, bracket in ((6, cost.paid), (STEP["steps"], cost.planned)):
@@ -56,14 +56,14 @@ def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
 
 def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) -> None:
     """With full batches the advantage is 2 Phi(mu/2) - 1, and the checker confirms what the statement carries."""
-    found, account = statement_of_folder(folder), read(folder / "run.sqlite")
+    found, account = statement(read(folder)), read(folder).account
     mu = 2 * 6**0.5 / account.step.noise
     assert found.attack["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
-    assert f"true minus false positive rate at most {rounded_up(found.attack['advantage'])}" in found.text()
+    assert f"true minus false positive rate at most {_rounded(found.attack['advantage'])}" in found.text()
     exact = norm.cdf(norm.ppf(0.01) + mu)
     assert exact <= found.attack["true_positive_rate"] <= exact * (1 + 1e-3)
     assert (
-        f"true positive rate at most {rounded_up(found.attack['true_positive_rate'])} at 1% false positives"
+        f"true positive rate at most {_rounded(found.attack['true_positive_rate'])} at 1% false positives"
         in found.text()
     )
     certificate = found.certificate
@@ -77,11 +77,11 @@ def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) ->
 
 
 def test_what_is_shown_is_never_less() -> None:
-    assert rounded_up(2.300001) == "2.30001"
-    assert rounded_up(2.9999999) == "3"
-    assert rounded_up(0.0) == "0"
-    assert shown(Bracket(1.23456789, 1.3, 1.3, "")) == "1.23456 to 1.3"
-    assert shown(Bracket(1.2345671, 1.2345672, 1.2345672, "")) == "1.23457"
+    assert _rounded(2.300001) == "2.30001"
+    assert _rounded(2.9999999) == "3"
+    assert _rounded(0.0) == "0"
+    assert _shown(Bracket(1.23456789, 1.3, 1.3, "")) == "1.23456 to 1.3"
+    assert _shown(Bracket(1.2345671, 1.2345672, 1.2345672, "")) == "1.23457"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_relation_and_sampling_are_said_in_words(
     tmp_path: Path, changes: dict[str, Any], relation: str, sampling: str
 ) -> None:
     private(tmp_path / "run", steps=500, **changes).close()
-    found = statement_of_folder(tmp_path / "run").facts
+    found = statement(read(tmp_path / "run")).facts
     assert relation in found["relation"]
     assert sampling in found["sampling"]

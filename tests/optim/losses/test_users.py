@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -122,7 +122,7 @@ def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixtu
     run = started(folder, by_user(texts(), "who", at_most=2), isolation="exact")
     run.run()
     run.close()
-    told = statement_of_folder(folder)
+    told = statement(read(folder))
     unit = "user: mean of the losses of at most 2 texts a step"
     assert "differentially private for each user under replace-one" in told.claim
     assert told.facts["n"] == "5 users"

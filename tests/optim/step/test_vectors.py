@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.step.algorithm import ALGORITHMS, along
+from dpzero_theory.optim.step.algorithm import ALGORITHMS
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.precision import join
 from dpzero_theory.privacy.relation import Relation
@@ -56,7 +56,7 @@ def test_the_sensitivity_is_reached(kind: str) -> None:
     squared_norm = Directions(5, kind).squared_norm(0, (300, 700))
     chosen = plan(algorithm="dpgd-0th", direction=kind)
     reached = int(contributions(chosen, np.array([[math.inf]]), 1000, squared_norm)[0])
-    assert reached == along(LEVELS, squared_norm)
+    assert reached == math.isqrt(LEVELS**2 // squared_norm)
     assert reached**2 * squared_norm <= LEVELS**2 < (reached + 1) ** 2 * squared_norm
 
 
@@ -133,7 +133,7 @@ def test_weights_before_and_after_fit_every_sum_alike_for_vectors(
     after = seen(run)
     v = run.weights.directions.integers(0, 0, 0, WIDTH)
     step = run.plan.vector_factor(0, norm)
-    counts = [impossible(before, after, step, s * v) for s in neighbours(total, along(LEVELS, norm))]
+    counts = [impossible(before, after, step, s * v) for s in neighbours(total, math.isqrt(LEVELS**2 // norm))]
     assert (before != after).mean() > 0.9
     assert max(counts) - min(counts) <= 0.002 * WIDTH
     assert max(counts) <= 0.01 * WIDTH

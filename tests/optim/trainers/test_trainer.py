@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from safetensors.torch import load_file  # noqa: E402
 
+from dpzero_theory.optim.files.transcript import TranscriptError  # noqa: E402
 from dpzero_theory.optim.run import replay  # noqa: E402
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.verify import main  # noqa: E402
@@ -125,9 +126,11 @@ def test_a_copied_folder_goes_on_when_that_is_said(tmp_path: Path) -> None:
     assert trainer(tmp_path / "b", StopAt(-1), resume="moved").train(resume_from_checkpoint=True).global_step == 6
 
 
-def test_algorithm_1_goes_on_from_a_checkpoint_or_from_the_start(tmp_path: Path) -> None:
-    assert trainer(tmp_path, StopAt(1), algorithm="dpgd-0th").train().global_step == 1
-    assert trainer(tmp_path, StopAt(3), algorithm="dpgd-0th").train(resume_from_checkpoint=True).global_step == 3
+def test_algorithm_1_goes_on_from_a_checkpoint_alone(tmp_path: Path) -> None:
+    assert trainer(tmp_path / "none", StopAt(1), algorithm="dpgd-0th").train().global_step == 1
+    with pytest.raises(TranscriptError, match="vectors and are not kept: load a checkpoint"):
+        trainer(tmp_path / "none", StopAt(3), algorithm="dpgd-0th").train(resume_from_checkpoint=True)
+    assert trainer(tmp_path, StopAt(3), algorithm="dpgd-0th").train().global_step == 3
     outcome = trainer(tmp_path, StopAt(-1), algorithm="dpgd-0th").train(resume_from_checkpoint=True)
     assert outcome.global_step == 6
     assert outcome.metrics["epsilon"] <= 4.0

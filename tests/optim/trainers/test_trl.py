@@ -14,7 +14,8 @@ from datasets import Dataset  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
 
-from dpzero_theory.optim.files.statement import statement_of_folder  # noqa: E402
+from dpzero_theory.optim.files.statement import statement  # noqa: E402
+from dpzero_theory.optim.files.transcript import read  # noqa: E402
 from dpzero_theory.optim.losses.preferences import preference_losses  # noqa: E402
 from dpzero_theory.optim.losses.task_losses import losses_for  # noqa: E402
 from dpzero_theory.optim.trainers.trl import DPZeroDPOTrainer, DPZeroSFTTrainer  # noqa: E402
@@ -115,7 +116,7 @@ def test_entries_of_one_owner_are_one_unit(tmp_path: Path) -> None:
     trainer = preferred(tmp_path / "run", owner="prompt")
     trainer.train()
     assert trainer.run.plan.n == 4  # eight pairs of four prompts
-    assert "user" in statement_of_folder(Path(tmp_path, "run", "_dpzero")).text()
+    assert "user" in statement(read(Path(tmp_path, "run", "_dpzero"))).text()
 
 
 def test_a_stopped_run_goes_on_with_the_same_reference(tmp_path: Path) -> None:
