@@ -1,16 +1,15 @@
 """The privacy budget on disk: one SQLite file of releases that survives crashes and never counts too few.
 
-The file has the budget and the plan, and one row for each release: `paid` is written before its noise is drawn, `sums`
-when it is made. Payments and records are one chain of hashes, so an edited, lost or repeated row is found. A payment's
-hash begins with a random number, by which two copies that both went on are told apart. The checks are no signature:
-whoever rewrites the file can recompute them. Rows missing from the end are not noticed, so a ledger must never be
-restored from a backup.
+The file has the budget and the plan, and a log to which rows are only added: a payment before the noise of its releases
+is drawn, and a record of what each of them released. Each row has a hash of itself and of the row before, so an edited,
+lost or repeated row is found. The hashes are no signature: whoever rewrites the file can recompute them. Rows missing
+from the end are not noticed, so a ledger must never be restored from a backup.
 
 On a file system whose fsync is durable, the following is guaranteed:
 
-- `spend` returns only after its rows are on disk, so a release made after it is counted whatever happens next;
-- a payment is there whole or not at all, and a number that was paid for is not handed out again, also where a crash or
-  an interrupt came between the payment and the release;
+- `spend` returns only after its row is on disk, so a release made after it is counted whatever happens next;
+- a number that was paid for is not handed out again, also where a crash or an interrupt came between the payment and
+  the release, because the last row alone says what is paid for;
 - a copy is refused, because it is another file with another inode number, unless it is opened as `moved`, which is
   counted (a cloned disk is not noticed);
 - one process writes at a time (flock on the file), and never the child of a fork;
@@ -22,10 +21,8 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 from weakref import finalize
@@ -40,13 +37,15 @@ STOPPING = {
     " claimed",
 }
 """What a run may do under each setting `stopping`, and what it claims."""
-_FORMAT = "dpzero-run-3"
+_FORMAT = "dpzero-run-4"
 _SCHEMA = """
 CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE releases (number INTEGER PRIMARY KEY, paid BLOB NOT NULL, sums BLOB, chain BLOB);
+CREATE TABLE log (row INTEGER PRIMARY KEY, release INTEGER NOT NULL, spent INTEGER NOT NULL, sums BLOB, chain BLOB);
 """
-_CHECK = 8
-"""The bytes of a hash that are kept."""
+# A row of the log without sums is a payment for the releases from `release` to `spent` - 1. A row with sums is the
+# record of `release`. In both `spent` is the number of releases that are paid for by then.
+_UNLIMITED = 2**62
+"""The number of releases that count as paid for without a budget."""
 _BUDGET = {"target_epsilon": float, "target_delta": float, "steps": int, "block": int, "step": dict}
 _BEGUN = {"format": str, "run": str, **_BUDGET}
 """The entries of the header, with their types; a file without a budget has none of `_BUDGET`."""
@@ -69,16 +68,6 @@ class BudgetSpentError(LedgerError):
 
 
 @dataclass(frozen=True)
-class _Spend:
-    """What one payment paid for: the releases numbered from `release` to `release + count - 1`. check: the payment's
-    hash in hexadecimal digits, which is equal in copies of the file."""
-
-    release: int
-    count: int
-    check: str
-
-
-@dataclass(frozen=True)
 class Account:
     """What a file says; its hashes hold.
 
@@ -86,9 +75,8 @@ class Account:
         run: the text that says what the file was created for.
         digest: the SHA-256 of all that it was created with.
         inode, moves: which file it is, and how often it was opened as `moved`.
-        last: the hash of the last payment or record.
-        records: the number and the bytes of each release that was recorded.
-        spends: one entry for each payment.
+        spent: the number of releases that are paid for.
+        records: the number and the bytes of each release that was recorded, in order.
         step, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them; the
             step is None without a budget.
     """
@@ -97,19 +85,13 @@ class Account:
     digest: str
     inode: int
     moves: int
-    last: bytes
+    spent: int
     records: list[tuple[int, bytes]]
-    spends: tuple[_Spend, ...] = ()
     step: Step | None = None
-    steps: int = 2**62
+    steps: int = _UNLIMITED
     block: int = 1
     target_epsilon: float = 0.0
     target_delta: float = 0.0
-
-    @property
-    def spent(self) -> int:
-        """The number of releases that are paid for."""
-        return self.spends[-1].release + self.spends[-1].count if self.spends else 0
 
 
 def counted(spent: int, steps: int, delta: float, stopping: str = "any") -> int:
@@ -136,31 +118,23 @@ class Ledger(AbstractContextManager["Ledger"]):
     Attributes:
         path: the file.
         account: what it said when it was opened.
-        step: one release of the plan; without a budget there is none.
     """
 
-    account: Account
-    step: Step
-    _last: bytes
-    _spent: int
-    _open: range
-    _known: bool
-
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, *, moved: bool = False) -> None:
-        self.path, self._db, self._lock, self._pid = path, db, lock, os.getpid()
+        self.path, self._db, self._pid = path, db, os.getpid()
         self._end = finalize(self, _close, db, lock, self._pid)  # also where nothing refers to the ledger any more
         self._level = ""  # of PRAGMA synchronous
         try:
-            self._load()
-            inode = path.stat().st_ino if lock is not None else self.account.inode
-            if self.account.inode != inode:
+            account = self.account = _read(db, path)
+            self._spent = account.spent
+            if lock is not None and account.inode != (inode := path.stat().st_ino):
                 if not moved:
                     raise LedgerError(
                         f"{path}: a copy, or brought from another disk: copies that each go on cost more than any says;"
                         " if this one alone goes on, open it as moved (resume='moved')"
                     )
-                here = "UPDATE header SET value = ? WHERE name = ?"
-                self._write([(here, (str(inode), "inode")), (here, (str(self.account.moves + 1), "moves"))])
+                here = "UPDATE header SET value = CASE name WHEN 'inode' THEN ? ELSE value + 1 END"
+                self._write(f"{here} WHERE name IN ('inode', 'moves')", str(inode))
         except BaseException:
             self._end()
             raise
@@ -259,58 +233,43 @@ class Ledger(AbstractContextManager["Ledger"]):
         Raises:
             BudgetSpentError: the plan is complete, and nothing is written.
         """
-        if not self._known:
-            self._load()
-        first = self._spent
+        _, first, last = self._last_row()
         numbers = range(first, min(first + self.account.block, self.account.steps))
         if not numbers:
             raise BudgetSpentError(f"{self.path}: all {self.account.steps} releases of the plan are spent")
-        nonce = os.urandom(_CHECK)
-        paid = nonce + _check(nonce, self._last, f"{first} {len(numbers)}".encode())
-        self._known = False  # until this object knows of the payment, also where an interrupt comes between
-        self._write(("INSERT INTO releases (number, paid) VALUES (?, ?)", (number, paid)) for number in numbers)
-        self._last, self._spent, self._open, self._known = paid, numbers.stop, numbers, True
+        self._add(last, numbers.start, numbers.stop, None)
         return numbers
 
     def record(self, number: int, sums: bytes, *, durable: bool = True) -> None:
-        """Write what a release has released into its row.
+        """Write down what a release has released.
 
         Args:
-            number: of a release that is paid for and later than all recorded ones.
+            number: of a release that the last payment paid for, later than all recorded ones.
             sums: the bytes to keep.
             durable: whether to return only when they are on disk.
 
         Raises:
             LedgerError: the release is not paid for, or it or a later one was recorded before.
         """
-        if not self._known:
-            self._load()
-        if number not in self._open:
+        first, spent, last = self._last_row()
+        if not first <= number < spent:
             raise LedgerError(f"{self.path}: release {number} is not paid for, or was recorded before")
-        chain = _check(self._last, number.to_bytes(8, "little"), sums)
-        row = "UPDATE releases SET sums = ?, chain = ? WHERE number = ?"
-        if self.account.step is None:
-            row = "INSERT INTO releases (sums, chain, number, paid) VALUES (?, ?, ?, x'')"
-        self._known = False
-        self._write([(row, (sums, chain, number))], durable=durable)
-        self._last, self._open, self._known = chain, self._open[self._open.index(number) + 1 :], True
+        self._add(last, number, spent, sums, durable=durable)
 
     def records(self) -> list[tuple[int, bytes]]:
         """Return the number and the bytes of each release that was recorded, in order."""
-        try:
-            return _records(self._db)
-        except sqlite3.Error as error:
-            raise _explained(self.path, error) from None
+        return _read(self._db, self.path).records
 
     def sync(self) -> None:
         """Wait until all that was recorded is on disk."""
         if self._level == "NORMAL":  # a durable write waits for those before it too
-            self._write([("UPDATE header SET value = value WHERE name = 'moves'", ())])
+            self._write("UPDATE header SET value = value WHERE name = 'moves'")
 
     @property
     def history(self) -> list[Step]:
         """The releases that are spent, in the form that the accountant takes."""
-        return [replace(self.step, steps=self._spent)] if self._spent else []
+        step = self.account.step
+        return [replace(step, steps=self._spent)] if step is not None and self._spent else []
 
     @property
     def releases_left(self) -> int:
@@ -327,22 +286,27 @@ class Ledger(AbstractContextManager["Ledger"]):
     def __exit__(self, *unused: object) -> None:
         self.close()
 
-    def _load(self) -> None:
-        """Read the file, whose rows this object then knows."""
-        account = self.account = _read(self._db, self.path)
-        if account.step is not None:
-            self.step = account.step
-        self._spent, self._last = account.spent, account.last
-        # What may still be recorded: the releases of the last payment that come after the last record.
-        recorded = account.records[-1][0] + 1 if account.records else 0
-        paid = account.spends[-1].release if account.spends else 0
-        self._open = range(max(recorded, paid), account.steps if account.step is None else account.spent)
-        self._known = True
-
-    def _write(self, rows: Iterable[tuple[str, Sequence[object]]], *, durable: bool = True) -> None:
-        """Run statements as one transaction, which is on disk at its end if it is `durable`."""
+    def _last_row(self) -> tuple[int, int, bytes]:
+        """The first release that may be recorded next, the number of releases that are paid for, and the last hash."""
         if os.getpid() != self._pid:
             raise LedgerError(f"{self.path}: opened by another process, before a fork: open it in one of them")
+        last = "SELECT release + (sums NOT NULL), spent, chain FROM log ORDER BY row DESC LIMIT 1"
+        try:
+            row = self._db.execute(last).fetchone()
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from None
+        found = row or (0, self.account.spent, bytes.fromhex(self.account.digest))
+        self._spent = found[1]
+        return found
+
+    def _add(self, last: bytes, release: int, spent: int, sums: bytes | None, *, durable: bool = True) -> None:
+        chain = _chained(last, release, spent, sums)
+        row = "INSERT INTO log (release, spent, sums, chain) VALUES (?, ?, ?, ?)"
+        self._write(row, release, spent, sums, chain, durable=durable)
+        self._spent = spent
+
+    def _write(self, statement: str, *values: object, durable: bool = True) -> None:
+        """Run one statement, which is a transaction of its own, on disk at its end if it is `durable`."""
         level = "FULL" if durable else "NORMAL"
         try:
             if not self._level:  # not before the first write: opening a file and refusing it must not change the file
@@ -350,15 +314,9 @@ class Ledger(AbstractContextManager["Ledger"]):
             if level != self._level:
                 self._db.execute(f"PRAGMA synchronous={level}")
                 self._level = level
-            self._db.execute("BEGIN IMMEDIATE")
-            for statement, values in rows:
-                self._db.execute(statement, values)
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            _roll_back(self._db)
-            if isinstance(error, sqlite3.Error):
-                raise _explained(self.path, error) from None
-            raise
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from None
 
 
 def read(path: str | os.PathLike[str]) -> Account:
@@ -392,65 +350,39 @@ def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
 def _read(db: sqlite3.Connection, path: Path) -> Account:
     """Read a file and check all its hashes. Raises LedgerError where one does not fit, or a row is missing."""
     try:
-        db.execute("BEGIN")  # so that all that is read is of one moment
         header = dict(db.execute("SELECT name, value FROM header"))
         text = header["begun"]
         last = hashlib.sha256(text.encode()).digest()
         if last.hex() != header["check"]:
             raise ValueError("its header does not match its check")
         begun = entries("the header", json.loads(text), _BEGUN, _BUDGET)
-        choice("format", begun["format"], (_FORMAT,))
-        step = step_of(**entries("step", begun["step"], _STEP)) if "step" in begun else None
-        found = Account(
-            run=begun["run"],
-            digest=last.hex(),
-            inode=int(header["inode"]),
-            moves=int(header["moves"]),
-            last=last,
-            records=_records(db),
-            step=step,
-            **{name: begun[name] for name in ("steps", "block", "target_epsilon", "target_delta") if step},
-        )
-        spends, spent = [], 0
-        rows = db.execute("SELECT number, paid, sums, chain FROM releases ORDER BY number")
-        for token, group in groupby(rows, key=lambda row: row[1]):
-            block = list(group)
-            if step is not None:
-                numbers = list(range(spent, min(spent + len(block), found.steps)))
-                nonce = token[:_CHECK]
-                right = token == nonce + _check(nonce, last, f"{spent} {len(block)}".encode())
-                if not right or [row[0] for row in block] != numbers:
-                    raise ValueError(f"release {spent} does not match its check")
-                spends.append(_Spend(spent, len(block), token.hex()))
-                last, spent = token, spent + len(block)
-            for number, _, sums, chain in block:
-                if (sums, chain) != (None, None):
-                    last = _check(last, number.to_bytes(8, "little"), sums)
-                    if chain != last:
-                        raise ValueError(f"release {number} does not match its check")
-        return replace(found, last=last, spends=tuple(spends))
+        choice("format", begun.pop("format"), (_FORMAT,))
+        if "step" in begun:
+            begun["step"] = step_of(**entries("step", begun["step"], _STEP))
+        place = {name: int(header[name]) for name in ("inode", "moves")}
+        found = Account(**begun, **place, digest=last.hex(), spent=0, records=[])
+        first, spent = 0, 0 if found.step else _UNLIMITED
+        for release, paid, sums, chain in db.execute("SELECT release, spent, sums, chain FROM log ORDER BY row"):
+            last = _chained(last, release, paid, sums)
+            if sums is None:
+                follows = first <= release == spent < paid <= found.steps
+            else:
+                follows = first <= release < spent == paid
+                found.records.append((release, sums))
+            if chain != last or not follows:
+                raise ValueError(f"the row of release {release} does not match its check")
+            first, spent = release + (sums is not None), paid
+        return replace(found, spent=spent)
     except sqlite3.Error as error:
         raise _explained(path, error) from None
-    except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise LedgerError(f"{path}: damaged ({printable(str(error)):.200}): put the file back") from None
-    finally:
-        _roll_back(db)
 
 
-def _records(db: sqlite3.Connection) -> list[tuple[int, bytes]]:
-    return db.execute("SELECT number, sums FROM releases WHERE chain IS NOT NULL ORDER BY number").fetchall()
-
-
-def _check(*parts: bytes) -> bytes:
-    """Return the hash of what a row says, of which the first part, or the second after a nonce, is the hash before."""
-    return hashlib.sha256(b"".join(parts)).digest()[:_CHECK]
-
-
-def _roll_back(db: sqlite3.Connection) -> None:
-    """End a transaction that was not committed, if there is one."""
-    with suppress(sqlite3.Error):  # of a database that is closed
-        if db.in_transaction:
-            db.execute("ROLLBACK")
+def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes:
+    """Return the hash of a row, where `last` is the hash of the row before, or of the header."""
+    kind = b"payment" if sums is None else b"record"
+    return hashlib.sha256(b"%b %b %d %d %b" % (last, kind, release, spent, sums or b"")).digest()[:8]
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

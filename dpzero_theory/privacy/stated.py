@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
-from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.finite import FinitePair, partitioned
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, NormalNoise, shifted_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Made, Mechanism
@@ -32,18 +32,17 @@ _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step that a user may state."""
 _TOTAL_ERROR = 1e-9
 """The absolute amount by which the probabilities of a mixture may sum to less or more than 1."""
-_KNOWN: dict[str, "Stated"] = {}
+_STATED: dict[str, "_Stated"] = {}
 """The mechanisms that were stated in this process, by their names."""
 
 
-class Stated(Mechanism):
+class _Stated(Mechanism):
     """A mechanism of which only its cost is known.
 
     Args:
-        family: what kind of statement it is.
-        numbers: what was stated.
+        name: its family and the numbers that were stated, as `family:numbers`.
         known: the cost of equal steps with it, for data sets that differ in one record.
-        relation: the only relation for which it is known, or None.
+        only: the one relation for which it is known, or None.
     """
 
     noise = "stated"
@@ -52,22 +51,14 @@ class Stated(Mechanism):
     coordinates = 1
     samplings = ("full",)
 
-    def __init__(
-        self, family: str, numbers: tuple[Any, ...], known: Callable[[Made], Cost], relation: Relation | None = None
-    ) -> None:
-        self.family, self.numbers, self._known, self._relation = family, numbers, known, relation
-        self.name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
-
-    def steps(self, count: int, relation: str) -> Step:
-        """So many steps with this mechanism."""
-        _KNOWN[self.name] = self
-        return Step(1.0, FullBatch(), Relation(relation), self.name, steps=count)
+    def __init__(self, name: str, known: Callable[[Made], Cost], only: Relation | None) -> None:
+        self.name, self._known, self._only = name, known, only
 
     def require(self, step: Made) -> None:
         super().require(step)
         check.integer("steps", step.steps, at_most=MOST_COMPOSED)
-        if self._relation not in (None, step.relation):
-            raise ValueError(f"relation must be {self._relation} with {self.family}; got {step.relation}")
+        if self._only not in (None, step.relation):
+            raise ValueError(f"relation must be {self._only} with {self.name.partition(':')[0]}; got {step.relation}")
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         return self._known(step) if size == 1 else UNKNOWN
@@ -76,15 +67,23 @@ class Stated(Mechanism):
         raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
+        return np.full(shape, self.scale(scale, 1))
+
+
+def _steps(
+    family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str, only: Relation | None = None
+) -> Step:
+    name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
+    _STATED[name] = _Stated(name, known, only)
+    return Step(1.0, FullBatch(), Relation(relation), name, steps=count)
 
 
 def _member(family: str) -> Callable[[str], Mechanism]:
     def member(arguments: str) -> Mechanism:
         name = f"{family}:{arguments}"
-        if name not in _KNOWN:
+        if name not in _STATED:
             raise ValueError(f"mechanism must be stated in this process, by privacy.stated; got {name!r}")
-        return _KNOWN[name]
+        return _STATED[name]
 
     return member
 
@@ -93,21 +92,17 @@ for _family in ("approximate", "zcdp", "gaussian-mixture", "randomised-response"
     MECHANISMS.register_family(_family, _member(_family), listed=False)
 
 
-def _pair(loss: float, high: float, low: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
-    """A pair of laws with the losses `loss` and -loss, 0 and infinity, the same in both directions.
+def _pair(loss: float, high: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
+    """A pair of laws, the same in both directions, with the losses `loss`, -loss, 0 and infinity.
 
-    high, low: the probabilities of `loss` and of -loss under the first law. none: that of the loss 0. infinite: that of
-    the loss infinity, which the pair of laws for lower bounds leaves out.
+    high, none, infinite: the probabilities of `loss`, 0 and infinity under the first law. Bounds from below leave out
+    the loss infinity.
     """
-    if loss == 0:
-        losses, p, q = [0.0], [high + low + none], [high + low + none]
-    else:
-        losses, p, q = [-loss, 0.0, loss], [low, none, high], [high, none, low]
-        if not none:
-            losses, p, q = losses[::2], p[::2], q[::2]
-    up, down = 1 + 1e-15, 1 - 1e-15
-    above = np.nextafter(np.array(losses), np.inf) if loss else np.zeros(1)
-    return FinitePair(above, np.array(p) * up, infinite, np.array(p) * down, np.array(q))
+    low = high * math.exp(-loss)
+    p, q = np.array([low, none, high, infinite]), np.array([high, none, low, 0.0])
+    losses = np.array([-loss, 0.0, loss, math.inf])
+    losses[:3] += 1e-15 * loss
+    return partitioned(p, q, np.full(4, -math.inf), losses, 2e-15 * p, 2e-15 * q)
 
 
 def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation: str) -> Step:
@@ -126,21 +121,18 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     Raises:
         ValueError: an argument outside its range.
     """
-    e, d = (
-        check.real("epsilon", epsilon, at_least=0, at_most=_LARGEST_EPSILON),
-        check.real("delta", delta, at_least=0, below=1),
-    )
+    e = check.real("epsilon", epsilon, at_least=0, at_most=_LARGEST_EPSILON)
+    d = check.real("delta", delta, at_least=0, below=1)
     if e == d == 0:
         raise ValueError("epsilon or delta must be positive; got 0 and 0, a step that shows nothing")
     # Losses infinity and minus infinity with probability d each, and e and -e, which share the rest in the ratio e^e to
     # 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776).
-    less = math.exp(-e)
-    pair = _pair(e, (1 - d) / (1 + less), (1 - d) * less / (1 + less), infinite=d)
+    pair = _pair(e, (1 - d) / (1 + math.exp(-e)), infinite=d)
 
     def known(step: Made) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(math.inf if d else step.steps * e, 0.0))
 
-    return Stated("approximate", (e, d), known).steps(steps, relation)
+    return _steps("approximate", (e, d), known, steps, relation)
 
 
 def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Step:
@@ -161,7 +153,7 @@ def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) 
     """
     r = check.real("rho", rho, at_least=LEAST_RHO, at_most=MOST_RHO)
     x = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
-    return Stated("zcdp", (r, x), lambda step: Cost(zcdp=(step.steps * r, step.steps * x))).steps(steps, relation)
+    return _steps("zcdp", (r, x), lambda step: Cost(zcdp=(step.steps * r, step.steps * x)), steps, relation)
 
 
 def gaussian_mixture(
@@ -198,28 +190,25 @@ def gaussian_mixture(
         raise ValueError(f"sensitivities and probabilities must be equally many numbers; got {at.shape}, {p.shape}")
     if not abs((total := math.fsum(p)) - 1) <= _TOTAL_ERROR:
         raise ValueError(f"probabilities must sum to 1; got {total!r}")
-    chance: dict[float, float] = {}
-    for each, share in zip(at.tolist(), p.tolist(), strict=True):
-        if share > 0:
-            chance[each] = chance.get(each, 0.0) + share / total
-    shifts = tuple(sorted(chance.items()))
-    largest = shifts[-1][0]
+    moves, places = np.unique(at[p > 0], return_inverse=True)
+    chances = np.bincount(places, p[p > 0] / total)
+    largest = float(moves[-1])
     if not largest > 0:
         raise ValueError("sensitivities must be above 0 for some probability; got a step that shows nothing")
-    if len(shifts) > MOST_IN_GROUP:
-        raise ValueError(f"sensitivities must be at most {MOST_IN_GROUP} values; got {len(shifts)}")
+    if len(moves) > MOST_IN_GROUP:
+        raise ValueError(f"sensitivities must be at most {MOST_IN_GROUP} values; got {len(moves)}")
     least, most = LEAST_NOISE * largest, MOST_NOISE * largest
     s = check.real("standard_deviation", standard_deviation, at_least=least, at_most=most)
-    if len(shifts) == 1 or (len(shifts) == 2 and shifts[0][0] == 0):
-        drawn = Poisson(shifts[-1][1]) if len(shifts) > 1 else FullBatch()
+    if len(moves) == 1 or (len(moves) == 2 and moves[0] == 0):
+        drawn = Poisson(float(chances[-1])) if len(moves) > 1 else FullBatch()
         return Step(s / largest, drawn, Relation(relation), steps=steps)
+    shifts = tuple(zip((moves / largest).tolist(), np.log(chances).tolist(), strict=True))
 
     def known(step: Made) -> Cost:
-        law = tuple((each / largest, math.log(share)) for each, share in shifts)
-        pairs = shifted_pairs(NormalNoise(s / largest), law, replaced=step.relation.replaces)
+        pairs = shifted_pairs(NormalNoise(s / largest), shifts, replaced=step.relation.replaces)
         return Cost.of(*pairs, count=step.steps)
 
-    return Stated("gaussian-mixture", (s, *shifts), known).steps(steps, relation)
+    return _steps("gaussian-mixture", (s, moves.tolist(), chances.tolist()), known, steps, relation)
 
 
 def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Step:
@@ -238,11 +227,12 @@ def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Ste
     """
     k = check.integer("categories", categories, at_least=2, at_most=10**9)
     own = check.real("truth", truth, above=1 / k, below=1)
-    other, e = (1 - own) / (k - 1), math.log(own) - math.log1p(-own) + math.log(k - 1)
-    pair = _pair(e, own, other, none=(k - 2) * other)
+    other = (1 - own) / (k - 1)
+    e = math.log(own) - math.log1p(-own) + math.log(k - 1)
+    pair = _pair(e, own, none=(k - 2) * other)
 
     def known(step: Made) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(step.steps * e, 0.0))
 
-    law = Stated("randomised-response", (k, own), known, Relation.REPLACE_ONE)
-    return law.steps(steps, str(Relation.REPLACE_ONE))
+    only = Relation.REPLACE_ONE
+    return _steps("randomised-response", (k, own), known, steps, only, only)
