@@ -14,7 +14,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory as dz
-from dpzero_theory.privacy.selection import calibrate_selection, draw_runs, selection_epsilon
+from dpzero_theory.privacy.risk import calibrate_risk
+from dpzero_theory.privacy.selection import draw_runs, selection_epsilon
 
 EPSILON, DELTA, STEPS, BATCH = 2.0, 1e-5, 20, 200
 SETTINGS = ({"clip": 1.0, "step_size": 0.1}, {"clip": 3.0, "step_size": 0.3})  # nothing else may differ: it is not free
@@ -41,13 +42,19 @@ def plan(setting, epsilon):
 
 
 mean_runs = 4
-sampling = dz.Poisson(BATCH / len(private))
-noise = calibrate_selection(
-    mean_runs, target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling=sampling, relation="add-remove"
-)
-one = dz.epsilon(dz.Step(noise=noise, sampling=sampling, relation="add-remove") * STEPS, DELTA).upper
+
+
+def runs_with(noise):
+    return dz.Step(noise, dz.Poisson(BATCH / len(private)), "add-remove", "discrete-gaussian") * STEPS
+
+
+def spent_by(history):
+    return selection_epsilon(history, DELTA, mean_runs)
+
+
+one = dz.epsilon(runs_with(calibrate_risk(spent_by, EPSILON, runs_with).value), DELTA).upper
 plans = [plan(setting, one * (1 - 1e-6)) for setting in SETTINGS]
-spent = max(selection_epsilon(each.step * STEPS, DELTA, mean_runs) for each in plans)
+spent = max(spent_by(each.step * STEPS).upper for each in plans)
 assert spent <= EPSILON, "the search as a whole must meet its budget"
 
 folder = Path(sys.argv[1])

@@ -14,14 +14,16 @@ most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c(t) e^
 delta. So delta(epsilon) = E_P of the gain is at most delta.
 
 Two kinds of freedom need less than this, by the theorems of derivation.md, section 9. Steps that one worst step
-dominates, at most T of them, cost at most that step T times, whatever is chosen and whenever one stops (`WorstFilter`).
-Full batches with Gaussian noise that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <= mu^2 are mu-GDP together,
-even if each mu_j follows from earlier outcomes (`GaussianFilter`).
+dominates, at most T of them, cost at most that step T times, whatever is chosen and whenever one stops
+(`Filter.of_worst`). Full batches with Gaussian noise that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <= mu^2
+are mu-GDP together, even if each mu_j follows from earlier outcomes (`Filter.of_gaussian`).
 """
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from typing import Self
 
 from scipy.optimize import minimize_scalar
 
@@ -44,24 +46,102 @@ class BudgetExceededError(ValueError):
     """The steps would cost more than is left of a `Filter`'s budget; nothing was spent."""
 
 
-class _Budget(ABC):
-    """A budget (epsilon, delta) of which each step takes a known part, whatever is chosen and whenever one stops.
+class Filter:
+    """A budget (epsilon, delta) for steps that are chosen as one goes, of which each takes a known part.
 
-    limit: the sum of all parts. All steps must have one neighbouring relation.
+        budget = Filter.of_moments(epsilon=2, delta=1e-5, planned=step)
+        while budget.has_room(step):
+            budget.spend(step)    # before the step is made
+            ...                   # make it, look at what it releases, choose the next one
+
+    Make it by `of_moments`, `of_worst` or `of_gaussian`, which differ in the steps that they allow; the module has the
+    theorems. All steps must have one neighbouring relation. The three raise ValueError unless epsilon > 0 and delta is
+    in (0, 1), and for arguments that they do not allow.
+
+    Attributes:
+        epsilon, delta: the budget.
+        limit: the most that all parts may sum to: log moments, steps (and a half, for rounding) of `of_worst`, mu^2 of
+            `of_gaussian`.
+        order: the order t of the log moments; 0 for the other two.
+        steps: how many steps are spent.
     """
 
-    def __init__(self, epsilon: float, delta: float, limit: float) -> None:
-        self.epsilon, self.delta, self.limit, self.steps = epsilon, delta, limit, 0
-        self._spent, self._relations = 0.0, set[str]()
+    def __init__(
+        self, epsilon: float, delta: float, limit: float, part: Callable[[Step], float], order: float = 0.0
+    ) -> None:
+        self.epsilon, self.delta, self.limit, self.order, self.steps = epsilon, delta, limit, order, 0
+        self._part, self._spent, self._relations = part, 0.0, set[str]()
 
-    @abstractmethod
-    def _cost(self, release: Step) -> float:
-        """What these steps take of the limit. Raises ValueError for steps that the theorem does not cover."""
+    @classmethod
+    def of_moments(cls, epsilon: float, delta: float, *, planned: Steps) -> Self:
+        """A budget for Gaussian or discrete Gaussian noise of any size. Batches must be drawn anew in each step: full,
+        Poisson, or fixed-size (not under zero-out).
+
+        planned: a step, or several, such as are expected to be made. They only determine the order t of the moments E
+        e^{t L} of the privacy loss L by which the budget is counted: the one with which most repetitions of them fit
+        into it. Whatever is made, the guarantee holds.
+        """
+        budget, share = _target(epsilon, delta)
+        t = _best_order(planned, budget, share)
+        moment = cache(lambda step: t * rdp_of_history(step, t + 1).upper)  # the same step is often asked about again
+
+        def part(release: Step) -> float:
+            _require_fresh("history", release)
+            return release.steps * moment(replace(release, steps=1))
+
+        return cls(budget, share, _limit(t, budget, share), part, t)
+
+    @classmethod
+    def of_worst(cls, epsilon: float, delta: float, *, worst: Step) -> Self:
+        """A budget for as many steps as the worst of them, which is within the budget, may be repeated as a plan.
+
+        Each step that is made takes one of them, however little it costs. It suits choices of when to stop, and of more
+        noise or smaller batches than the worst; where most steps cost much less, `of_moments` has more room.
+
+        worst: a step with batches that are drawn anew in each step. Steps must have its relation, noise law and
+        coordinates, no less noise, and the same sampling, or Poisson batches with a smaller sample rate.
+        """
+        budget, share = _target(epsilon, delta)
+        _require_fresh("worst", worst)
+
+        def fits(count: int) -> bool:
+            return cost_epsilon(cost_of(worst * count), share, ends="upper").upper <= budget
+
+        def part(step: Step) -> float:
+            same = replace(step, noise=worst.noise, sampling=worst.sampling, steps=1) == worst
+            # A batch of a smaller rate is one of the larger rate from which the record is left out by another coin.
+            fewer = type(step.sampling) is type(worst.sampling) is Poisson
+            drawn = step.sampling == worst.sampling or (fewer and step.sampling.sample_rate <= worst.sampling.sample_rate)
+            if not (same and drawn and step.noise >= worst.noise):
+                raise ValueError(f"history must have steps that cost no more than {worst}; got {step}")
+            return float(step.steps)
+
+        most = largest_integer(fits, 1, MOST_STEPS)
+        if most is None:
+            raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
+        return cls(budget, share, most + 0.5, part)  # steps are counted in floats
+
+    @classmethod
+    def of_gaussian(cls, epsilon: float, delta: float) -> Self:
+        """A budget for full batches with Gaussian noise, each with as much noise as one likes.
+
+        It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where a step is mu_j-GDP and mu is the largest one
+        that meets the budget. As a plan they would cost exactly as much, so that the freedom is free.
+        """
+        budget, share = _target(epsilon, delta)
+
+        def part(release: Step) -> float:
+            if (release.mechanism, release.sampling.word) != ("gaussian", "full"):
+                rule = "history must have full batches and gaussian noise"
+                raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
+            return release.steps * (release.relation.sensitivity / release.noise) ** 2
+
+        return cls(budget, share, float(gdp_from_epsilon(budget, share)) ** 2 * (1 - _ROUNDING), part)
 
     def has_room(self, history: Steps) -> bool:
         """Whether the budget still holds if these steps are made after all that was spent so far.
 
-        Raises ValueError for steps that the class does not cover, or of another relation than those before.
+        Raises ValueError for steps that the budget does not allow, or of another relation than those before.
         """
         return self._after(history) <= self.limit
 
@@ -78,132 +158,27 @@ class _Budget(ABC):
                 f" {self.steps} steps are spent, and got {count} more"
             )
         self._spent = after
-        self._relations |= _relations(history)
+        self._relations |= {str(release.relation) for release in steps_of(history)}
         self.steps += count
 
     def _after(self, history: Steps) -> float:
-        if len(relations := self._relations | _relations(history)) > 1:
-            raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
-        spent = self._spent
+        relations, spent = set(self._relations), self._spent
         for release in steps_of(history):
-            spent = math.nextafter(spent + self._cost(release) * (1 + _ROUNDING), math.inf)
+            relations.add(str(release.relation))
+            if len(relations) > 1:
+                raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
+            spent = math.nextafter(spent + self._part(release) * (1 + _ROUNDING), math.inf)
         return spent
 
 
-def _relations(history: Steps) -> set[str]:
-    return {str(release.relation) for release in steps_of(history)}
+def _target(epsilon: float, delta: float) -> tuple[float, float]:
+    return check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
 
 
 def _require_fresh(name: str, step: Step) -> None:
     if step.sampling.scheduled:
         rule = f"{name} must have batches that are drawn anew in each step"
         raise ValueError(f"{rule}; got sampling {step.sampling.word}")
-
-
-class Filter(_Budget):
-    """A budget (epsilon, delta) for steps that are chosen as one goes. The module has the theorem.
-
-        budget = Filter(epsilon=2, delta=1e-5, planned=step)
-        while budget.has_room(step):
-            budget.spend(step)    # before the step is made
-            ...                   # make it, look at what it releases, choose the next one
-
-    Steps must have Gaussian or discrete Gaussian noise, all with one neighbouring relation. Their batches must be drawn
-    anew in each step: full, Poisson, or fixed-size (not under zero-out).
-
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-        planned: a step, or several, such as are expected to be made. They only determine the order t of the moments
-            E e^{t L} of the privacy loss L by which the budget is counted: the one with which most repetitions of them
-            fit into it. Whatever is made, the guarantee holds.
-
-    Raises:
-        ValueError: an argument outside its range, or planned steps of another kind than those above.
-    """
-
-    def __init__(self, epsilon: float, delta: float, *, planned: Steps) -> None:
-        budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
-        self.order = _best_order(planned, budget, share)
-        self._known: dict[Step, float] = {}
-        super().__init__(budget, share, _limit(self.order, budget, share))
-
-    def _cost(self, release: Step) -> float:
-        _require_fresh("history", release)
-        step = replace(release, steps=1)
-        if step not in self._known:  # the same step is often asked about again
-            self._known[step] = self.order * rdp_of_history(step, self.order + 1).upper
-        return release.steps * self._known[step]
-
-
-class WorstFilter(_Budget):
-    """A budget (epsilon, delta) for steps none of which costs more than one worst step.
-
-    It has room for as many steps as the worst one may be repeated as a plan, `most_steps`, and each step that is made
-    takes one of them, however little it costs. It suits choices of when to stop, and of more noise or smaller batches
-    than the worst; where most steps cost much less than the worst one, `Filter` has more room.
-
-    A step is known to cost no more than the worst one if it has its relation, noise law and coordinates, no less noise,
-    and the same sampling; of Poisson batches also if its sample rate is smaller.
-
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-        worst: the step, with batches that are drawn anew in each step.
-
-    Raises:
-        ValueError: an argument outside its range, a sampling that follows a schedule, or a worst step that costs more
-            than the budget.
-    """
-
-    def __init__(self, epsilon: float, delta: float, *, worst: Step) -> None:
-        budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
-        _require_fresh("worst", worst)
-        self.worst = worst
-
-        def fits(count: int) -> bool:
-            return cost_epsilon(cost_of(worst * count), share, ends="upper").upper <= budget
-
-        most = largest_integer(fits, 1, MOST_STEPS)
-        if most is None:
-            raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
-        self.most_steps = most
-        super().__init__(budget, share, most + 0.5)  # steps are counted in floats
-
-    def _cost(self, release: Step) -> float:
-        step, worst = release, self.worst
-        same = (step.relation, step.mechanism, step.coordinates) == (worst.relation, worst.mechanism, worst.coordinates)
-        # A batch of a smaller rate is one of the larger rate from which the record is left out by another coin.
-        fewer = type(step.sampling) is type(worst.sampling) is Poisson
-        drawn = step.sampling == worst.sampling or (fewer and step.sampling.sample_rate <= worst.sampling.sample_rate)
-        if not (same and drawn and step.noise >= worst.noise):
-            raise ValueError(f"history must have steps that cost no more than {worst}; got {step}")
-        return float(release.steps)
-
-
-class GaussianFilter(_Budget):
-    """A budget (epsilon, delta) for full batches with Gaussian noise, each with as much noise as one likes.
-
-    It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where a step is mu_j-GDP and mu is the largest one
-    that meets the budget. As a plan they would cost exactly as much, so that the freedom is free.
-
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-
-    def __init__(self, epsilon: float, delta: float) -> None:
-        budget, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
-        super().__init__(budget, share, float(gdp_from_epsilon(budget, share)) ** 2 * (1 - _ROUNDING))
-
-    def _cost(self, release: Step) -> float:
-        if (release.mechanism, release.sampling.word) != ("gaussian", "full"):
-            rule = "history must have full batches and gaussian noise"
-            raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
-        return release.steps * (release.relation.sensitivity / release.noise) ** 2
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:

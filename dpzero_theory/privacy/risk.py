@@ -24,7 +24,8 @@ delta(epsilon) the larger one of delta_PQ and delta_QP (Dong, Roth and Su 2022, 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,12 +93,18 @@ def success(history: Steps, prior: float = 0.5) -> Bracket:
     return replace(bracket, lower=lower, value=upper, upper=upper)
 
 
-def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
+def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Bracket:
     """The largest true positive rate of an attack whose false positive rate is at most the given one.
+
+    It comes from delta(epsilon) at few epsilons. The first is 0. The next ones are where the minimum over x (see above)
+    would be if the history were Gaussian with the delta found so far; the others where the minimum may still be, by
+    straight lines through what is known.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
         false_positive_rate: a in [1e-200, 1].
+        looks: the most epsilons, at least 1. With three the upper end is mostly final, with five the two ends are
+            typically within 1%; the default is more than the search needs.
 
     Returns:
         A bracket, at least a; `value` is `upper`, the number to state. An attack on data that attain the lower ends of
@@ -105,36 +112,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float) -> Bracket:
         alone, and may be far below the upper end.
 
     Raises:
-        ValueError: a rate outside its range, a history that is not made of steps, or one with several relations.
-    """
-    return attack(history, false_positive_rate).true_positive_rate
-
-
-@dataclass(frozen=True)
-class Attack:
-    """Certified brackets of what the best attack on one record achieves: `advantage`, and the `true_positive_rate` at
-    the given `false_positive_rate`. looks: the number of epsilons at which delta was computed for them."""
-
-    advantage: Bracket
-    false_positive_rate: float
-    true_positive_rate: Bracket
-    looks: int
-
-
-def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Attack:
-    """The advantage and the true positive rate of the best attacks, from delta(epsilon) at few epsilons.
-
-    The first epsilon is 0. The next ones are where the minimum over x (see above) would be if the history were Gaussian
-    with the delta found so far; the others where the minimum may still be, by straight lines through what is known.
-
-    Args:
-        history: steps, such as `step * 1000`, all with one relation.
-        false_positive_rate: a in [1e-200, 1].
-        looks: the most epsilons, at least 1. With five the two ends of the true positive rate are typically within 1%;
-            the default is more than the search needs.
-
-    Raises:
-        ValueError: an argument outside its range, or a history that is not accounted for.
+        ValueError: an argument outside its range, a history that is not made of steps, or one with several relations.
     """
     a = check.real("false_positive_rate", false_positive_rate, at_least=1e-200, at_most=1)
     most = check.integer("looks", looks)
@@ -155,8 +133,6 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
                     points.append((less, base + less * back.lower, base + less * back.upper))
                 points.sort()
             found = max(one.upper for one in both)
-            if t == 0:
-                zero = Bracket(max(one.lower for one in both), found, found, cost_of(made).method)
         ends = [_minimum(points, a) for points in ways]
         known = max(ends, key=lambda one: one.upper)
         lower = max(one.lower for one in ends)
@@ -171,7 +147,7 @@ def attack(history: Steps, false_positive_rate: float, *, looks: int = 60) -> At
                 break
             place = known.place
         t = min(abs(place), _MOST_EXPONENT)
-    return Attack(zero, a, Bracket(lower, known.upper, known.upper, zero.method), len(seen))
+    return Bracket(lower, known.upper, known.upper, cost_of(made).method)
 
 
 _Point = tuple[float, float, float]
@@ -227,7 +203,7 @@ def _gaussian(epsilon: float, delta: float) -> float:
 
 
 def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: Callable[[float], Steps]) -> Bracket:
-    """The smallest noise multiplier with which a measure of risk is at most `target`.
+    """The smallest noise multiplier with which a measure of a history is at most `target`.
 
         calibrate_risk(
             lambda history: true_positive_rate(history, 0.001), 0.01,
@@ -236,7 +212,7 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
 
     Args:
         measure: a function from a history to a bracket, such as `advantage`; it must fall as noise grows.
-        target: the largest value that the measure may have, in (0, 1).
+        target: the largest value that the measure may have, > 0.
         history: a function from a noise multiplier to the history with that noise.
 
     Returns:
@@ -244,18 +220,11 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         `lower` its lower end is larger.
 
     Raises:
-        ValueError: a target outside (0, 1), or one that no noise up to 10^9 meets.
+        ValueError: a target outside its range, or one that no noise up to 10^9 meets.
         PreconditionError: noise of multiplier 0.01 meets the target already.
     """
-    goal = check.real("target", target, above=0, below=1)
-
-    brackets: dict[float, Bracket] = {}
-
-    def found(noise: float) -> Bracket:
-        if noise not in brackets:
-            brackets[noise] = measure(history(noise))
-        return brackets[noise]
-
+    goal = check.real("target", target, above=0)
+    found = cache(lambda noise: measure(history(noise)))
     ends: dict[str, Any] = {"least": _LEAST_NOISE, "most": _MOST_NOISE, "share": _ACCURACY}
     missed, upper = crossing(lambda noise: found(noise).upper - goal, 1.0, **ends)
     if upper is None:

@@ -22,18 +22,13 @@ The bound in terms of privacy profiles is that of Koskela, Redberg and Wang (202
 
 import math
 import random
-from typing import Unpack
 
 from scipy.optimize import minimize_scalar
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrated
-from dpzero_theory.privacy.step import Steps, Words, step_of
-
-_SHARE = 1e-4
-"""A search for noise ends where the noise that misses the target is this share away from the noise that meets it."""
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.step import Steps
 
 
 def draw_runs(mean_runs: float, source: random.Random) -> int:
@@ -49,8 +44,10 @@ def _mean(mean_runs: float) -> float:
     return check.real("mean_runs", mean_runs, at_least=1, at_most=1e4)
 
 
-def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> float:
-    """Return an upper bound on epsilon at delta of releasing the best of a random number of runs, and no more of them.
+def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> Bracket:
+    """Return a bracket of epsilon at delta of releasing the best of a random number of runs, and no more of them.
+
+    `risk.calibrate_risk(lambda run: selection_epsilon(run, delta, mean_runs), target, history)` finds the noise.
 
     Args:
         history: the history of one run. If its score is computed from private data, the release of the score is part of
@@ -58,43 +55,20 @@ def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> float:
         delta: 0 < delta < 1, of the whole selection; that of one run is chosen here.
         mean_runs: m, the mean of the number of runs, from 1 to 10^4.
 
+    Returns:
+        A bracket for the costliest score: `value` = `upper` is the bound above. `lower` is that of one run, which a
+        score without meaning releases.
+
     Raises:
         ValueError: an argument outside its range.
     """
     m, target = _mean(mean_runs), check.real("delta", delta, above=0, below=1)
-    least = epsilon_of_history(history, target / m).upper
+    least, one = (epsilon_of_history(history, part) for part in (target / m, target))
 
     def beyond(b: float) -> float:
         return 2 * (b + math.log1p((m - 1) * delta_of_history(history, b).upper * math.exp(-b)))
 
-    best = minimize_scalar(beyond, bounds=(0.0, max(least, 1e-6)), method="bounded", options={"xatol": 1e-3})
-    return (least + min(float(best.fun), beyond(0.0), beyond(least))) * (1 + 1e-12)
-
-
-def calibrate_selection(
-    mean_runs: float, *, target_epsilon: float, target_delta: float, steps: int, **words: Unpack[Words]
-) -> float:
-    """Return a noise multiplier of each run with which the best of the runs is (target_epsilon, target_delta)-DP.
-
-    With 10^-4 less noise the upper bound of `selection_epsilon` misses the target.
-
-    Args:
-        mean_runs: m, the mean of the number of runs, from 1 to 10^4.
-        target_epsilon, target_delta: the target, > 0 and in (0, 1).
-        steps: the number of releases of one run.
-        words: sampling, relation, sample_rate, mechanism (by default `discrete-gaussian`) and coordinates of one run,
-            as of `step.Words`.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-    goal = check.real("target_epsilon", target_epsilon, above=0)
-    words.setdefault("mechanism", "discrete-gaussian")
-    unit = step_of(1.0, steps, **words)
-
-    def excess(noise: float) -> float:
-        return math.log(selection_epsilon(unit.with_noise(noise), target_delta, mean_runs) / goal)
-
-    found = crossing(excess, 2 * calibrated(unit, goal, target_delta).value, share=_SHARE)[1]
-    assert found is not None
-    return found
+    most = least.upper
+    best = minimize_scalar(beyond, bounds=(0.0, max(most, 1e-6)), method="bounded", options={"xatol": 1e-3})
+    upper = (most + min(float(best.fun), beyond(0.0), beyond(most))) * (1 + 1e-12)
+    return Bracket(one.lower, upper, upper, least.method)

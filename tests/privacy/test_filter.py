@@ -11,7 +11,7 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.bisection import smallest_real
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.filter import BudgetExceededError, Filter, GaussianFilter, WorstFilter
+from dpzero_theory.privacy.filter import BudgetExceededError, Filter
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
@@ -20,7 +20,7 @@ STEP = Step(4.0, Poisson(1 / 16), "add-remove")
 FULL = Step(20.0, FullBatch(), "add-remove")
 
 
-def spent_until_full(budget: Filter | GaussianFilter | WorstFilter, step: Step, most: int = 100_000) -> int:
+def spent_until_full(budget: Filter, step: Step, most: int = 100_000) -> int:
     """How many equal steps a budget has room for."""
     low, high = 0, most
     while high - low > 1:
@@ -31,7 +31,7 @@ def spent_until_full(budget: Filter | GaussianFilter | WorstFilter, step: Step, 
 
 def test_full_batches_have_a_closed_form() -> None:
     """K(t) = t (t + 1)/(2 s^2) a step, against t epsilon + log delta - log c(t); the order is the best one."""
-    epsilon, delta, budget = 2.0, 1e-5, Filter(2.0, 1e-5, planned=FULL)
+    epsilon, delta, budget = 2.0, 1e-5, Filter.of_moments(2.0, 1e-5, planned=FULL)
 
     def room(t: float) -> float:
         log_c = t * math.log(t) - (1 + t) * math.log1p(t)
@@ -44,7 +44,7 @@ def test_full_batches_have_a_closed_form() -> None:
 @pytest.mark.parametrize("step", [STEP, FULL, Step(6.0, Poisson(1 / 16), "replace-one", "discrete-gaussian")])
 def test_what_a_filter_lets_pass_costs_no_more_as_a_plan(step: Step) -> None:
     """A plan with as many steps costs less than the budget, and not less than three quarters of it."""
-    budget = Filter(2.0, 1e-5, planned=step)
+    budget = Filter.of_moments(2.0, 1e-5, planned=step)
     count = spent_until_full(budget, step)
     fixed = epsilon_of_history(step * count, 1e-5)
     assert 1.5 < fixed.lower < fixed.upper < 2.0
@@ -64,7 +64,7 @@ def test_adversaries_that_watch_the_loss_gain_no_more_than_delta(chase: float) -
     tries while the loss is small.
     """
     epsilon, delta, runs = 1.0, 0.05, 200_000
-    budget = Filter(epsilon, delta, planned=Step(2.0, FullBatch(), "add-remove"))
+    budget = Filter.of_moments(epsilon, delta, planned=Step(2.0, FullBatch(), "add-remove"))
     t, limit, draw = budget.order, budget.limit, np.random.default_rng(5)
     loss, spent, on = np.zeros(runs), np.zeros(runs), np.ones(runs, dtype=bool)
     for _ in range(40):
@@ -81,11 +81,11 @@ def test_adversaries_that_watch_the_loss_gain_no_more_than_delta(chase: float) -
 
 
 def test_bad_input_is_one_line_and_spends_nothing() -> None:
-    budget = Filter(4.0, 1e-5, planned=STEP)
+    budget = Filter.of_moments(4.0, 1e-5, planned=STEP)
     budget.spend(STEP)
     for ask, named in (
-        (lambda: Filter(1.0, 0.0, planned=STEP), "delta must be"),
-        (lambda: Filter(1.0, 1e-5, planned=Step(40.0, FullBatch(), "add-remove", "laplace")), ".*laplace"),
+        (lambda: Filter.of_moments(1.0, 0.0, planned=STEP), "delta must be"),
+        (lambda: Filter.of_moments(1.0, 1e-5, planned=Step(40.0, FullBatch(), "add-remove", "laplace")), ".*laplace"),
         (
             lambda: budget.spend(Step(4.0, CyclicPoisson(1 / 16, 4), "add-remove")),
             "history must have batches that are drawn anew.*cyclic-poisson:4",
@@ -105,12 +105,12 @@ def test_steps_that_one_pair_dominates_regain_what_a_plan_has() -> None:
     """The figures of the page: 10,000 Poisson steps and 5,120 full ones, where the filter by moments has fewer."""
     poisson = Step(12.49643, Poisson(1 / 16), "add-remove")
     # A grid that resolves epsilon to 1e-4 resolves steps to 2e-4.
-    assert 9_998 <= WorstFilter(2.0, 1e-5, worst=poisson).most_steps <= 10_000
-    assert spent_until_full(Filter(2.0, 1e-5, planned=poisson), poisson) == 8601
+    assert 9_998 <= Filter.of_worst(2.0, 1e-5, worst=poisson).limit <= 10_000.5
+    assert spent_until_full(Filter.of_moments(2.0, 1e-5, planned=poisson), poisson) == 8601
     full = Step(159.59991, FullBatch(), "add-remove")
-    assert spent_until_full(GaussianFilter(2.0, 1e-6), full) == 5120
-    assert WorstFilter(2.0, 1e-6, worst=full).most_steps == 5120
-    assert spent_until_full(Filter(2.0, 1e-6, planned=full), full) == 4490
+    assert spent_until_full(Filter.of_gaussian(2.0, 1e-6), full) == 5120
+    assert Filter.of_worst(2.0, 1e-6, worst=full).limit == 5120.5
+    assert spent_until_full(Filter.of_moments(2.0, 1e-6, planned=full), full) == 4490
 
 
 def after(losses: Array, value: Array, step: Step) -> Array:
@@ -133,10 +133,9 @@ def chosen(number: int) -> dict[str, Any]:
     step alone, which attains exactly 1 but for the error of this computation."""
     rng = np.random.default_rng((20_261_126, number))
     delta = float(10 ** rng.uniform(-5, -1.5))
-    budget: GaussianFilter | WorstFilter
     if number % 2:
         epsilon, most = float(rng.uniform(0.5, 2.0)), 6
-        budget = GaussianFilter(epsilon, delta)
+        budget = Filter.of_gaussian(epsilon, delta)
         unit = float(gdp_from_epsilon(epsilon, delta)) ** 2 / most * (1 - 1e-9)
         sizes = sorted({1, *(int(size) for size in rng.integers(1, 5, 2))})
         menu = [(size, Step(1 / math.sqrt(size * unit), FullBatch(), "add-remove")) for size in sizes]
@@ -146,7 +145,7 @@ def chosen(number: int) -> dict[str, Any]:
         worst = Step(s, Poisson(q), "add-remove")
         while not (epsilon := epsilon_of_history(worst * most, delta).upper * (1 + 1e-9)) > 0:
             delta /= 10  # these steps cost no epsilon at that delta
-        budget = WorstFilter(epsilon, delta, worst=worst)
+        budget = Filter.of_worst(epsilon, delta, worst=worst)
         less = [Step(s * rng.uniform(1, 2), Poisson(q * rng.uniform(0.2, 1)), "add-remove") for _ in range(2)]
         menu = [(1, step) for step in (worst, *less)]
         spread, large = q * math.sqrt(most * math.expm1(1 / s**2)), 4.0 if s < 2 else 0.0
@@ -164,7 +163,7 @@ def chosen(number: int) -> dict[str, Any]:
     for _ in range(most):
         plan = after(losses, plan, menu[0][1])
     return {
-        "filter": type(budget).__name__, "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu),
+        "filter": f"of_{'gaussian' if number % 2 else 'worst'}", "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu),
         "plan": float(np.interp(0.0, losses, plan)) / delta,
         "attained": float(np.interp(0.0, losses, values[most])) / delta, "status": "ok",
     }  # fmt: skip
@@ -172,7 +171,7 @@ def chosen(number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", [*range(1, 9), *range(1001, 1005)])
 def test_policies_stay_within_both_sharper_filters(number: int) -> None:
-    """The best policy on each menu; odd numbers are of `GaussianFilter`, even ones of `WorstFilter`."""
+    """The best policy on each menu; odd numbers are of `Filter.of_gaussian`, even ones of `Filter.of_worst`."""
     row = chosen(number)
     assert 0.99 < row["plan"] <= row["attained"] + 1e-9
     assert row["attained"] <= row["plan"] + 5e-3
@@ -199,7 +198,7 @@ def test_what_is_at_most_the_budget_on_every_path_breaks_it() -> None:
     best = after(losses, np.max([after(losses, stop, step) for step in menu], axis=0), first)
     assert all(cost(step) <= epsilon for step in menu)
     assert float(np.interp(0.0, losses, best)) > 1.3 * delta
-    for budget in (GaussianFilter(epsilon, delta), WorstFilter(epsilon, delta, worst=first)):
+    for budget in (Filter.of_gaussian(epsilon, delta), Filter.of_worst(epsilon, delta, worst=first)):
         budget.spend(first)
         for step in menu[1:]:
             with pytest.raises(ValueError, match=r"^history must have"):
@@ -208,7 +207,7 @@ def test_what_is_at_most_the_budget_on_every_path_breaks_it() -> None:
 
 def test_steps_that_a_sharper_filter_does_not_cover_are_refused() -> None:
     worst = Step(4.0, Poisson(1 / 16), "add-remove")
-    budget = WorstFilter(2.0, 1e-5, worst=worst)
+    budget = Filter.of_worst(2.0, 1e-5, worst=worst)
     for step in (
         Step(3.9, Poisson(1 / 16), "add-remove"),
         Step(4.0, Poisson(1 / 15), "add-remove"),
@@ -218,14 +217,14 @@ def test_steps_that_a_sharper_filter_does_not_cover_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"^history must have steps that cost no more than Step"):
             budget.spend(step)
-    budget.spend(Step(5.0, Poisson(1 / 32), "add-remove") * budget.most_steps)
+    budget.spend(Step(5.0, Poisson(1 / 32), "add-remove") * math.floor(budget.limit))
     with pytest.raises(BudgetExceededError, match="are spent, and got 1 more"):
         budget.spend(worst)
     with pytest.raises(ValueError, match=r"^worst must have batches that are drawn anew"):
-        WorstFilter(2.0, 1e-5, worst=Step(4.0, CyclicPoisson(1 / 16, 4), "add-remove"))
+        Filter.of_worst(2.0, 1e-5, worst=Step(4.0, CyclicPoisson(1 / 16, 4), "add-remove"))
     with pytest.raises(ValueError, match=r"^worst must cost at most epsilon = 0\.1"):
-        WorstFilter(0.1, 1e-5, worst=Step(1.0, FullBatch(), "add-remove"))
-    gaussian = GaussianFilter(2.0, 1e-5)
+        Filter.of_worst(0.1, 1e-5, worst=Step(1.0, FullBatch(), "add-remove"))
+    gaussian = Filter.of_gaussian(2.0, 1e-5)
     gaussian.spend(FULL)
     with pytest.raises(ValueError, match=r"^history must have full batches and gaussian noise; got sampling poisson"):
         gaussian.spend(worst)

@@ -9,9 +9,12 @@ from scipy import stats
 from scipy.special import ndtr
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.selection import calibrate_selection, draw_runs, selection_epsilon
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.risk import calibrate_risk
+from dpzero_theory.privacy.selection import draw_runs, selection_epsilon
+from dpzero_theory.privacy.sampling import FullBatch
 from dpzero_theory.privacy.stated import approximate
-from dpzero_theory.privacy.step import step_of
+from dpzero_theory.privacy.step import Step
 from tests.privacy.oracle import made
 
 
@@ -43,7 +46,7 @@ def exact_delta(mean: float, shift: float, epsilon: float) -> float:
 def test_no_selection_of_gaussian_outcomes_costs_more_than_stated(mean: float, shift: float) -> None:
     for delta in (1e-2, 1e-4):
         epsilon = selection_epsilon(made(1 / shift), delta, mean)
-        assert exact_delta(mean, shift, epsilon) <= delta
+        assert exact_delta(mean, shift, epsilon.upper) <= delta < exact_delta(mean, shift, epsilon.lower)
 
 
 def test_the_exponent_is_not_one_less() -> None:
@@ -59,26 +62,28 @@ def test_the_exponent_is_not_one_less() -> None:
     rare, better = 1e-6, 0.3
     cost = math.log(selected(rare * math.exp(e), better * math.exp(-e)) / selected(rare, better))
     assert 0.99 * 3 * e < cost <= 3 * e
-    pure = selection_epsilon(made(1 / e, mechanism="laplace"), 1e-9, mean)
+    pure = selection_epsilon(made(1 / e, mechanism="laplace"), 1e-9, mean).value
     assert cost <= pure <= 3 * e * (1 + 1e-3)
 
 
 def test_what_one_run_shows_for_certain_the_best_of_eight_shows_eight_times_as_often() -> None:
     """An outcome that shows the record has a chance of 1e-4 in a run, and may have the highest score."""
     shown = approximate(0.5, 1e-4, relation="add-remove")
-    assert selection_epsilon(shown, 9e-4, 8) > 1.5
+    assert selection_epsilon(shown, 9e-4, 8).upper > 1.5
     with pytest.raises(ValueError, match=r"^delta must be above 0\.0001, what this history shows for certain"):
         selection_epsilon(shown, 7e-4, 8)
 
 
 def test_calibrated_noise_meets_the_target_and_costs_less_than_composition() -> None:
-    run = {"steps": 200, "sampling": "full", "relation": "add-remove"}
-    found = calibrate_selection(10, target_epsilon=2.0, target_delta=1e-5, **run)
-    one = step_of(found, mechanism="discrete-gaussian", **run)
-    assert 1.99 < selection_epsilon(one, 1e-5, 10) <= 2.0
-    assert selection_epsilon(one.with_noise(found * (1 - 2e-4)), 1e-5, 10) > 2.0
-    composed = step_of(found, mechanism="discrete-gaussian", **(run | {"steps": 2000}))
-    assert delta_of_history(composed, 2.0).lower > 1e-5
+    one = Step(1.0, FullBatch(), "add-remove", "discrete-gaussian", steps=200)
+
+    def cost(run: Step) -> Bracket:
+        return selection_epsilon(run, 1e-5, 10)
+
+    found = calibrate_risk(cost, 2.0, one.with_noise).value
+    assert 1.99 < cost(one.with_noise(found)).upper <= 2.0
+    assert cost(one.with_noise(found * (1 - 2e-4))).upper > 2.0
+    assert delta_of_history(one.with_noise(found) * 10, 2.0).lower > 1e-5
 
 
 @pytest.mark.parametrize("mean", [0.5, 1e5, math.nan, "8"])

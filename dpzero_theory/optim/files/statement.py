@@ -15,7 +15,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import STOPPING, LedgerError, counted
-from dpzero_theory.privacy.risk import attack
+from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.step import Step
 
 _DELTAS = (1e-8, 1e-6, 1e-4)
@@ -60,7 +60,7 @@ class Statement(NamedTuple):
         costs: epsilon at the target's delta first, then at other values of delta.
         attack: certified upper bounds on an attack's success: `advantage`, how far its true positive rate exceeds its
             false positive rate, and `true_positive_rate` where its false positive rate is at most
-            `false_positive_rate` (`risk.attack`).
+            `false_positive_rate` (`privacy.risk`).
         assumed: sentences that say what the statement rests on.
         history: the releases whose cost is claimed, at least those that are paid for.
         unit: whom the guarantee protects, in one word: "record" for one entry of the data set, or "user".
@@ -177,12 +177,12 @@ def statement(content: Content) -> Statement:
 
 @lru_cache(256)
 def _attack(release: Step, count: int) -> dict[str, float]:
-    """Return `Statement.attack` after `count` releases. The bounds come from delta at `_LOOKS` values of epsilon."""
-    advantage, rate = 0.0, _FALSE_POSITIVE_RATE
+    """Return `Statement.attack` after `count` releases. The rate comes from delta at `_LOOKS` values of epsilon."""
+    gain, rate = 0.0, _FALSE_POSITIVE_RATE
     if count:
-        found = attack(replace(release, steps=count), rate, looks=_LOOKS)
-        advantage, rate = found.advantage.upper, found.true_positive_rate.upper
-    return {"advantage": advantage, "true_positive_rate": rate, "false_positive_rate": _FALSE_POSITIVE_RATE}
+        made = replace(release, steps=count)
+        gain, rate = advantage(made).upper, true_positive_rate(made, rate, looks=_LOOKS).upper
+    return {"advantage": gain, "true_positive_rate": rate, "false_positive_rate": _FALSE_POSITIVE_RATE}
 
 
 @lru_cache(256)
