@@ -35,7 +35,7 @@ _RELATION = "replace-one"
 _RATES = (0.01, 0.001)
 """The false positive rates at which `--risk` states the true positive rate of the best attack."""
 _FLAGS = {
-    name: "--" + name.replace("_", "-") for name in ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
+    name: "--" + name.replace("_", "-") for name in ("epsilon", "noise_multiplier", "delta", "steps", "n", "batch")
 }
 """The command-line flag of each of the six numbers, by its name. The command finds one of them from the other five."""
 
@@ -90,19 +90,6 @@ def _parser() -> Parser:
     return parser
 
 
-def _sought(options: argparse.Namespace) -> str:
-    """The name of the number to find, from the parsed command line `options`. Raises ValueError if the flags do not
-    determine it."""
-    if options.solve_for is not None:
-        return str(options.solve_for).replace("-", "_")
-    given = [name for name in ("epsilon", "noise_multiplier") if getattr(options, name) is not None]
-    if len(given) == 2:
-        raise ValueError("--noise-multiplier with --epsilon must come with --solve-for delta, steps, batch or n")
-    if not given:
-        raise ValueError("one of --epsilon, --noise-multiplier must be given")
-    return "noise_multiplier" if given == ["epsilon"] else "epsilon"
-
-
 def _sampling(text: str) -> str:
     """Return `text` if it is the word of a sampling, such as `poisson`; it is the type of an argparse argument. Raises
     ArgumentTypeError otherwise."""
@@ -115,8 +102,15 @@ def _sampling(text: str) -> str:
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """The number to find, and the arguments of `solved`, from the parsed command line `options`. Raises ValueError,
     which names the flag at fault."""
-    sought, sampling = _sought(options), options.sampling
-    given = {known: getattr(options, known) for known in _FLAGS} | {sought: None}
+    given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
+    if options.solve_for is not None:
+        sought = str(options.solve_for).replace("-", "_")
+    else:
+        targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is not None]
+        if len(targets) != 1:
+            rule = "--noise-multiplier with --epsilon must come with --solve-for delta, steps, batch or n"
+            raise ValueError(rule if targets else "one of --epsilon, --noise-multiplier must be given")
+        sought = "noise_multiplier" if targets == ["epsilon"] else "epsilon"
     if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
             raise ValueError(f"--batch must be given with --sampling {sampling}")
@@ -125,25 +119,23 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         given["batch"], sampling = given["n"], "full"
     elif sampling is None:
         raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
-    for known in ("noise_multiplier", "epsilon", "delta", "steps", "n", "batch"):
-        if given[known] is None and known != sought:
-            raise ValueError(f"{_FLAGS[known]} must be given")
-    if getattr(options, sought) is not None:
+    for name, value in given.items():
+        if value is None and name != sought:
+            raise ValueError(f"{_FLAGS[name]} must be given")
+    if given[sought] is not None:
         raise ValueError(f"{_FLAGS[sought]} must not be given: it is the one to find")
     n, batch, noise = given["n"], given["batch"], given["noise_multiplier"]
     if n is not None:
         check.integer("--group", options.group, at_most=n)
-    if batch is not None and n is not None:
-        check.integer("--batch", batch, at_most=n)
-        if sampling == "full" and batch != n:
+        check.integer("--batch", 1 if batch is None else batch, at_most=n)
+        if sampling == "full" and batch not in (None, n):
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
     drawn = sampling_of(sampling, None if sampling == "full" else 1e-15)
     if drawn.records is not None:
         drawn.batch_size(n)
     if sampling in _SUBSAMPLED and noise is not None:
         check.real(f"--noise-multiplier with --sampling {sampling}", noise, at_least=_LEAST_SUBSAMPLED)
-    drawing = {"sampling": sampling, "relation": options.relation or _RELATION, "group": options.group}
-    return sought, {**given, **drawing}
+    return sought, {**given, "sampling": sampling, "relation": options.relation or _RELATION, "group": options.group}
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
@@ -153,36 +145,27 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
     seconds = time.perf_counter() - started
     value = int(bracket.value) if sought in ("steps", "batch", "n") else bracket.value
     whole = {**given, sought: value}
-    drawn = {name: given[name] for name in ("sampling", "relation")}
     rates = [None if None in (of["n"], of["batch"]) else of["batch"] / of["n"] for of in (given, whole)]
-    unit = step_of(whole["noise_multiplier"], whole["steps"], **drawn, sample_rate=rates[1])
-    change = unit.sampling.largest_change(unit.relation)
-    numbers = ("epsilon", "noise_multiplier", "delta", "steps", "n", "batch")
-    inputs = {name: given[name] for name in numbers}
-    inputs |= {"sampling": given["sampling"], "sample_rate": rates[0]}
+    words = {"sampling": given["sampling"], "sample_rate": rates[1], "relation": given["relation"]}
+    unit = step_of(whole["noise_multiplier"], whole["steps"], **words)
+    change, cost = unit.sampling.largest_change(unit.relation), unit.cost()
+    # mu of plain Gaussian releases; for random allocations an upper one, as if their steps were known.
+    known = cost.closed or isinstance(unit.sampling, RandomAllocation)
     answer: dict[str, Any] = {
-        "inputs": inputs | {"relation": given["relation"], "group": given["group"]},
+        "inputs": {**{name: given[name] for name in _FLAGS}, **words, "sample_rate": rates[0], "group": given["group"]},
         "answer": sought,
         sought: value,
         "bracket": {"lower": bracket.lower, "value": bracket.value, "upper": bracket.upper},
         "method": bracket.method,
         "sensitivity": change,
         "noise_over_sensitivity": unit.noise / change,
-        "gdp": _gdp(unit),
+        "gdp": (math.sqrt(cost.unamplified) or None) if known else None,
         "notes": list(bracket.notes),
         "seconds": seconds,
     }
     if given["sampling"] == "full" and sought == "noise_multiplier" and given["group"] == 1:
         answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.relation.sensitivity)
     return answer, unit
-
-
-def _gdp(unit: Step) -> float | None:
-    """The mu for which the steps are mu-GDP if it is that of plain Gaussian releases; an upper one for random
-    allocations, as if their steps were known."""
-    cost = unit.cost()
-    known = cost.closed or isinstance(unit.sampling, RandomAllocation)
-    return math.sqrt(cost.unamplified) or None if known else None
 
 
 def _risk(history: Steps) -> dict[str, Any]:
@@ -217,7 +200,7 @@ def _table(answer: dict[str, Any]) -> str:
     name = answer["answer"]
     known = ", ".join(
         f"{asked} {inputs[asked]:g}" if isinstance(inputs[asked], float) else f"{asked} {inputs[asked]}"
-        for asked in ("epsilon", "noise_multiplier", "delta", "steps", "n", "batch")
+        for asked in _FLAGS
         if inputs[asked] is not None
     )
     lines = [
