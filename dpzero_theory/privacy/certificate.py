@@ -9,13 +9,14 @@ stated. That such steps were made is what `optim.verify` and the audit look at.
 """
 
 import math
+from importlib import import_module
 from typing import Any
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-FORMAT = "dpzero privacy certificate 1"
+_FORMAT = "dpzero privacy certificate 1"
 _ROOM = 1e-3
 """A certificate states an epsilon that is above the accountant's upper end by this share of it, because the checker's
 upper bound on delta is larger than the accountant's."""
@@ -58,8 +59,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
         raise ValueError(f"history must cost an epsilon of at most {_MOST_EPSILON:g} to be checked; got {stated:g}")
     digits = 10.0 ** (5 - math.floor(math.log10(stated)))
     return {
-        "format": FORMAT,
-        "version": _version(),
+        "format": _FORMAT,
+        "version": f"dpzero_theory {import_module('dpzero_theory').__version__}",
         "history": parts,
         "statement": {"epsilon": math.ceil(stated * digits) / digits, "delta": delta},
         "bracket": {"lower": found.lower, "upper": found.upper},
@@ -84,9 +85,3 @@ def _part(release: Step) -> dict[str, Any]:
         "relation": str(release.relation),
         "coordinates": release.coordinates,
     }
-
-
-def _version() -> str:
-    from dpzero_theory import __version__
-
-    return f"dpzero_theory {__version__}"

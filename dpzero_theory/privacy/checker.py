@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from flint import arb, ctx, fmpz_poly
 
-FORMAT = "dpzero privacy certificate 1"
+_FORMAT = "dpzero privacy certificate 1"
 _NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 _PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
 _COARSEST, _MOST_LOSSES = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
@@ -116,7 +116,7 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
     return float(value)
 
 
-def read_part(part: object) -> tuple[int, list[_Divergence], arb]:
+def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
     """Read a history's entry: how many of its steps may hold a record, one step's divergences, and the gap g to
     continuous noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so
     delta(epsilon) <= e^g delta'(epsilon - 2 g), delta' for continuous noise. Raises Refused for an unknown kind."""
@@ -210,7 +210,7 @@ def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
     return _Law(one.first + other.first + first, fmpz_poly(masses[first:last]), one.lost + other.lost + high)
 
 
-def bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
+def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
     """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; rounding is far below `delta`."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
@@ -233,7 +233,7 @@ def bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, widt
 def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
     """An upper bound on delta(epsilon) of `parts`, at most `most`. Raises Refused if no finer grid would give one."""
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
-    while not (delta_bound := bound(parts, epsilon, delta, width)) <= most:
+    while not (delta_bound := _bound(parts, epsilon, delta, width)) <= most:
         # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.
         if before is not None and delta_bound - (before - delta_bound) > most:
             raise Refused(f"delta at the stated epsilon is about {float(delta_bound.mid()):.6g}, more than {delta:g}")
@@ -248,7 +248,7 @@ def confirm(text: str) -> tuple[float, float, float]:
     history, statement = certificate["history"], certificate["statement"]
     if not isinstance(history, list) or not 1 <= len(history) <= 100:
         raise Refused("history must be a list of 1 to 100 parts")
-    parts = [read_part(part) for part in history]
+    parts = [_read_part(part) for part in history]
     if len({part["relation"] for part in history}) > 1:
         raise Refused("all parts of the history must have one relation")
     if not isinstance(statement, dict) or set(statement) != {"epsilon", "delta"}:
@@ -276,8 +276,8 @@ def _parse(text: str) -> dict[str, object]:
         content = json.loads(text, object_pairs_hook=once)
     except (RecursionError, ValueError):
         raise Refused("this is not JSON") from None
-    if not isinstance(content, dict) or set(content) != _NAMES or content["format"] != FORMAT:
-        raise Refused(f"a certificate has {', '.join(sorted(_NAMES))}, and its format is {FORMAT!r}")
+    if not isinstance(content, dict) or set(content) != _NAMES or content["format"] != _FORMAT:
+        raise Refused(f"a certificate has {', '.join(sorted(_NAMES))}, and its format is {_FORMAT!r}")
     return content
 
 

@@ -15,7 +15,6 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.grid import Parts
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
 from dpzero_theory.privacy.laws.law import Law
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
@@ -67,16 +66,12 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
         closed &= cost.closed
         apart = cost.ratio * (2 * a - 1) / (a - 1)
         for way in (0, 1):
-            lower[way] += a * cost.squares[1] / 2 - apart + _moments(cost.below[way], a, 0)
-            upper[way] += a * cost.squares[0] / 2 + apart + _moments(cost.above[way], a, 1)
+            for total, parts, end in ((lower, cost.below, 0), (upper, cost.above, 1)):
+                moment = math.fsum(count * _moment(part, a - 1)[end] for part, count in parts[way])
+                total[way] += a * cost.squares[1 - end] / 2 + (2 * end - 1) * apart + moment / (a - 1)
     high = float(upper.max()) * (1 + _MOMENT_ROUNDING)
     low = min(max(float(lower.max()) * (1 - _MOMENT_ROUNDING), 0.0), high)
     return Bracket(low, high, high, "closed form" if closed else "grid")
-
-
-def _moments(parts: Parts, order: float, end: int) -> float:
-    """The sum of the Renyi divergences of an order of all releases: a lower bound if `end` is 0, an upper one if 1."""
-    return math.fsum(count * _moment(law, order - 1)[end] for law, count in parts) / (order - 1)
 
 
 def _moment(law: Law, t: float) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampli
 from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture, randomised_response
 from dpzero_theory.privacy.step import Step, step_of
 
-RELATIONS = {
+_RELATIONS = {
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
     "REPLACE_ONE": Relation.REPLACE_ONE,
     "REPLACE_SPECIAL": Relation.ZERO_OUT,
@@ -40,7 +40,7 @@ RELATIONS = {
 _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
-class UnsupportedEvent(ValueError):
+class _Unsupported(ValueError):
     """An event, or a part of one, that is not accounted.
 
     event: the part that is not accounted. kind: words for it, for the message.
@@ -67,7 +67,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
         relation: `replace-one`, `add-remove` or `zero-out` (dp-accounting's REPLACE_SPECIAL).
 
     Raises:
-        UnsupportedEvent: an event of another kind.
+        _Unsupported: an event of another kind.
         ValueError: a field outside its range; an event that protects nothing (NonPrivateDpEvent, no noise).
     """
     history = list(_parts(event, Relation(relation), 1))
@@ -79,7 +79,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
     """The releases that `count` repetitions of an event stand for, with None for a part that protects nothing.
 
-    Raises UnsupportedEvent for an event that is not accounted.
+    Raises _Unsupported for an event that is not accounted.
     """
     kind = type(event).__name__
     match kind:
@@ -97,7 +97,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
                 yield _release(event, event.event, relation, count, lambda: Poisson(event.sampling_probability))
         case "SampledWithoutReplacementDpEvent":
             if type(event.event).__name__ != "GaussianDpEvent":
-                raise UnsupportedEvent(event, f"{kind} of {type(event.event).__name__}")
+                raise _Unsupported(event, f"{kind} of {type(event.event).__name__}")
             rate = event.sample_size / event.source_dataset_size
             yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
         case "TruncatedSubsampledGaussianDpEvent":
@@ -116,13 +116,13 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
                 yield approximate(e, d, steps=count, relation=relation) if d != 1 and e != math.inf else None
         case "MixtureOfGaussiansDpEvent":
             if relation.replaces:
-                raise UnsupportedEvent(event, f"{kind} with replace-one")
+                raise _Unsupported(event, f"{kind} with replace-one")
             if any(event.sensitivities):  # else nothing is shown
                 moved = event.standard_deviation, event.sensitivities, event.sampling_probs
                 yield gaussian_mixture(*moved, steps=count, relation=relation) if event.standard_deviation else None
         case "RandomizedResponseDpEvent":
             if not relation.replaces:
-                raise UnsupportedEvent(event, f"{kind} with {relation}, not replace-one")
+                raise _Unsupported(event, f"{kind} with {relation}, not replace-one")
             # With the event's probability p the answer is any of the k categories, the true one among them.
             k, p = event.num_buckets, event.noise_parameter
             yield randomised_response(k, 1 - p + p / k, steps=count) if p else None
@@ -149,7 +149,7 @@ law, and the second its noise multiplier, which is 0 if there is no noise."""
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Callable[[], Sampling]) -> Step | None:
     kind = type(noisy).__name__
     if kind not in _NOISE:
-        raise UnsupportedEvent(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
+        raise _Unsupported(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
     mechanism, multiplier = _NOISE[kind]
     noise = multiplier(noisy)
     if noise == 0:
@@ -157,7 +157,7 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Call
     # An event whose dimension is None says nothing about it, so that the largest is taken.
     numbers = getattr(noisy, "dimension", 1) or DiscreteGaussian.coordinates
     if kind == "DiscreteGaussianDpEvent" and noisy.sensitivity % 1:
-        raise UnsupportedEvent(whole, f"{kind} with a sensitivity of {noisy.sensitivity!r}, which is not whole")
+        raise _Unsupported(whole, f"{kind} with a sensitivity of {noisy.sensitivity!r}, which is not whole")
     law = mechanism(noisy)
     return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=law, coordinates=numbers)
 
@@ -179,7 +179,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         orders: object = None,
     ) -> None:
         name = getattr(neighboring_relation, "name", neighboring_relation)
-        self._relation = RELATIONS[check.choice("neighboring_relation", name, RELATIONS)]
+        self._relation = _RELATIONS[check.choice("neighboring_relation", name, _RELATIONS)]
         super().__init__(neighboring_relation)
         self._steps: Counter[Step] = Counter()
         self._unprotected = False
@@ -196,7 +196,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         """
         try:
             found = list(_parts(event, self._relation, count if do_compose else max(count, 1)))
-        except UnsupportedEvent as error:
+        except _Unsupported as error:
             return _Refusal(error.event, str(error))
         if do_compose:
             self._unprotected |= None in found

@@ -111,7 +111,9 @@ class Filter:
             same = replace(step, noise=worst.noise, sampling=worst.sampling, steps=1) == worst
             # A batch of a smaller rate is one of the larger rate from which the record is left out by another coin.
             fewer = type(step.sampling) is type(worst.sampling) is Poisson
-            drawn = step.sampling == worst.sampling or (fewer and step.sampling.sample_rate <= worst.sampling.sample_rate)
+            drawn = step.sampling == worst.sampling or (
+                fewer and step.sampling.sample_rate <= worst.sampling.sample_rate
+            )
             if not (same and drawn and step.noise >= worst.noise):
                 raise ValueError(f"history must have steps that cost no more than {worst}; got {step}")
             return float(step.steps)

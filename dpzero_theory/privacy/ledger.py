@@ -359,8 +359,8 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
         choice("format", begun.pop("format"), (_FORMAT,))
         if "step" in begun:
             begun["step"] = step_of(**entries("step", begun["step"], _STEP))
-        place = {name: int(header[name]) for name in ("inode", "moves")}
-        found = Account(**begun, **place, digest=last.hex(), spent=0, records=[])
+        inode, moves = int(header["inode"]), int(header["moves"])
+        found = Account(**begun, inode=inode, moves=moves, digest=last.hex(), spent=0, records=[])
         first, spent = 0, 0 if found.step else _UNLIMITED
         for release, paid, sums, chain in db.execute("SELECT release, spent, sums, chain FROM log ORDER BY row"):
             last = _chained(last, release, paid, sums)

@@ -19,7 +19,6 @@ from opacus.accountants.accountant import IAccountant
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, step_of
 
@@ -67,7 +66,10 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         """
         if poisson is not True:
             raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")
-        return self.bracket(delta).value
+        check.real("delta", delta, above=0, below=1)
+        if any(noise == 0 for noise, _, _ in self.history):
+            return math.inf
+        return epsilon_of_history(history_from_opacus(self.history, self.relation), delta).value
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Take up a history that `state_dict` of this accountant has returned.
@@ -82,14 +84,6 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         except (TypeError, ValueError) as error:
             self.history = known
             raise ValueError(f"state_dict must hold entries (noise, sample rate, steps); {error}") from None
-
-    def bracket(self, delta: float) -> Bracket:
-        """The certified bracket of epsilon at delta in (0, 1); its upper end is what `get_epsilon` returns. Raises
-        ValueError."""
-        check.real("delta", delta, above=0, below=1)
-        if any(noise == 0 for noise, _, _ in self.history):
-            return Bracket(math.inf, math.inf, math.inf, "a step without noise")
-        return epsilon_of_history(history_from_opacus(self.history, self.relation), delta)
 
 
 def history_from_opacus(history: Iterable[_Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:

@@ -7,7 +7,6 @@ random bits are SHAKE-256 of the secret and of a label that says what they are f
 """
 
 import hashlib
-import random
 from collections.abc import Callable
 
 import numpy as np
@@ -18,66 +17,45 @@ Indices = NDArray[np.int64]
 SECRET_BYTES = 32
 _BLOCK = 2**16
 _TABLE_CELLS = 2**24
-"""The largest number of entries of the table that `subsets` fills at once; it bounds the memory used."""
+"""The largest number of entries of the table that `_subsets` fills at once; it bounds the memory used."""
 
 
-class Keyed(random.Random):
-    """A random number generator whose bits are SHAKE-256 of a secret and a label.
+class _Bits:
+    """A stream of random bits, SHAKE-256 of a secret and a label.
 
-    secret: `SECRET_BYTES` bytes; whoever does not know them cannot tell the output from random bits. Raises ValueError
-    for another length. label: a text that tells generators with the same secret apart.
+    secret: `SECRET_BYTES` bytes; whoever does not know them cannot tell the stream from random bits. Raises ValueError
+    for another length. label: a text that tells streams with the same secret apart.
     """
 
     def __init__(self, secret: bytes, label: str) -> None:
         if len(secret) != SECRET_BYTES:
             raise ValueError(f"secret must be {SECRET_BYTES} bytes; got {len(secret)}")
-        super().__init__()
         self._start = secret + f"dpzero_theory {label} ".encode()
         self._count, self._left = 0, b""
 
-    def seed(self, *unused: object, **unused_too: object) -> None:
-        """Do nothing, because the secret and the label already determine the bits."""
-
-    def randbytes(self, n: int) -> bytes:
-        """The next n bytes of this generator's stream."""
-        blocks, length = [self._left], len(self._left)
-        while length < n:
-            blocks.append(hashlib.shake_256(self._start + self._count.to_bytes(8, "little")).digest(_BLOCK))
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """The next `count` 64-bit words of the stream."""
+        while len(self._left) < 8 * count:
+            self._left += hashlib.shake_256(self._start + self._count.to_bytes(8, "little")).digest(_BLOCK)
             self._count += 1
-            length += _BLOCK
-        whole = b"".join(blocks)
-        self._left = whole[n:]
-        return whole[:n]
-
-    def getrandbits(self, k: int) -> int:
-        """An integer of k random bits, in [0, 2^k)."""
-        return int.from_bytes(self.randbytes(-(-k // 8)), "little") >> (-k % 8)
-
-    def random(self) -> float:
-        """A uniformly random multiple of 2^-53 in [0, 1)."""
-        return self.getrandbits(53) * 2.0**-53
+        found, self._left = self._left[: 8 * count], self._left[8 * count :]
+        return np.frombuffer(found, dtype="<u8").astype(np.uint64)
 
 
-def below(source: random.Random, bound: int, count: int) -> Indices:
-    """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, with random bits from `source`.
-    bound: from 1 to 2^63.
+def _below(source: _Bits, bound: int, count: int) -> Indices:
+    """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, where bound is from 1 to 2^63.
 
     Each integer is a 64-bit word modulo `bound`; a word beyond the largest multiple of `bound` is drawn again.
     """
     largest = 2**64 - 1 - 2**64 % bound
-    words = _words(source, count)
+    words = source.words(count)
     while (bad := np.flatnonzero(words > np.uint64(largest))).size:
-        words[bad] = _words(source, bad.size)
+        words[bad] = source.words(bad.size)
     return (words % np.uint64(bound)).astype(np.int64)
 
 
-def _words(source: random.Random, count: int) -> NDArray[np.uint64]:
-    return np.array(np.frombuffer(source.randbytes(8 * count), dtype="<u8") if count else (), dtype=np.uint64)
-
-
-def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices:
-    """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, with bits from
-    `source`.
+def _subsets(source: _Bits, count: int, size: int, taken: int) -> Indices:
+    """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1.
 
     It returns an array with one set in each row. It is Floyd's algorithm, which for j = size - taken, ..., size - 1
     adds a uniform one of 0, ..., j to the set, or j itself if that number is already in the set.
@@ -89,7 +67,7 @@ def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices
         row = np.arange(len(part))
         held = np.zeros((len(part), size), dtype=np.bool_)
         for column, j in enumerate(range(size - taken, size)):
-            chosen = below(source, j + 1, len(part))
+            chosen = _below(source, j + 1, len(part))
             chosen = np.where(held[row, chosen], j, chosen)
             held[row, chosen] = True
             part[:, column] = chosen
@@ -111,7 +89,7 @@ class Allocation:
     def __call__(self, release: int) -> Indices:
         number, step = divmod(release, self._epoch)
         if number != self._number:
-            steps = subsets(Keyed(self._secret, f"epoch {number}"), self._n, self._epoch, self._taken).ravel()
+            steps = _subsets(_Bits(self._secret, f"epoch {number}"), self._n, self._epoch, self._taken).ravel()
             order = np.argsort(steps, kind="stable")
             self._ends = np.searchsorted(steps[order], np.arange(self._epoch + 1))
             self._records = order // self._taken
@@ -129,7 +107,7 @@ class Turns:
     """
 
     def __init__(self, secret: bytes, n: int, groups: int, chosen: Callable[[int], Indices]) -> None:
-        self._group, self._count, self._chosen = below(Keyed(secret, "groups"), groups, n), groups, chosen
+        self._group, self._count, self._chosen = _below(_Bits(secret, "groups"), groups, n), groups, chosen
 
     def __call__(self, release: int) -> Indices:
         members = np.flatnonzero(self._group == release % self._count)

@@ -15,6 +15,9 @@ from dpzero_theory.privacy.grid import Bounds
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.step import Step, step_of
 
+RELATIONS = {"ADD_OR_REMOVE_ONE": "add-remove", "REPLACE_ONE": "replace-one", "REPLACE_SPECIAL": "zero-out"}
+"""This package's relations by the names of dp_accounting's."""
+
 __all__ = [
     "Couple",
     "around",

@@ -163,7 +163,8 @@ def chosen(number: int) -> dict[str, Any]:
     for _ in range(most):
         plan = after(losses, plan, menu[0][1])
     return {
-        "filter": f"of_{'gaussian' if number % 2 else 'worst'}", "epsilon": epsilon, "delta": delta, "steps": most, "menu": len(menu),
+        "filter": "of_gaussian" if number % 2 else "of_worst", "epsilon": epsilon, "delta": delta, "steps": most,
+        "menu": len(menu),
         "plan": float(np.interp(0.0, losses, plan)) / delta,
         "attained": float(np.interp(0.0, losses, values[most])) / delta, "status": "ok",
     }  # fmt: skip

@@ -13,6 +13,7 @@ with warnings.catch_warnings():
     from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
     from opacus.accountants.utils import get_noise_multiplier
 
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.opacus import CertifiedAccountant, history_from_opacus
 from tests.privacy.oracle import made
@@ -29,8 +30,8 @@ def test_it_is_created_by_its_name_and_answers_as_the_others_do():
     assert ours.history == prv.history
     assert len(ours) == 120
     assert prv.get_epsilon(1e-5) * 0.98 < ours.get_epsilon(1e-5) < prv.get_epsilon(1e-5) < rdp.get_epsilon(1e-5)
-    found = ours.bracket(1e-5)
-    assert found.lower <= found.value == ours.get_epsilon(1e-5) <= found.lower * (1 + 1.1e-4)
+    found = epsilon_of_history(history_from_opacus(ours.history), 1e-5)
+    assert found.lower <= found.upper == ours.get_epsilon(1e-5) <= found.lower * (1 + 1.1e-4)
 
 
 def test_the_history_of_any_of_its_accountants_is_understood():

@@ -10,22 +10,21 @@ import pytest
 from scipy import stats
 
 from dpzero_theory.privacy.sampling import CyclicPoisson
-from dpzero_theory.privacy.schedule import Allocation, Keyed, Turns, below, subsets
+from dpzero_theory.privacy.schedule import Allocation, Turns, _below, _Bits, _subsets
 
 SECRET = bytes(range(32))
 
 
-class Words(random.Random):
-    """A source of random numbers that gives the given 64-bit words, and no more."""
+class Words(_Bits):
+    """A stream of the given 64-bit words, and no more."""
 
     def __init__(self, *words):
-        super().__init__(0)
-        self.words = list(words)
+        self.given = list(words)
 
-    def randbytes(self, n):
-        found, self.words = self.words[: n // 8], self.words[n // 8 :]
-        assert len(found) == n // 8
-        return np.array(found, "<u8").tobytes()
+    def words(self, count):
+        found, self.given = self.given[:count], self.given[count:]
+        assert len(found) == count
+        return np.array(found, "<u8")
 
 
 def test_bits_are_those_of_the_hash_however_they_are_asked_for():
@@ -33,28 +32,26 @@ def test_bits_are_those_of_the_hash_however_they_are_asked_for():
         hashlib.shake_256(SECRET + b"dpzero_theory epoch 3 " + number.to_bytes(8, "little")).digest(2**16)
         for number in range(2)
     )
-    assert Keyed(SECRET, "epoch 3").randbytes(2**17) == whole
-    pieces = Keyed(SECRET, "epoch 3")
-    assert b"".join(pieces.randbytes(n) for n in (1, 70_000, 0, 7, 2**17 - 70_008)) == whole
-    assert Keyed(SECRET, "epoch 4").randbytes(64) != whole[:64]
-    assert Keyed(bytes(32), "epoch 3").randbytes(64) != whole[:64]
-    assert Keyed(SECRET, "epoch 3").getrandbits(12) == int.from_bytes(whole[:2], "little") >> 4
-    assert Keyed(SECRET, "epoch 3").random() == (int.from_bytes(whole[:7], "little") >> 3) / 2**53
+    assert _Bits(SECRET, "epoch 3").words(2**14).tobytes() == whole
+    pieces = _Bits(SECRET, "epoch 3")
+    assert b"".join(pieces.words(n).tobytes() for n in (1, 9_000, 0, 7, 2**14 - 9_008)) == whole
+    assert _Bits(SECRET, "epoch 4").words(8).tobytes() != whole[:64]
+    assert _Bits(bytes(32), "epoch 3").words(8).tobytes() != whole[:64]
     with pytest.raises(ValueError, match="secret must be 32 bytes; got 5"):
-        Keyed(b"short", "epoch 3")
+        _Bits(b"short", "epoch 3")
 
 
 def test_what_is_beyond_the_last_multiple_is_drawn_again():
     """2^64 = 1 mod 3, so one word is too many; 2^64 = 0 mod 4, so none is."""
-    assert below(Words(5, 2**64 - 1, 2**64 - 2, 7), 3, 3).tolist() == [2, 1, 2]
-    assert below(Words(2**64 - 1, 6), 4, 2).tolist() == [3, 2]
-    assert below(Words(), 3, 0).tolist() == []
+    assert _below(Words(5, 2**64 - 1, 2**64 - 2, 7), 3, 3).tolist() == [2, 1, 2]
+    assert _below(Words(2**64 - 1, 6), 4, 2).tolist() == [3, 2]
+    assert _below(Words(), 3, 0).tolist() == []
 
 
 @pytest.mark.parametrize(("size", "taken"), [(5, 2), (5, 4), (4, 1), (3, 3)])
 def test_sets_are_uniform(size, taken):
     """20,000 sets pass a chi-squared test at 1e-6; a law with one set more likely by a quarter fails it."""
-    found = Counter(tuple(sorted(row)) for row in subsets(random.Random(3), 20_000, size, taken).tolist())
+    found = Counter(tuple(sorted(row)) for row in _subsets(_Bits(SECRET, "sets"), 20_000, size, taken).tolist())
     assert set(found) == set(itertools.combinations(range(size), taken))
     if len(found) > 1:
         counts = np.array(list(found.values()), dtype=float)
@@ -64,7 +61,7 @@ def test_sets_are_uniform(size, taken):
 
 
 def test_a_table_larger_than_is_filled_at_once_holds_sets():
-    found = np.sort(subsets(random.Random(1), 40, 2**20, 3), axis=1)
+    found = np.sort(_subsets(_Bits(SECRET, "sets"), 40, 2**20, 3), axis=1)
     assert (found[:, :-1] < found[:, 1:]).all()
     assert found.min() >= 0
     assert found.max() < 2**20

@@ -11,8 +11,8 @@ from scipy.special import ndtr
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.risk import calibrate_risk
-from dpzero_theory.privacy.selection import draw_runs, selection_epsilon
 from dpzero_theory.privacy.sampling import FullBatch
+from dpzero_theory.privacy.selection import draw_runs, selection_epsilon
 from dpzero_theory.privacy.stated import approximate
 from dpzero_theory.privacy.step import Step
 from tests.privacy.oracle import made

@@ -15,12 +15,12 @@ from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.dp_accounting import RELATIONS, history_from_event
+from dpzero_theory.privacy.dp_accounting import history_from_event
 from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import TruncatedPoisson
-from tests.privacy.oracle import made
+from tests.privacy.oracle import RELATIONS, made
 
 
 def truncated(largest, n, noise=1.5, steps=1, relation="add-remove", rate=0.05):
