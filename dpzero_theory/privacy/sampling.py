@@ -427,7 +427,7 @@ class FixedSize(Sampling):
         # two, since another record takes the place of the one that is removed or replaced.
         moved = noise if relation is Relation.ZERO_OUT else noise / 2
         attained = Cost.of(*(Gaussian(kind, q, moved) for kind in ("remove", "add")), count=steps)
-        if relation is Relation.ADD_REMOVE or (relation.replaces and steps == 1):
+        if relation is Relation.ADD_REMOVE:
             return attained
         if not relation.replaces and LEAST_ZEROED <= noise <= q * MOST_ZEROED:
             return Cost.of(*zeroed_pairs(noise, q), count=steps)

@@ -60,6 +60,11 @@ def test_a_replaced_record_is_strictly_between_the_ends(q, s, steps, epsilon):
     assert 1.02 * max(ends["remove"].upper, ends["add"].upper) < best < 0.95 * ends["fixed-size"].lower
     found = delta_of_history(made(s, steps, q, "replace-one", sampling="fixed-size"), epsilon)
     assert found.lower <= best <= found.upper
+    # Also where no two steps are alike, and where batches are of one size because a limit is always met.
+    single = [made(s + 1e-9 * k, 1, q, "replace-one", sampling="fixed-size") for k in range(steps)]
+    limited = made(s, steps, 0.5, "replace-one", sampling=f"truncated-poisson:{round(1000 * q)}/1000")
+    for history in (single, limited):
+        assert best <= delta_of_history(history, epsilon).upper <= found.upper * 1.002
 
 
 def on_a_line(q, s, u, y, epsilon, *, reverse=False):
