@@ -18,8 +18,8 @@ from scipy.special import ndtri_exp
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy import contour
-from dpzero_theory.privacy.laws.fourier import compose, spectrum
-from dpzero_theory.privacy.laws.law import UNIT, Law, Span, log_c, log_law, log_moments, log_sum
+from dpzero_theory.privacy.laws.fourier import composed, window
+from dpzero_theory.privacy.laws.law import UNIT, Law, Span, log_c, log_moments
 
 Parts = tuple[tuple[Law, int], ...]
 """A composition: the law of one release of each kind, with the number of such releases."""
@@ -62,6 +62,11 @@ class _Sketch:
         return np.asarray(weights / np.sum(weights))
 
 
+def _tilted(sketches: Sequence[_Sketch], tau: float) -> list[tuple[Array, Array, int]]:
+    """The losses, the weights and the number of each law, tilted."""
+    return [(sketch.loss, sketch.tilted(tau), sketch.count) for sketch in sketches]
+
+
 _TILTS = np.geomspace(1e-3, 1e5, 56)
 _NEARER = np.geomspace(0.75, 1.33, 9)
 
@@ -74,25 +79,6 @@ def _saddle(sketches: Sequence[_Sketch], value: Callable[[Array, Array], Array])
         best = int(np.argmin(found))
         taus, tau, least = taus[best] * _NEARER, float(taus[best]), float(found[best])
     return tau, least
-
-
-def _window(tau: float, sketches: Sequence[_Sketch], log_folded: float) -> tuple[float, float, float, float]:
-    """The range (lowest, highest) of the total loss beyond whose ends at most e^log_folded of the tilted mass lies, by
-    the rough laws, and the rates at which Chernoff's bounds above and below it are least."""
-    laws = [(s.count, s.loss, s.tilted(tau)) for s in sketches]
-    means = [float(np.sum(weights * loss)) for _, loss, weights in laws]
-    mean = math.fsum(count * centre for (count, _, _), centre in zip(laws, means, strict=True))
-    centred = [(n, loss - centre, log_law(w)) for (n, loss, w), centre in zip(laws, means, strict=True)]
-    variance = math.fsum(n * float(np.sum(np.exp(log_w) * loss**2)) for n, loss, log_w in centred)
-    if not (math.isfinite(variance) and variance > 0):
-        raise OverflowError("losses that all but are one value")
-    rates = np.geomspace(0.02, 50, 24) / math.sqrt(variance)
-    sums = [_Sketch(n, loss, log_w) for n, loss, log_w in centred]
-    up, down = (np.sum([one.moments(sign * rates) for one in sums], axis=0) for sign in (1, -1))
-    above, below = (found - log_folded for found in (up, down))
-    best_up, best_down = int(np.argmin(above / rates)), int(np.argmin(below / rates))
-    high, low = (above / rates)[best_up], (below / rates)[best_down]
-    return mean - float(low), mean + float(high), float(rates[best_up]), float(rates[best_down])
 
 
 @dataclass(frozen=True)
@@ -192,7 +178,7 @@ class _Grid:
     def __init__(self, slices: Slices, epsilon: float, tau: float, points: int, log_folded: float) -> None:
         self.epsilon, self.tau, self.points = epsilon, tau, points
         self.sketches = [_Sketch(count, *law.sketch(span)) for law, count, span in slices]
-        bottom, top, self.up, self.down = _window(tau, self.sketches, log_folded)
+        bottom, top, self.up, self.down = window(_tilted(self.sketches, tau), log_folded)
         lowest = bottom - top
         broadest = max(float(np.max(s.loss)) - max(float(np.min(s.loss)), lowest) for s in self.sketches)
         # The laws on the grid spread a little more than the rough ones.
@@ -213,15 +199,10 @@ class _Grid:
         totals = [float(np.sum(mass)) for mass in masses]
         if not min(totals) > 1e-250:
             raise OverflowError("a tilt at which a law underflows")
-        ones = [(mass / total, c.first, n) for (c, n), mass, total in zip(self.laws, masses, totals, strict=True)]
-        law, error = compose([(spectrum(mass, first, self.points), n) for mass, first, n in ones], start)
-        tails = [-self.up * self.width * (start + self.points), self.down * self.width * start]
-        for mass, first, n in ones:
-            points, logs = (first + np.arange(len(mass), dtype=np.float64)) * self.width, log_law(mass)
-            for k, rate in enumerate((self.up, -self.down)):
-                tails[k] += n * log_sum(logs, rate, points)
+        ones = [(c.first, mass / total, n) for (c, n), mass, total in zip(self.laws, masses, totals, strict=True)]
+        law, error, beyond = composed(ones, self.width, start, self.points, self.up, self.down)
         log_scale = math.fsum(n * (math.log(t) + c.log_scale) for (c, n), t in zip(self.laws, totals, strict=True))
-        return start, law, log_scale, error, sum(math.exp(min(tail, 0.0)) for tail in tails)
+        return start, law, log_scale, error, beyond
 
     @np.errstate(over="ignore")
     def upper(self) -> _Upper:
@@ -335,7 +316,7 @@ class _Plan:
     def _apart(self, tau: float, tau_near: float, whole: Sequence[_Sketch], near: Sequence[_Sketch]) -> bool:
         folded = math.log(1e-10)
         try:
-            long, short = (_window(t, s, folded) for t, s in ((tau, whole), (tau_near, near)))
+            long, short = (window(_tilted(s, t), folded) for t, s in ((tau, whole), (tau_near, near)))
         except OverflowError:
             return False
         return long[1] - long[0] > _TAILS_APART * (short[1] - short[0])

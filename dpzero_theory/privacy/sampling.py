@@ -38,7 +38,6 @@ from dpzero_theory.privacy.laws.shifts import (
     shifted_pairs,
     zeroed_pairs,
 )
-from dpzero_theory.privacy.laws.subset import Subset
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.registry import Registry
@@ -575,11 +574,9 @@ class RandomAllocation(Sampling):
             above: list[tuple[Law, int]] = []
             for (length, count), (released, number) in itertools.product(blocks, parts):
                 if length > 1:
-                    law = Epoch(noise, length, min(released, length), replaced, way, "upper", total * taken)
+                    law = Epoch(noise, length, min(released, length), replaced, way, 1, "upper", total * taken)
                     above.append((law, count * number))
-            if taken == 1:
-                return tuple(above), tuple((Epoch(noise, epoch, r, replaced, way, "lower", total), m) for r, m in parts)
-            return tuple(above), tuple((Subset(noise, epoch, taken, r, replaced, way), m) for r, m in parts)
+            return tuple(above), tuple((Epoch(noise, epoch, r, replaced, way, taken), m) for r, m in parts)
 
         forward, backward = (laws(way) for way in (0, int(not replaced)))
         alone = sum(count for length, count in blocks if length == 1) * sum(number for _, number in parts)

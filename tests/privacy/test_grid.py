@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.grid import delta_bounds, epsilon_bounds
-from dpzero_theory.privacy.laws import concentrated, epoch, shifts, subset
+from dpzero_theory.privacy.laws import concentrated, epoch, shifts
 from dpzero_theory.privacy.laws.fourier import compose, spectrum
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import Span
@@ -200,9 +200,13 @@ def shifted(noise, rate, size=1):
 
 
 def two_steps(s, epsilon):
-    words = {"replaced": False, "reach": 9.0, "near": 9.0, "ratio": 0.06}
-    lower, upper = (epoch.epoch_pairs(s, 2, 2, **words, end=end)[0] for end in ("lower", "upper"))
-    return pair_delta(lower, epsilon)[0], pair_delta(upper, epsilon)[1]
+    above = epoch.dominating_pairs.__wrapped__(s, 2, 2, replaced=False, reach=9.0, near=9.0, ratio=0.06)
+    return allocated(s, 2, 1, epsilon)[0], pair_delta(above[0], epsilon)[1]
+
+
+def allocated(s, t, k, epsilon):
+    """Returns the bound from below of a whole epoch, and 1."""
+    return pair_delta(epoch.dominated_pairs.__wrapped__(s, t, t, k, replaced=False, points=2**15)[0], epsilon)[0], 1.0
 
 
 def composed(s, epsilon):
@@ -244,8 +248,7 @@ PLANTED = {
     ),
     "subset": (
         noise,
-        # from below alone
-        lambda s, e: (pair_delta(subset.subset_pairs(2.0 * s, 3, 2, 3, replaced=False)[0], e)[0], 1.0),
+        lambda s, e: allocated(2.0 * s, 3, 2, e),
         0.3,
         two_of_three_steps,
     ),

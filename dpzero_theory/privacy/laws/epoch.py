@@ -1,25 +1,26 @@
-"""Finite pairs of laws for one epoch of random allocation: one that dominates it (above), one that it dominates
-(below).
+"""Random allocation, where a record is in `taken` random steps of each epoch: finite pairs of laws that bound an epoch.
 
-x_i is the output of step i of an epoch of t steps, s the noise multiplier. With the record the density ratio of the
-outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of replace-one
-it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1. The divergence at a ratio a is
-E_R (S - a S')_+, so a mean of the positive part of a sum of independent variables V_i less a constant, with V = Y, -Y'
-or Y - a Y'. Sums of many are composed on a grid of equal cells by `fourier.sums`. Statements and proofs:
-derivation.md, section 7.
+x_i is the output of step i of an epoch of t steps, s the noise multiplier. With the record in one step the density
+ratio of the outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
+replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1.
+
+From above, for one step: the divergence at a ratio a is E_R (S - a S')_+, so a mean of the positive part of a sum of
+independent variables V_i less a constant, with V = Y, -Y' or Y - a Y'. From below, for any number of steps: for each of
+a few numbers c, the sum over an epoch of the log(1 - c + c Y_i), rounded to a grid, is a function of the outputs whose
+laws are known. Sums are composed by `fourier.sums`. Statements and proofs: derivation.md, section 7.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri_exp
+from numpy.typing import NDArray
+from scipy.special import expit, log_ndtr, ndtr, ndtri_exp
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, dominated, dominating
-from dpzero_theory.privacy.laws.fourier import Product, Sum, sums
+from dpzero_theory.privacy.laws.fourier import Product, sums
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal_mass
 
@@ -43,8 +44,67 @@ _SPARED = 9.0
 _ACCURATE, _ACCURATE_ONCE = 1e-4, 3e-3
 """One tilt serves the thresholds at which its errors are at most the first share of the divergence, and at least one at
 which they are at most the second."""
-_ALIKE = 0.3
-"""One statistic Y - a Y' serves ratios that differ by at most this share of a."""
+_COARSE, _LESS_FINE, _FINE = (0.3, 0.4), (0.06, 0.15), (0.03, 0.1)
+"""The width of a grid's cells in standard deviations: of rough laws; of sharp ones at noise multipliers below 1, which
+take longer; and of sharp ones at 1 and above. Each pair has the width for neighbours with and without the record first,
+then that for two values of a record (replace-one)."""
+_FEW_POINTS, _MANY_POINTS = 2**12, 2**15
+"""From below: the number of grid points for the sum of an epoch's losses, for rough laws and for sharp ones."""
+_EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
+"""The probabilities under P of the events {sum above a level} that are used."""
+_FARTHEST_OF_GRID = 11.0
+"""That grid reaches this far from the mean of the sum, and a step's outputs this far from theirs, in standard
+deviations."""
+_LOG_FOLDED = -40.0
+"""The log of the share of such a sum's law that is beyond the grid."""
+_REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
+"""For lower bounds some constants c are tried. These numbers are log(c/(1-c)) minus the same of (k-1)/t for a record in
+k of t steps, in units of 1/s with noise s, or of 1/t for k = 1, in units of 2/s and at least 2: first for relations in
+which the record is there or not, then for replace-one."""
+_LARGEST_LOGIT = 600.0
+"""The largest absolute value of such a difference that is used, so that c/(1-c) is a float."""
+_LEAST_CHANCE = 1e-18
+"""If the probability that the record is in j of the released steps is below this, that j is left out: under P its
+probability is dropped, and under Q it is added to the bounds."""
+
+
+@dataclass(frozen=True)
+class Epoch(Law):
+    """The first `released` of the `epoch` steps of an epoch of random allocation, in `taken` of which the record is.
+
+    Args:
+        noise: the noise multiplier s.
+        epoch, released: see above.
+        replaced: whether the record has another value under Q; else it is not there.
+        way: 0 for (P, Q), 1 for (Q, P).
+        taken: 1, or any number below `epoch` with `end` "lower".
+        end: "upper" for a law that dominates, "lower" for one that is dominated.
+        epochs: the number of epochs in the history, by which the outputs that matter are chosen.
+    """
+
+    noise: float
+    epoch: int
+    released: int
+    replaced: bool
+    way: int
+    taken: int = 1
+    end: Ends = "lower"
+    epochs: int = 1
+    infinite = 0.0
+
+    def refined(self, points: int, z: float) -> Law:
+        kind_of = self.noise, self.epoch, self.released
+        if self.released == 1:
+            # The record is in the first step with probability k/t.
+            kind = "replace" if self.replaced else ("remove", "add")[self.way]
+            return Gaussian(kind, self.taken / self.epoch, self.noise)
+        if self.end == "lower":
+            count = _FEW_POINTS if points <= _FEW_POINTS else _MANY_POINTS
+            return dominated_pairs(*kind_of, self.taken, replaced=self.replaced, points=count)[self.way]
+        reach = math.ceil(-2 * float(ndtri_exp(log_ndtr(-z) - math.log(self.released)))) / 2
+        near = min(reach, 4 + reach / math.sqrt(self.epochs))
+        ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
+        return dominating_pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio)[self.way]
 
 
 @dataclass(frozen=True)
@@ -61,13 +121,10 @@ class Side:
 
 
 class _Grid:
-    """The grid for sums of V over some steps: V = Y, -Y' or Y - a Y', for each side.
-
-    It serves the thresholds up to `most`.
-    """
+    """The grid for sums of V over some steps: V = Y, -Y' or Y - a Y', for each side. It serves thresholds from
+    `threshold` up to `most`. ratio: the width of a cell, in standard deviations of V."""
 
     def __init__(self, side: Side, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
-        """threshold: the least one. ratio: the width of a cell, in standard deviations of V."""
         self.side, self.s, self.a, self.steps = side, s, a, steps
         both, reach = side.up and side.down, 10 * s + 2
         x = np.linspace(-reach, reach, 401)
@@ -180,23 +237,6 @@ class _Grid:
         law[0] += float(ndtr(edges[0] / s)) * (1 + 1e-12)
         return law, lost
 
-    def rounded(self) -> tuple[list[Array], float]:
-        """The laws of the point nearest to V for outputs of the means 0, 1 and -1, and a bound on the relative error of
-        their weights."""
-        edges = np.concatenate([[-math.inf], self.edges((self.z[1:] + self.z[:-1]) / 2), [math.inf]])
-        laws, error = [], 0.0
-        for mean in (0, 1, -1):
-            mass, wrong = normal_mass((edges[:-1] - mean) / self.s, (edges[1:] - mean) / self.s)
-            laws.append(mass)
-            error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
-        return laws, error
-
-    def sums(self, products: Sequence[Product], careful: bool) -> list[Sum]:
-        """The laws of sums of independent variables on the points, with a tilt of this grid."""
-        theta, log_folded = self.tilt(careful)
-        longest = _LONGEST_CAREFUL if careful else _LONGEST
-        return sums(self.points, self.width, [(theta, product) for product in products], log_folded, longest)
-
 
 def divergences(side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float) -> Array:
     """Upper bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
@@ -209,47 +249,28 @@ def divergences(side: Side, noise: float, epoch: int, released: int, loss: Array
         loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
         ratio: the width of the cells; the width of the bounds falls as its square.
     """
-    possible, a, threshold = _questions(side, epoch, released, loss)
-    found = np.zeros(len(loss))
-    found[:possible] = _above(side, noise, released, ratio, a, threshold)
-    return found * (1 / epoch if side.up else np.exp(loss) / epoch) * (1 + 16 * UNIT)
-
-
-def events(side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float) -> tuple[Array, Array]:
-    """For each of the losses l an event, by a lower bound on its probability under the first law and an upper one under
-    the second. The arguments are those of `divergences`."""
-    possible, a, threshold = _questions(side, epoch, released, loss)
-    p, q = np.zeros(len(loss)), np.zeros(len(loss))
-    p[:possible], q[:possible] = _below(side, noise, released, ratio, a, threshold, epoch)
-    return p, q
-
-
-def _questions(side: Side, epoch: int, released: int, loss: Array) -> tuple[int, Array, Array]:
-    """How many of the losses are possible, their ratios a, and the thresholds with which sums of V are compared."""
     if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
-    if side.up and side.down:
+    both, a = side.up and side.down, np.exp(loss)
+    if both:
         threshold = (epoch - released) * np.expm1(loss)
     elif side.up:
         threshold = released + epoch * np.expm1(loss)
     else:
         threshold = -(released + epoch * np.expm1(-loss))
-    # Without a record up, V is negative.
+    # Without a record up V is negative, so that no sum exceeds a threshold above 0.
     possible = len(loss) if side.up else int(np.sum(threshold < 0))
-    return possible, np.exp(loss[:possible]), threshold[:possible]
-
-
-def _above(side: Side, s: float, steps: int, ratio: float, a: Array, threshold: Array) -> Array:
-    """Upper bounds on E (sum of V - threshold)_+ at each ratio a."""
-    found, k = np.zeros(len(a)), 0
-    while k < len(a):
-        alike = slice(k, k + 1 if side.up and side.down else None)
+    found, k = np.zeros(len(loss)), 0
+    while k < possible:
+        alike = slice(k, k + 1 if both else possible)
         value, wrong = np.full(1, math.inf), np.zeros(1)
         try:
-            grid = _Grid(side, s, float(a[k]), steps, float(threshold[k]), ratio)
+            grid = _Grid(side, noise, float(a[k]), released, float(threshold[k]), ratio)
             law, lost = grid.spread()
             for careful in (False, True):
-                value, wrong = grid.sums([[(law, steps)]], careful)[0].excess(threshold[alike])
+                (theta, log_folded), longest = grid.tilt(careful), _LONGEST_CAREFUL if careful else _LONGEST
+                (total,) = sums(grid.points, grid.width, [(theta, [(law, released)])], log_folded, longest)
+                value, wrong = total.excess(threshold[alike])
                 if wrong[0] <= _ACCURATE_ONCE * value[0]:
                     break
         except OverflowError:
@@ -257,59 +278,15 @@ def _above(side: Side, s: float, steps: int, ratio: float, a: Array, threshold: 
                 if k == 0:
                     raise
                 # Divergences fall with the ratio.
-                found[k:] = found[k - 1]
+                found[k:possible] = found[k - 1]
                 break
-        value = value + steps * lost * (1 + 1e-12)
+        value = value + released * lost * (1 + 1e-12)
         good = (wrong <= _ACCURATE * value) & (threshold[alike] <= grid.most)
         good[0] = True
         count = len(good) if good.all() else int(np.argmin(good))
         found[k : k + count] = value[:count]
         k += count
-    return found
-
-
-def _below(
-    side: Side, s: float, steps: int, ratio: float, a: Array, threshold: Array, epoch: int
-) -> tuple[Array, Array]:
-    """For each ratio a, a lower bound on the probability of an event under the first law and an upper one under the
-    second."""
-    p, q, worst, k = np.zeros(len(a)), np.zeros(len(a)), 0.0, 0
-    share, both = steps / epoch, side.up and side.down
-    while k < len(a):
-        kept, lost, sure = np.zeros(1), np.zeros(1), np.zeros(1, dtype=bool)
-        try:
-            grid = _Grid(side, s, float(a[k]), steps, float(threshold[k]), ratio)
-            (still, up, down), error = grid.rounded()
-            products: list[Product] = [[(still, steps)]]
-            products += [[(law, 1), (still, steps - 1)] for law, there in ((up, side.up), (down, side.down)) if there]
-            for careful in (False, True):
-                found = grid.sums(products, careful)
-
-                def tails(moved: int, one: int, sign: int, found: list[Sum] = found) -> Array:
-                    """Bounds for R or, if `moved`, with a record that is in one of the epoch's steps: sum `one`."""
-                    without = found[0].tails(sign)
-                    return share * found[one].tails(sign) + (1 - share) * without if moved else without
-
-                kept, lost = tails(side.up, 1, -1), tails(side.down, -1, 1)
-                sure = kept > 0.97 * tails(side.up, 1, 1)
-                if np.max(kept - a[k] * lost) > 0:
-                    break
-        except OverflowError:
-            if len(kept) == 1:
-                if k == 0:
-                    raise
-                break  # no event is known that far away
-        count = 0
-        for ratio_a, other in zip(a[k:].tolist(), threshold[k:].tolist(), strict=True):
-            at = int(np.argmax(kept - ratio_a * lost))
-            if count and not (sure[at] and (ratio_a <= (1 + _ALIKE) * a[k] if both else other <= grid.most)):
-                break
-            p[k + count], q[k + count] = kept[at], lost[at]
-            count += 1
-        worst = max(worst, error)
-        k += count
-    wrong = math.expm1(steps * (worst + 8 * UNIT))
-    return p * max(1 - wrong, 0.0), np.minimum(q * (1 + wrong), 1.0)
+    return found * (1 / epoch if side.up else a / epoch) * (1 + 16 * UNIT)
 
 
 _MOST_LOSSES = 500
@@ -338,81 +315,117 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
     return np.array(losses)
 
 
-def epoch_pairs(
-    noise: float,
-    epoch: int,
-    released: int,
-    *,
-    replaced: bool,
-    reach: float,
-    near: float,
-    ratio: float,
-    end: Ends,
+@lru_cache(maxsize=16)
+def dominating_pairs(
+    noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound the first `released` steps of one epoch: the first of the two is for (P, Q), with
-    the record under P, and the second for (Q, P).
+    """Finite pairs of laws that dominate the first `released` steps of one epoch: the first of the two is for (P, Q),
+    with the record under P, and the second for (Q, P). They bound from above only.
 
     noise: the noise multiplier s.
     epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
     replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
     reach: losses that only outputs farther than this many standard deviations from their means have are not told apart.
     near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
-    ratio: the width of the cells, in standard deviations; the distance between the pairs falls as its square.
-    end: which pairs are computed, "upper" (dominating) or "lower" (dominated); the others bound nothing.
+    ratio: the width of the cells, in standard deviations; what the bounds lose falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
     """
     if noise < LEAST_EPOCH_NOISE:
         raise OverflowError("the noise is too little for the grid")
-    sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
-    losses = [_losses(side, noise, epoch, released, reach, near, ratio) for side in sides]
-    one = epoch, released
-    if end == "upper":
-        heights = [(x, divergences(side, noise, *one, x, ratio)) for side, x in zip(sides, losses, strict=True)]
-        forward, backward = dominating(heights[0], heights[-1]), dominating(heights[-1], heights[0])
-    else:
-        found = [events(side, noise, *one, x, ratio) for side, x in zip(sides, losses, strict=True)]
-        forward, backward = dominated(found[0], found[-1]), dominated(found[-1], found[0])
-    return forward, forward if replaced else backward
+    heights = []
+    for side in (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1)):
+        loss = _losses(side, noise, epoch, released, reach, near, ratio)
+        heights.append((loss, divergences(side, noise, epoch, released, loss, ratio)))
+    forward = dominating(heights[0], heights[-1])
+    return forward, forward if replaced else dominating(heights[-1], heights[0])
 
 
-@dataclass(frozen=True)
-class Epoch(Law):
-    """The first `released` of the `epoch` steps of an epoch of random allocation, in one of which the record is.
+def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float]], float]:
+    """The law of the number j of the record's steps among the first `released` steps of an epoch, as (j, probability),
+    and a bound on the total probability of the j that `_LEAST_CHANCE` leaves out of it.
 
-    Args:
-        noise: the noise multiplier s.
-        epoch, released: see above.
-        replaced: whether the record has another value under Q; else it is not there.
-        way: 0 for (P, Q), 1 for (Q, P).
-        end: "upper" for a law that dominates, "lower" for one that is dominated.
-        epochs: the number of epochs in the history, by which the outputs that matter are chosen.
+    The record has `taken` of the epoch's steps.
     """
+    low, high = max(0, taken - (epoch - released)), min(taken, released)
 
-    noise: float
-    epoch: int
-    released: int
-    replaced: bool
-    way: int
-    end: Ends
-    epochs: int
-    infinite = 0.0
-
-    def refined(self, points: int, z: float) -> Law:
-        if self.released == 1:
-            # The record is in the first step with probability 1/t.
-            kind = "replace" if self.replaced else ("remove", "add")[self.way]
-            return Gaussian(kind, 1 / self.epoch, self.noise)
-        reach = math.ceil(-2 * float(ndtri_exp(log_ndtr(-z) - math.log(self.released)))) / 2
-        near = min(reach, 4 + reach / math.sqrt(self.epochs))
-        ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
-        kind_of = self.noise, self.epoch, self.released
-        return _pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio, end=self.end)[self.way]
+    # Ratios of neighbouring probabilities, not log-gamma functions: those of 10^8 steps err by 1e-7 of a probability.
+    j = np.arange(low, high, dtype=np.float64)
+    ratios = (released - j) / (j + 1) * ((taken - j) / (epoch - released - taken + j + 1))
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    chances = np.exp(logs - logs.max())
+    chances /= chances.sum()
+    kept = [(low + i, float(chance)) for i, chance in enumerate(chances) if chance > _LEAST_CHANCE]
+    return kept, (len(chances) - len(kept)) * _LEAST_CHANCE
 
 
-_COARSE, _LESS_FINE, _FINE = (0.3, 0.4), (0.06, 0.15), (0.03, 0.1)
-"""The width of a grid's cells in standard deviations: of rough laws; of sharp ones at noise multipliers below 1, which
-take longer; and of sharp ones at 1 and above. Each pair has the width for neighbours with and without the record first,
-then that for two values of a record (replace-one)."""
-_pairs = lru_cache(maxsize=16)(epoch_pairs)
+def _masses(pair: Gaussian, cells: NDArray[np.int64], width: float) -> dict[tuple[int, int], Array]:
+    """Bounds on the masses of the loss of one step, rounded to the multiples cells[0] width, ... of `width`: by the
+    output's mean m, with noise s, and a sign, lower ones at (m, -1) and upper ones at (m, 1)."""
+    (branch,), s = pair.branches, pair.noise
+    found: dict[tuple[int, int], Array] = {}
+    ends = np.asarray((cells[:-1] + 0.5) * width, dtype=np.float64)
+    edges = np.concatenate([[-np.inf], pair.inverse(branch, ends), [np.inf]]) / s
+    for m in (-1, 0, 1):
+        mass, error = normal_mass(edges[:-1] - m / s, edges[1:] - m / s)
+        found |= {(m, sign): np.maximum(mass + sign * error, 0.0) for sign in (-1, 1)}
+    return found
+
+
+def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
+    """The cells of the loss of one step, and their width, with which the sum of an epoch's losses has about `points`
+    cells. The loss is log(1 - c + c Y), with Y the step's density ratio and c the rate of the pair, or that of the kind
+    `replace`."""
+    s, (branch,) = pair.noise, pair.branches
+    x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
+    level = pair.losses(branch, x)[0]
+    weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
+    mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
+    variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
+    room = _FARTHEST_OF_GRID * math.sqrt(variance * released) + float(level[-1] - mean[0])
+    width = (2 * room + taken * (mean[1] - (mean[-1] if replaced else mean[0]))) / points
+    return np.arange(round(float(level[0]) / width), round(float(level[-1]) / width) + 1), width
+
+
+@lru_cache(maxsize=8)
+def dominated_pairs(
+    noise: float, epoch: int, released: int, taken: int, *, replaced: bool, points: int
+) -> tuple[FinitePair, FinitePair]:
+    """Finite pairs of laws whose delta is at most that of the first `released` steps of one epoch: the first of the two
+    is for (P, Q), with the record under P, and the second for (Q, P). They bound from below only.
+
+    noise: the noise multiplier s.
+    epoch, taken: t and k, 1 <= k < t: the record is in k of the t steps.
+    replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
+    points: the number of grid points for the sum of an epoch's losses, a power of two.
+    """
+    present, missing = counts(epoch, taken, released)
+    absent = present if replaced else [(0, 1.0)]
+    kind, other, shifts = ("replace", -1, _REPLACED) if replaced else ("remove", 1, _REMOVED)
+    found: dict[int, list[Array]] = {1: [], -1: []}
+    # Of one step the sum of the Y_i is the best statistic, which is where c falls to 0.
+    unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
+    for shift in shifts:
+        odds = math.exp(min(max(shift * unit, -_LARGEST_LOGIT), _LARGEST_LOGIT))
+        odds *= max(taken - 1, 1) / (epoch - taken + 1)
+        pair = Gaussian(kind, odds / (1 + odds), noise)
+        cells, width = _grid(pair, released, taken, replaced, points)
+        masses = _masses(pair, cells, width)
+        # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's
+        # laws are tilted by e^{loss/2}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
+        for way in (1,) if replaced else (1, -1):
+            there, without = ((1, present), (other, absent))[::way]
+            jobs: list[tuple[float, Product]] = []
+            for tilt, sign, (mean, chances) in ((0.5, -1, there), (1.5, 1, without)):
+                used, still = masses[mean, sign][::way], masses[0, sign][::way]
+                jobs += [(tilt, [(used, j), (still, released - j)]) for j, _ in chances]
+            laws = sums((way * cells)[::way], width, jobs, _LOG_FOLDED, _LONGEST)
+            kept = zip(there[1], laws, strict=False)
+            p = np.sum([chance * law.tails(-1) for (_, chance), law in kept], axis=0)
+            lost = zip(without[1], laws[len(there[1]) :], strict=True)
+            q = np.sum([chance * law.tails(1) for (_, chance), law in lost], axis=0)
+            at = np.unique(np.minimum(np.searchsorted(-p, -_EVENTS), len(p) - 1))
+            found[way].append(np.array([p[at], np.minimum(q[at] + missing, 1.0)]))
+    forward = dominated(*np.hstack(found[1]))
+    return forward, forward if replaced else dominated(*np.hstack(found[-1]))

@@ -7,21 +7,19 @@ randomised. Derived in derivation.md, section 4.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
 from scipy.special import ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import UNIT, Cells, Law, Span, log_law
+from dpzero_theory.privacy.laws.law import UNIT, Cells, Law, Span, log_law, sketched
 
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
 the probabilities of events."""
-_SKETCHED, _MOST_CELLS = 1600, 2**20
+_MOST_CELLS = 2**20
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
@@ -59,12 +57,8 @@ class FinitePair(Law):
 
     def sketch(self, span: Span) -> tuple[Array, Array]:
         loss, mass, _, _ = self._within(span)
-        if len(loss) <= _SKETCHED:
-            return loss, log_law(mass)
-        starts = np.arange(0, len(loss), -(-len(loss) // _SKETCHED))
-        total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * loss, starts)
-        seen = total > 0
-        return moment[seen] / total[seen], np.log(total[seen])
+        loss, mass = sketched(loss, mass)
+        return loss, log_law(mass)
 
     def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
         loss, mass, p, q = self._within(span)
@@ -148,22 +142,6 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
     return loss[1:], q * ratio[1:], q, float(height[-1])
 
 
-def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The outputs `points` of a pair of laws (P, Q), each as (P's weight, Q's weight), merged until the quotient of the
-    two falls from each to the next.
-
-    Only neighbours are merged. That is post-processing, so that a pair that was dominated is still dominated.
-    """
-    kept: list[tuple[float, float]] = []
-    for segment in points:
-        p, q = segment
-        while kept and not (p > 0 and q > 0 and kept[-1][1] > 0 and kept[-1][0] * q > p * kept[-1][1]):
-            p, q = p + kept[-1][0], q + kept[-1][1]
-            kept.pop()
-        kept.append((p, q))
-    return kept
-
-
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
     """The finite pair that dominates (P, Q), from bounds on its divergences. The pair below is a copy, and bounds
     nothing.
@@ -181,20 +159,15 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
     return FinitePair(losses, mass, infinite, mass, mass * np.exp(-losses))
 
 
-def dominated(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """The finite pair that (P, Q) dominates, from probabilities of events. The pair above is a copy, and bounds
-    nothing.
-
-    forward, backward: lower bounds on the probabilities of events under P and upper ones under Q, the largest event
-        first; the second with P and Q exchanged. `forward` has one event at least.
-    """
-    ends = [(a * (1 - _ROUNDING), min(b * (1 + _ROUNDING), 1.0)) for a, b in zip(*forward, strict=True)][::-1]
-    # The events of `backward` are complements: where an event is as likely under P as possible, its complement is as
-    # unlikely as possible. So P's probability is rounded up here and Q's down, the opposite of `forward` above.
-    far = [(min(b * (1 + _ROUNDING), 1.0), a * (1 - _ROUNDING)) for a, b in zip(*backward, strict=True)]
-    after = far[0] if far else (0.0, 0.0)
-    segments = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise([(0.0, 0.0), *ends])]
-    segments.append((1 - ends[-1][0] - after[0], 1 - ends[-1][1] - after[1]))
-    segments += [(a[0] - b[0], a[1] - b[1]) for a, b in pairwise([*far, (0.0, 0.0)])]
-    p, q = np.array(joined(segments)).T
+def dominated(p: Array, q: Array) -> FinitePair:
+    """The finite pair that (P, Q) dominates, from lower bounds p on the probabilities of events under P and upper ones
+    q under Q, in any order. The pair above is a copy, and bounds nothing."""
+    order = np.lexsort((-p, q))
+    p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
+    q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])
+    # What is cut from the hull of the points is in no test: outputs are only merged.
+    kept = _convex(q, -p)
+    p, q = np.diff(p[kept]), np.diff(q[kept])
+    seen = (p > 0) & (q > 0)
+    p, q = p[seen], q[seen]
     return FinitePair((np.log(p) - np.log(q))[::-1], p[::-1], 0.0, p, q)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, log_sum
+from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, log_sum, sketched
 
 _LOG_NEGLIGIBLE = -80.0
 
@@ -39,9 +39,14 @@ class Spectrum:
     log_most: Array
 
 
-def beta(size: int) -> float:
+def _beta(size: int) -> float:
     """The bound on the error of one output of a transform, as a share of the sum of the absolute inputs."""
     return 16 * UNIT * math.log2(size)
+
+
+def _norm(x: Array) -> float:
+    """The Euclidean norm of the array x."""
+    return math.sqrt(float(np.sum(x * x)))
 
 
 def spectrum(law: Array, first: int, size: int) -> Spectrum:
@@ -59,7 +64,7 @@ def spectrum(law: Array, first: int, size: int) -> Spectrum:
     moved = float(np.sum(rest))
     w: NDArray[Any] = fft.rfft(folded) - moved
     size_of_w = np.abs(w)
-    wrong = 1.1 * beta(size) * moved + 16 * UNIT * size_of_w * (1 + size_of_w)
+    wrong = 1.1 * _beta(size) * moved + 16 * UNIT * size_of_w * (1 + size_of_w)
     return Spectrum(size, first + mode, math.log(total), w, wrong, np.log(np.abs(1 + w) + wrong))
 
 
@@ -95,15 +100,10 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], start: int) -> tuple[Array,
     whole = np.zeros(size // 2 + 1, np.complex128)
     whole[kept] = product
     law = np.maximum(fft.irfft(whole, size), 0)
-    wrong = norm(spread) + math.sqrt(size) * math.exp(_LOG_NEGLIGIBLE + 1) + beta(size) * norm(np.abs(product))
+    wrong = _norm(spread) + math.sqrt(size) * math.exp(_LOG_NEGLIGIBLE + 1) + _beta(size) * _norm(np.abs(product))
     total = math.exp(sum(count * one.log_total for one, count in spectra))
     shift = start - sum(count * one.shift for one, count in spectra)
     return np.roll(law, -(shift % size)) * total, math.sqrt(2 / size) * wrong * total
-
-
-def norm(x: Array) -> float:
-    """The Euclidean norm of the array x."""
-    return math.sqrt(float(np.sum(x * x)))
 
 
 Product = Sequence[tuple[Array, int]]
@@ -167,6 +167,57 @@ class Sum:
         return found if sign < 0 else np.where(exponent > 300, 1.0, found)
 
 
+def window(
+    laws: Sequence[tuple[Array, Array, int]], log_folded: float, near: tuple[float, float] | None = None
+) -> tuple[float, float, float, float]:
+    """The range (lowest, highest) of a sum with at most e^log_folded of its law beyond each end, by Chernoff's bounds,
+    and the rates at which the bounds above and below it are least.
+
+    laws: for each variable its values, their weights, of total 1, and the number of its copies. near: rates above and
+    below near which the best ones are, if that is known.
+    """
+    means = [float(np.sum(weights * values)) for values, weights, _ in laws]
+    centred = [(n, log_law(weights), values - mean) for (values, weights, n), mean in zip(laws, means, strict=True)]
+    mean = math.fsum(n * each for (_, _, n), each in zip(laws, means, strict=True))
+    variance = math.fsum(n * float(np.sum(np.exp(logs) * y**2)) for n, logs, y in centred)
+    if not (math.isfinite(variance) and variance > 0):
+        raise OverflowError("sums that all but are one value")
+    deviation, broadest = math.sqrt(variance), max(float(np.ptp(values)) for values, _, _ in laws)
+    ends = []
+    for k, sign in enumerate((1, -1)):
+        rates = np.geomspace(min(0.02 / deviation, 1 / broadest), 50 / deviation, 24)
+        if near:
+            rates = near[k] * np.geomspace(1 / 16, 2, 6)
+        moments = np.sum([n * log_moments(logs, sign * rates, y) for n, logs, y in centred], axis=0)
+        reach = (moments - log_folded) / rates
+        best = int(np.argmin(reach))
+        ends.append((mean + sign * float(reach[best]), float(rates[best])))
+    (high, up), (low, down) = ends
+    return low, high, up, down
+
+
+def composed(
+    laws: Sequence[tuple[int, Array, int]], width: float, start: int, size: int, up: float, down: float
+) -> tuple[Array, float, float]:
+    """The law of a sum on the grid width times start, ..., start + size - 1, modulo its length.
+
+    Args:
+        laws: for each variable the first of its integers, its weights there, of total 1, and the number of its copies.
+        width, start, size: the grid.
+        up, down: any rates > 0, of Chernoff's bounds on what is above and below the grid.
+
+    Returns:
+        The weights, a bound on the Euclidean norm of their errors, and a bound on the mass from beyond the grid.
+    """
+    law, error = compose([(spectrum(mass, first, size), n) for first, mass, n in laws], start)
+    tails = [-up * width * (start + size), down * width * start]
+    for first, mass, n in laws:
+        values, logs = (first + np.arange(len(mass), dtype=np.float64)) * width, log_law(mass)
+        for k, rate in enumerate((up, -down)):
+            tails[k] += n * log_sum(logs, rate, values)
+    return law, error, sum(math.exp(min(tail, 0.0)) for tail in tails)
+
+
 def sums(
     points: NDArray[np.int64], width: float, products: Sequence[tuple[float, Product]], log_folded: float, longest: int
 ) -> list[Sum]:
@@ -179,7 +230,7 @@ def sums(
         log_folded: the log of about the share of a tilted sum that is beyond the grid.
         longest: the most cells of the grid; OverflowError is raised if more are needed.
     """
-    z, made, ranges = np.asarray(points * width, dtype=np.float64), [], []
+    z, made = np.asarray(points * width, dtype=np.float64), []
     for theta, product in products:
         laws, log_scale = [], 0.0
         for law, count in product:
@@ -187,32 +238,22 @@ def sums(
             total = log_sum(logs, 0.0, z)
             laws.append((np.exp(logs - total), count))
             log_scale += count * total
-        means = [float(law @ z) for law, _ in laws]
-        centre = math.fsum(n * m for (_, n), m in zip(laws, means, strict=True))
-        variance = math.fsum(n * float(w @ (z - m) ** 2) for (w, n), m in zip(laws, means, strict=True))
-        if not (math.isfinite(variance) and variance > 0):
-            raise OverflowError("sums that all but are one value")
-        rates = np.geomspace(min(0.05 / math.sqrt(variance), 1 / float(z[-1] - z[0])), 30 / math.sqrt(variance), 20)
-        centred = [(n, log_law(w), z - m) for (w, n), m in zip(laws, means, strict=True)]
-        up, down = (np.sum([n * log_moments(w, sign * rates, y) for n, w, y in centred], axis=0) for sign in (1, -1))
-        low, high = (sign * float(np.min((f - log_folded) / rates)) for sign, f in ((-1, down), (1, up)))
-        ranges.append((centre + low, centre + high))
-        made.append((theta, laws, log_scale, centre, rates, up, down))
-    start = math.floor(min(low for low, _ in ranges) / width)
-    size = max(2 ** math.ceil(math.log2(math.ceil(max(high for _, high in ranges) / width) - start + 1)), 64)
+        _, _, *near = window([(*sketched(z, law), count) for law, count in laws], log_folded)
+        found = window([(z, law, count) for law, count in laws], log_folded, (near[0], near[1]))
+        made.append((theta, laws, log_scale, found))
+    start = math.floor(min(low for *_, (low, _, _, _) in made) / width)
+    last = math.ceil(max(high for *_, (_, high, _, _) in made) / width)
+    size = max(2 ** math.ceil(math.log2(last - start + 1)), 64)
     if size > longest:
         raise OverflowError("the noise is too little for the grid")
-    found, at, dense = [], (start + np.arange(size)) * width, np.zeros(int(points[-1] - points[0]) + 1)
-    for theta, laws, log_scale, centre, rates, up, down in made:
-        spectra = []
+    of_all, at = [], (start + np.arange(size)) * width
+    for theta, laws, log_scale, (_, _, up, down) in made:
+        on_grid = []
         for law, count in laws:
+            dense = np.zeros(int(points[-1] - points[0]) + 1)
             dense[points - points[0]] = law
-            spectra.append((spectrum(dense, int(points[0]), size), count))
-        law, error = compose(spectra, start)
-        above = float(np.min(up - rates * ((start + size) * width - centre)))
-        below = float(np.min(down - rates * (centre - start * width)))
-        beyond = math.exp(min(above, 0.0)) + math.exp(min(below, 0.0))
-        largest = theta * max(abs(float(z[0])), abs(float(z[-1])))
-        wrong = sum(count for _, count in laws) * UNIT * (64 + 8 * largest)
-        found.append(Sum(theta, at, law, log_scale, error, beyond, wrong))
-    return found
+            on_grid.append((int(points[0]), dense, count))
+        law, error, beyond = composed(on_grid, width, start, size, up, down)
+        wrong = sum(count for _, count in laws) * UNIT * (64 + 8 * theta * max(abs(float(z[0])), abs(float(z[-1]))))
+        of_all.append(Sum(theta, at, law, log_scale, error, beyond, wrong))
+    return of_all

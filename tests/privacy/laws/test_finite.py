@@ -13,12 +13,17 @@ from dpzero_theory.privacy.laws.law import Span
 from tests.privacy.oracle import pair_delta
 
 
+def half_lines(x, mu):
+    """Returns the probabilities under both laws of the outputs above each of x, and, for negative losses, below."""
+    return tuple(np.concatenate([ndtr(mean - x), ndtr(mean + x - mu)]) for mean in (mu, 0.0))
+
+
 def gaussian(mu, step):
     """Returns the pairs below and above of the exact profile of N(mu, 1) against N(0, 1) at losses in steps of
     `step`, as one."""
     loss = np.arange(0, 12 * mu, step)
     x = loss / mu + mu / 2
-    above, below = dominating(*2 * [(loss, delta_from_gdp(loss, mu))]), dominated(*2 * [(ndtr(mu - x), ndtr(-x))])
+    above, below = dominating(*2 * [(loss, delta_from_gdp(loss, mu))]), dominated(*half_lines(x, mu))
     return replace(above, p=below.p, q=below.q)
 
 
@@ -47,7 +52,7 @@ def test_both_laws_are_laws():
 def test_events_out_of_order_are_joined():
     loss = np.arange(0, 12, 0.1)
     p = ndtr(0.5 - loss) * (1 - 0.3 * np.random.default_rng(5).random(len(loss)))
-    pair = dominated(*2 * [(p, ndtr(-loss - 0.5))])
+    pair = dominated(p, ndtr(-loss - 0.5))
     assert np.all(np.diff(pair.p / pair.q) < 0)
     assert pair_delta(pair, 1.0)[0] < EXACT
 

@@ -8,7 +8,7 @@ import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.laws.subset import counts
+from dpzero_theory.privacy.laws.epoch import counts
 from tests.privacy.oracle import made
 
 
@@ -139,7 +139,9 @@ def test_noise_for_a_target():
 )
 def test_the_number_of_steps_taken_is_hypergeometric(epoch, k, released):
     """By exact integers. By log-gamma functions the chances erred by 1e-6 at 10^9 steps."""
-    found = dict(counts(epoch, k, released))
+    kept, left_out = counts(epoch, k, released)
+    found = dict(kept)
+    assert left_out == 1e-18 * (min(k, released) - max(0, k - epoch + released) + 1 - len(kept))
     assert sum(found.values()) == pytest.approx(1)
     for j in range(max(0, k - epoch + released), min(k, released) + 1):
         ways = math.perm(released, j) * math.perm(epoch - released, k - j) * math.comb(k, j)
