@@ -97,7 +97,7 @@ def test_many_steps_against_monte_carlo(side, s, t):
         threshold = 5 * float(sample.std()) / math.sqrt(n)
         assert lower[k] - threshold <= sample.mean() <= above[k] + threshold
         # Of two values no sum of independent terms is the best statistic.
-        assert above[k] / lower[k] - 1 < (0.09 if side == "replace" else 0.05)
+        assert above[k] / lower[k] - 1 < (0.25 if side == "replace" else 0.05)
 
 
 def test_too_little_noise_is_refused():
