@@ -19,9 +19,10 @@ refused too.
 def page() -> str:
     """Return the page in Markdown: a table of all fields, first those that `DPZeroTrainer` honours, then those that it
     refuses."""
-    names = {field.name for field in fields(TrainingArguments)}
+    names = [field.name for field in fields(TrainingArguments)]
     honoured = [f"| `{name}` | honoured | {about} |" for name, about in HONOURED.items() if name in names]
-    refused = [f"| `{name}` | refused | {instead} |" for name, instead in INSTEAD.items() if name in names]
+    left = sorted((name for name in names if name not in HONOURED), key=lambda name: INSTEAD.get(name, "~"))
+    refused = [f"| `{name}` | refused | {INSTEAD.get(name, 'a private run does not use it')} |" for name in left]
     lines = ["| field | | what it is about, or what to use instead |", "|---|---|---|", *honoured, *refused]
     return HEAD + "\n".join(lines) + "\n"
 

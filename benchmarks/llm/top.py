@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, embedding, linear, scaled_dot_product_attention
@@ -19,8 +20,11 @@ from benchmarks.llm.records import Record
 from benchmarks.llm.states import STATES, States, cached
 from benchmarks.llm.tasks import Task
 from benchmarks.pretrained import cache
-from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.losses.evaluation import Evaluation
 from dpzero_theory.optim.losses.task_losses import IGNORED
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 
 MODEL = "smollm2"
 AT_ONCE = 256
@@ -210,7 +214,12 @@ class Records:
         key = trained, usual
         if key not in self._norms:
             parts, top = self.states(trained.layers), self.top(trained, usual=usual)
-            self._norms[key] = public_clip(top, self.losses, parts[public], smoothing=smoothing)
+            rule, evaluation = DIFFERENCES["central"], Evaluation(self.losses, parts[public])
+            weights, points = Weights(top, Directions(bytes(16), "rademacher")), rule.at(range(32), smoothing)
+            records = np.unique(np.arange(256) * len(parts[public]) // 256)
+            batches = [evaluation.batch(part) for part in np.array_split(records, 4)]
+            found = [rule.combine(evaluation.at(weights, points, batch), smoothing) for batch in batches]
+            self._norms[key] = float(np.median(np.sqrt(np.mean(np.concatenate(found) ** 2, axis=1))))
         return self._norms[key]
 
     def asked(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,7 +34,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -108,7 +107,7 @@ def examine(
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few], min(2, points_at_once)), places)
         if probe and ranks.rank == 0:
-            _warn(rounding, plan, weights.module)
+            _warn(rounding, plan)
 
     try:
         ranks.every(work)
@@ -357,8 +356,8 @@ def _require_no_shared_columns(module: nn.Module) -> None:
             )
 
 
-def _warn(moved: float, plan: Plan, module: nn.Module) -> None:
-    """Warn of visible rounding and of batch normalisation in eval mode. moved: how much rounding can move a loss."""
+def _warn(moved: float, plan: Plan) -> None:
+    """Warn if rounding, which can move a loss by `moved`, shows in the differences of a batch."""
     shift = moved * plan.difference_rule.rounded(plan.smoothing)
     if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
         what, instead = ("losses", " or a larger smoothing") if plan.smoothing else ("derivatives", "")
@@ -368,15 +367,6 @@ def _warn(moved: float, plan: Plan, module: nn.Module) -> None:
             f"{instead}",
             stacklevel=2,
         )
-    for name, part in module.named_modules():
-        if isinstance(part, _BatchNorm) and part.track_running_stats:
-            fresh = ", which are fresh: it scales and shifts its input, and no more"
-            warnings.warn(
-                f"module runs in eval mode: dropout is off, and the batch normalisation {name} uses its running"
-                f" statistics{'' if part.num_batches_tracked else fresh}",
-                stacklevel=2,
-            )
-            return
 
 
 def _equal(one: Array, other: Array) -> NDArray[np.bool_]:

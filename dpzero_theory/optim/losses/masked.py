@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpzero_theory.optim.losses.records import Data, read, seed_of, seeded
-
-_IGNORED = -100  # the label of a token that is not to be predicted
+from dpzero_theory.optim.losses.records import Data, read, seeded
 
 
 class Masked:
@@ -42,7 +40,7 @@ class Masked:
         return len(self._data)
 
     def __getitem__(self, index: Any) -> dict[str, Tensor]:
-        return self.drawn(index, seed_of(b"", index))
+        return self.drawn(index, index)
 
     def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
         """Return one masked record: tensors by name, without an axis for the batch.
@@ -67,7 +65,7 @@ class Masked:
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),
-            "labels": _IGNORED,
+            "labels": -100,  # torch and transformers ignore it
         }
         left = getattr(self._tokenizer, "padding_side", "right") == "left"
         length = max(len(record["input_ids"]) for record in records)

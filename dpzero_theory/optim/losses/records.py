@@ -35,17 +35,6 @@ class DrawnData(Data, Protocol):
     def drawn(self, index: int, seed: int) -> Any: ...
 
 
-def seed_of(moment: bytes, number: int) -> int:
-    """Return the seed from which a record is drawn in a release, an integer in [0, 2^64).
-
-    Args:
-        moment: bytes that tell this release of this run from all others; b"" outside a run.
-        number: the number of the record, from 0.
-    """
-    found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
-    return int.from_bytes(found.digest()[:8], "little")
-
-
 def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool = False) -> list[Any]:
     """Return the records of `data` with these numbers, in their order, each read by itself.
 
@@ -63,8 +52,14 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
     if alike:
         return [_seeded(data, number) for number in numbers]
     if moment and isinstance(data, DrawnData):
-        return [data.drawn(number, seed_of(moment, number)) for number in numbers]
+        return [data.drawn(number, _seed(moment, number)) for number in numbers]
     return [_one(data, number) for number in numbers]
+
+
+def _seed(moment: bytes, number: int) -> int:
+    """Return the seed in [0, 2^64) from which the record with this number is drawn at this moment."""
+    found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
+    return int.from_bytes(found.digest()[:8], "little")
 
 
 def _seeded(data: Data, number: int) -> Any:

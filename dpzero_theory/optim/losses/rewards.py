@@ -21,12 +21,15 @@ from torch import Tensor, nn
 from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses, step_now
 
-Reward = Callable[[Sequence[str], Any], Sequence[float] | Tensor]
-"""A function (answers, batch) -> a number from 0 (worst) to 1 (best) for each record of the collated batch, made of the
-record and its answer alone."""
 
-
-def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: float = 1.0, samples: int = 1) -> Losses:
+def reward_losses(
+    reward: Callable[[Sequence[str], Any], Sequence[float] | Tensor],
+    tokenizer: Any,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    samples: int = 1,
+) -> Losses:
     """Return the loss function 1 - (mean reward of the model's answers), which lies between 0 and 1.
 
     The batch must be a mapping with `input_ids` and `attention_mask` of prompts, filled up on the left
@@ -39,19 +42,19 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
     lambda must be so large that answers change; 0.1 to 0.3 is usual where a direction's entries are about 1 in size.
 
     Args:
-        reward: a function (answers, batch) -> one number from 0 (worst) to 1 (best) for each record, made of the record
-            and its answer alone. answers: the texts of the answers. batch: the collated batch.
-        tokenizer: of transformers; its `decode` and `eos_token_id` are used.
-        tokens: the largest number of tokens of an answer, at least 1.
-        temperature: T > 0 of the distribution that answers are drawn from; or 0 for the most likely token each time.
-        samples: how many answers are drawn for a record, at least 1; 1 where the temperature is 0.
+        reward: a function (answers, batch) -> a number from 0 (worst) to 1 (best) for each record, made of the record
+            and its answer alone. `answers` is a list of texts, and `batch` the collated batch.
+        tokenizer: a tokenizer of transformers; its `decode` and `eos_token_id` are used.
+        tokens: the largest number of tokens of an answer, an integer >= 1.
+        temperature: T >= 0, by which logits are divided; 0 takes the most likely token each time.
+        samples: how many answers are drawn for a record, an integer >= 1; it must be 1 where the temperature is 0.
 
     Returns:
         A function (module, batch) -> losses of shape (batch,), for causal language models of transformers.
 
     Raises:
-        ValueError: an argument outside its range; and, when it is called, a batch that is filled up on the right, or a
-            reward that does not give one number from 0 to 1 for each record.
+        ValueError: an argument is outside its range. The function that is returned raises it for a batch that is filled
+            up on the right, and for a reward that does not give one number from 0 to 1 for each record.
     """
     check.integer("tokens", tokens)
     check.real("temperature", temperature, at_least=0)
@@ -66,7 +69,7 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
             raise ValueError("losses must be given prompts filled up on the left; set tokenizer.padding_side = 'left'")
         total = torch.zeros(len(prompts), dtype=torch.float64)
         for sample in range(samples):
-            noise = _gumbel(prompts, mask, step_now(), sample, tokens) if temperature else None
+            noise = _gumbel(prompts, mask, step_now(), sample) if temperature else None
             answers = _answers(module, prompts, mask, tokens, temperature, noise)
             texts = [_text(tokenizer, answer) for answer in answers.tolist()]
             total += _rewards(reward(texts, batch), len(prompts))
@@ -76,26 +79,37 @@ def reward_losses(reward: Reward, tokenizer: Any, *, tokens: int, temperature: f
 
 
 def _rewards(given: Any, count: int) -> Tensor:
-    """Return the rewards as a float64 tensor of shape (count,). given: what the reward function has returned. Raises
-    ValueError where that is not one number in [0, 1] for each of `count` records; NaN is refused."""
+    """Return the rewards as a float64 tensor of shape (count,).
+
+    Args:
+        given: what the reward function has returned.
+        count: the number of records.
+
+    Raises:
+        ValueError: `given` is not one number in [0, 1] for each record; NaN is refused.
+    """
     try:
         values = torch.as_tensor(given, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"reward must return one number for each of {count} records; got {given!r:.60}") from None
     if values.shape != (count,):
         raise ValueError(f"reward must return one number for each of {count} records; got shape {tuple(values.shape)}")
-    if not bool(((values >= 0) & (values <= 1)).all()):
-        wrong = values[~((values >= 0) & (values <= 1))][0]
-        raise ValueError(f"reward must return numbers from 0 to 1; got {float(wrong)}")
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if len(wrong):
+        raise ValueError(f"reward must return numbers from 0 to 1; got {float(wrong[0])}")
     return values
 
 
-def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int, tokens: int) -> Callable[[int, int], Tensor]:
-    """Return a function (t, vocabulary) -> the Gumbel numbers for token t of each answer, shape (batch, vocabulary).
+def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[int], Tensor]:
+    """Return a function that draws the standard Gumbel numbers for the next token of each answer: from the number of
+    words to a float64 tensor of shape (batch, words).
 
-    That function must be called for t = 0 to tokens - 1 in order; vocabulary is the number of words. A record's numbers
-    depend on its unpadded prompt, `step` and `sample` alone. prompts, mask: as in `_answers`. step: the number of the
-    run's step. sample: which of the record's answers is drawn.
+    A record's numbers depend on its unpadded prompt, `step` and `sample` alone.
+
+    Args:
+        prompts, mask: as in `_answers`.
+        step: the number of the run's step.
+        sample: the number of the answer of a record, from 0.
     """
     generators = []
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):
@@ -104,9 +118,8 @@ def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int, tokens: int) 
         # torch's generator on a CPU uses 32 bits of a seed, so that two of 10^5 records would draw the same numbers
         generators.append(np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))))
 
-    def draw(t: int, vocabulary: int) -> Tensor:
-        assert t < tokens
-        uniform = torch.from_numpy(np.stack([one.random(vocabulary) for one in generators]))
+    def draw(words: int) -> Tensor:
+        uniform = torch.from_numpy(np.stack([one.random(words) for one in generators]))
         return -torch.log(-torch.log(uniform.clamp_min(torch.finfo(torch.float64).tiny)))
 
     return draw
@@ -118,24 +131,27 @@ def _answers(
     mask: Tensor,
     tokens: int,
     temperature: float,
-    noise: Callable[[int, int], Tensor] | None,
+    noise: Callable[[int], Tensor] | None,
 ) -> Tensor:
     """Return the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning.
 
-    prompts, mask: the tokens of the prompts, and 1 where there is one and 0 where there is padding, shape (batch,
-    length). tokens: the length of the answers. temperature: T > 0, by which logits are divided. noise: a function (t,
-    vocabulary) -> what is added to logits/T to draw token t of each answer, shape (batch, vocabulary); None takes the
-    most likely token, whatever the temperature.
+    Args:
+        prompts: the tokens of the prompts, shape (batch, length).
+        mask: 1 where `prompts` has a token and 0 where it has padding, shape (batch, length).
+        tokens: the length of the answers, an integer >= 1.
+        temperature: T > 0, by which logits are divided.
+        noise: a function from the number of words to what is added to logits/T for the next token of each answer, shape
+            (batch, words); None takes the most likely token, whatever the temperature.
     """
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     ids, past, drawn = prompts, None, []
-    for t in range(tokens):
+    for _ in range(tokens):
         result = module(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=past, use_cache=True
         )
         logits, past = result.logits[:, -1].double(), result.past_key_values
         if noise is not None:
-            logits = logits / temperature + noise(t, logits.shape[1]).to(logits.device)
+            logits = logits / temperature + noise(logits.shape[1]).to(logits.device)
         drawn.append(logits.argmax(1))
         ids, positions = drawn[-1][:, None], positions[:, -1:] + 1
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
@@ -143,8 +159,7 @@ def _answers(
 
 
 def _text(tokenizer: Any, answer: list[int]) -> str:
-    """Return the text that `tokenizer` gives for an answer's tokens up to the first end-of-text token, without special
-    tokens."""
+    """Return the text of an answer's tokens up to the first end-of-text token, without special tokens."""
     end = tokenizer.eos_token_id
     kept = answer[: answer.index(end)] if end in answer else answer
     return str(tokenizer.decode(kept, skip_special_tokens=True))

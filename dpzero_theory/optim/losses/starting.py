@@ -11,7 +11,8 @@ tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K direct
     lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, or by least
     K        the power of 4 nearest to sqrt(K T)/8, at most 256
     C        sqrt(K) times the median of ||grad f_i||
-    alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
+    alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0), since
+             losses are at least 0,
              sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
 The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds.
@@ -28,7 +29,7 @@ from torch import nn
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
+from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import Collate, Data, require_data
 from dpzero_theory.optim.plan import Plan
@@ -42,14 +43,9 @@ _LITTLE = 0.01
 
 
 class Start(NamedTuple):
-    """Suggested settings of a run, and the estimates that they come from.
-
-    Attributes:
-        target: keyword arguments of `make_private_with_epsilon`.
-        norm: the median norm of a public record's gradient.
-        trace, frobenius: the trace, and the Frobenius norm, of the Hessian of the mean public loss.
-        noise: the standard deviation of the noise of a released average.
-    """
+    """Settings of a run, `target`, as keyword arguments of `make_private_with_epsilon`, and what they come from: the
+    median norm of a public record's gradient, the trace and the Frobenius norm of the Hessian of the mean public loss,
+    and the standard deviation of the noise of a released average."""
 
     target: dict[str, Any]
     norm: float
@@ -65,7 +61,6 @@ def starting_values(
     *,
     n: int,
     evaluations: int,
-    least_loss: float = 0.0,
     collate: Collate = None,
     private_data: Data | None = None,
     **settings: Any,
@@ -77,7 +72,6 @@ def starting_values(
         public_data: public or synthetic records, of which at most 256 are looked at.
         n: the number of private records.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
-        least_loss: a lower bound on the loss.
         private_data: if given, public records that it holds too are refused.
         settings: the other settings of the run, as `Plan.for_target` takes them: target_epsilon, target_delta,
             expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be.
@@ -87,16 +81,21 @@ def starting_values(
         PreconditionError: the losses of half of the public records do not change along the directions.
     """
     check.integer("evaluations", evaluations)
+    require_data(public_data, "public_data")
     power = round(math.log(max(math.sqrt(evaluations) / 8, 1), 4))
-    k = check.integer(
-        "directions_per_step", settings.pop("directions_per_step", 4 ** min(power, 4)), at_most=evaluations
-    )
+    k = settings.pop("directions_per_step", 4 ** min(power, 4))
+    check.integer("directions_per_step", k, at_most=evaluations)
     both = 0
     with suppress(Exception):  # records that cannot be read or compared are taken to be others
         both = 0 if private_data is None else shared(private_data, public_data)
     if both:
         raise ValueError(f"public_data must hold no private records; got {both} that private_data holds too")
-    measure = partial(_measured, module, losses, public_data, collate, settings.get("direction", "rademacher"))
+    # the directions along which public records are looked at need not be random or secret: the key is always 0
+    directions = Directions(bytes(16), settings.get("direction", "rademacher"))
+    weights, evaluation = Weights(module, directions), Evaluation(losses, public_data, collate)
+    records = np.unique(np.arange(_MOST_RECORDS) * len(public_data) // _MOST_RECORDS)
+    parts = [evaluation.batch(part) for part in np.array_split(records, math.ceil(len(records) / 64))]
+    measure = partial(_measured, weights, evaluation, parts)
     difference = settings.get("difference", "central")
     shifts = DIFFERENCES[difference].smoothing
     rule = difference if shifts else "central"
@@ -104,7 +103,8 @@ def starting_values(
     width = _steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
     curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
     (differences, _, loss), (_, second, _) = (measure(rule, w, _DIRECTIONS) for w in (width, curved))
-    norm = _norm(differences)
+    norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
+    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     target: dict[str, Any] = {
         **settings, "steps": evaluations // k, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0,
         "directions_per_step": k,
@@ -114,46 +114,21 @@ def starting_values(
     variance = noise**2 + float(np.mean(differences**2)) / plan.expected_batch
     frobenius = math.sqrt(max(float(np.var(second, ddof=1)) / 2, np.finfo(float).tiny))
     trace = max(float(np.mean(second)), frobenius)
-    gap = check.real("the loss on public_data", loss, above=least_loss) - least_loss
+    gap = check.real("the loss on public_data", loss, above=0)
     step_size = min(k / (trace + (k + 1) * frobenius), math.sqrt(2 * gap * k / (plan.steps * trace * variance)))
     return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise)
 
 
-def public_clip(module: nn.Module, losses: Losses, public_data: Data, *, smoothing: float) -> float:
-    """Return the median norm of a public record's gradient at the module's weights, a clip for a run with K = 1.
-
-    Args:
-        module, losses, public_data: as in `starting_values`.
-        smoothing: lambda > 0 of the central differences that estimate it.
-
-    Raises:
-        ValueError, PreconditionError: as `starting_values` does.
-    """
-    return _norm(_measured(module, losses, public_data, None, "rademacher", "central", smoothing, _DIRECTIONS)[0])
-
-
 def _measured(
-    module: nn.Module,
-    losses: Losses,
-    data: Data,
-    collate: Collate,
-    direction: str,
-    difference: str,
-    width: float,
-    count: int,
+    weights: Weights, evaluation: Evaluation, parts: list[Batch], difference: str, width: float, count: int
 ) -> tuple[Array, Array, float]:
-    """Evaluate up to 256 public records, evenly spread, beside the module's weights.
+    """Evaluate the records of all parts at points of a distance `width` from the weights.
 
     Returns the differences of each record along `count` directions, shape (records, count); the second differences of
     the mean loss along them, shape (count,); and the mean loss.
     """
-    require_data(data, "public_data")
-    # the directions along which public records are looked at need not be random or secret: the key is always 0
-    weights, evaluation = Weights(module, Directions(bytes(16), direction)), Evaluation(losses, data, collate)
     rule = DIFFERENCES[difference]
     points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
-    records = np.unique(np.arange(_MOST_RECORDS) * len(data) // _MOST_RECORDS)
-    parts = [evaluation.batch(part) for part in np.array_split(records, math.ceil(len(records) / 64))]
     values = np.concatenate([evaluation.at(weights, points, part) for part in parts], axis=1)
     if not np.isfinite(values).all():
         raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
@@ -164,18 +139,9 @@ def _measured(
     return differences, (np.array(sides) - 2 * loss) / width**2, loss
 
 
-def _norm(differences: Array) -> float:
-    """Return the median over records of the root mean square of their differences, shape (records, directions)."""
-    norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
-    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
-    return norm
-
-
 def _steadiest(pairs: dict[float, list[Array]]) -> float:
     """Return the largest width whose halving changes the results by a share of at most 0.01, else the steadiest one.
-
-    pairs: for each width, from the largest on, the results at it and at half of it.
-    """
+    `pairs` has for each width, from the largest on, the results at it and at half of it."""
 
     def change(width: float) -> float:
         one, half = pairs[width]

@@ -12,7 +12,7 @@ is a class, ValueError says so.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,9 +23,8 @@ from transformers.models.auto import modeling_auto as auto
 from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses
 
-MEASURES = ("cross-entropy", "error", "expected-error")
 IGNORED = -100
-"""The value of the label of a token that is not to be predicted, which torch and transformers ignore."""
+"""The label of a token that is not to be predicted; torch and transformers ignore it."""
 _CLASSIFIERS = (
     auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -35,40 +34,42 @@ _TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_MA
 _CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
 _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
-Batch = Mapping[str, Tensor]
-Forward = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
+_Batch = Mapping[str, Tensor]
+_Forward = Callable[[nn.Module, _Batch], tuple[Tensor, Tensor]]
 """A function from the module and a batch to the logits (the classes along the last axis) and their labels."""
-Measure = Callable[[Tensor, Tensor], Tensor]
+_Measure = Callable[[Tensor, Tensor], Tensor]
 """A function from logits and labels to one loss for each record."""
 
 
-def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int] | None = None) -> Losses:
+def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
     """Return the loss function of the model's task, which gives one loss for each record of a batch.
 
     The tasks are classification, regression, tagging of tokens, and masked, causal or seq2seq language modelling.
 
     Args:
-        model: of transformers, or wrapped by peft. Its class says which task it has; a classifier with num_labels = 1
-            or the `problem_type` regression predicts numbers.
-        measure: `cross-entropy`; the mean squared error where a label is a number. Or `error`, the metric itself: the
-            share of a record's labelled tokens whose most likely class is wrong. A zeroth-order method needs no
-            derivative of it, but a smoothing lambda that is large enough to change answers, 0.1 to 0.3. Or
-            `expected-error`, the mean over the labelled tokens of 1 - p, where p is the softmax probability of the
+        model: a model of transformers, or one that peft has wrapped. Its class says which task it has; a classifier
+            with num_labels = 1, or with the `problem_type` regression, predicts numbers.
+        measure: "cross-entropy", which stands for the mean squared error if a label is a number. Or "error", the metric
+            itself: the share of a record's labelled tokens whose most likely class is wrong. A zeroth-order method
+            needs no derivative of it, but a smoothing lambda that is large enough to change answers, 0.1 to 0.3. Or
+            "expected-error", the mean over the labelled tokens of 1 - p, where p is the softmax probability of the
             label's class: it moves with every change of the weights, so that a smaller lambda (1e-2 to 3e-2) will do.
-        options: the numbers of two or more tokens; if given, these alone are the classes of a causal or masked language
-            model, such as the words of the answers. A label that is none of them counts as no class.
+
+    Returns:
+        A function (module, batch) -> float32 losses of shape (batch,). The batch must be a mapping with `labels`.
 
     Raises:
-        ValueError: another measure, options that do not fit, or a model whose task is none of these.
+        ValueError: an unknown measure, a measure that does not fit, or a model whose task is none of these. The
+            function that is returned raises it for labels that do not fit the model.
     """
-    check.choice("measure", measure, MEASURES)
+    measures = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}
+    single = measures[check.choice("measure", measure, tuple(measures))]
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     name, config = type(bare).__name__, getattr(bare, "config", None)
 
     def known(mappings: tuple[Mapping[str, Any], ...]) -> bool:
         return any(name in mapping.values() for mapping in mappings)
 
-    single = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}[measure]
     kind = getattr(config, "problem_type", None)
     if known(_CLASSIFIERS) and kind == "multi_label_classification":
         raise ValueError("losses must be given for a classifier of several classes at once; got problem_type " + kind)
@@ -76,11 +77,6 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
         if measure != "cross-entropy":
             raise ValueError(f"measure must be 'cross-entropy' where the label is a number; got {measure!r}")
         return _joined(_same, _squared)
-    if options is not None:
-        causal = known(_CAUSAL) and not getattr(config, "is_encoder_decoder", False)
-        if not causal and not known((auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,)):
-            raise ValueError(f"options must be left out but for causal and masked language models; got {name}")
-        return _among(tuple(options), config, _next_token if causal else _same, single)
     if known(_SEQ2SEQ) and getattr(config, "is_encoder_decoder", False):
         return _joined(_decoded, single)
     if known(_CAUSAL):
@@ -93,36 +89,7 @@ def losses_for(model: Any, measure: str = "cross-entropy", options: Sequence[int
     )
 
 
-def _among(options: tuple[int, ...], config: Any, forward: Forward, measure: Measure) -> Losses:
-    """Return the loss function of a language model where only the tokens `options` are classes."""
-    for option in options:
-        check.integer("options", option, at_least=0, at_most=getattr(config, "vocab_size", 2**31) - 1)
-    if len(set(options)) != len(options) or len(options) < 2:
-        raise ValueError(f"options must be two different tokens or more; got {list(options)}")
-
-    def chosen(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        head: Any = module.get_output_embeddings()  # type: ignore[operator]
-        bias = getattr(head, "bias", None)
-
-        def answers(hidden: Tensor) -> Tensor:
-            rows = list(options)
-            return functional.linear(hidden, head.weight[rows], None if bias is None else bias[rows])
-
-        head.forward = answers
-        try:
-            logits, labels = forward(module, batch)
-        finally:
-            del head.forward
-        found = torch.stack([labels == option for option in options], dim=-1)
-        # -1, which is no class, for a label that is none of the options; IGNORED for one that is ignored anyway
-        other = torch.where(labels == IGNORED, IGNORED, -1)
-        return logits, torch.where(found.any(-1), found.int().argmax(-1), other)
-
-    chosen.__name__ = f"{forward.__name__}.{'-'.join(map(str, options))}"
-    return _joined(chosen, measure)
-
-
-def _joined(forward: Forward, measure: Measure) -> Losses:
+def _joined(forward: _Forward, measure: _Measure) -> Losses:
     """Return the loss function of a task."""
     looked = False  # true once the labels of the first batch were looked at
 
@@ -144,7 +111,7 @@ def _joined(forward: Forward, measure: Measure) -> Losses:
     return losses
 
 
-def _labels(batch: Batch) -> Tensor:
+def _labels(batch: _Batch) -> Tensor:
     """Return the labels of a batch. Raises ValueError for a batch without labels."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
@@ -157,7 +124,7 @@ def _labels(batch: Batch) -> Tensor:
     return labels
 
 
-def _fitted(logits: Tensor, labels: Tensor, measure: Measure) -> Tensor:
+def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
     """Return labels of the shape and type that `measure` takes.
 
     Raises ValueError unless there is a label for each position of the logits, an integer where a label is a class.
@@ -179,7 +146,7 @@ def _fitted(logits: Tensor, labels: Tensor, measure: Measure) -> Tensor:
     return given.long()
 
 
-def _logits(module: nn.Module, batch: Batch) -> Tensor:
+def _logits(module: nn.Module, batch: _Batch) -> Tensor:
     output = module(**{name: value for name, value in batch.items() if name != "labels"})
     found: Tensor | None = getattr(output, "logits", None)
     if found is None:
@@ -190,10 +157,16 @@ def _logits(module: nn.Module, batch: Batch) -> Tensor:
     return found
 
 
-def virtual_tokens(module: nn.Module, logits: Tensor, tokens: int) -> int:
-    """Return for how many virtual tokens, which an adapter of peft puts before a record's own, there are logits.
+def _virtual_tokens(module: nn.Module, logits: Tensor, tokens: int) -> int:
+    """Return the number of virtual tokens, which an adapter of peft puts before a record's own tokens.
 
-    logits: shape (records, places, classes). tokens: the record's own. Raises ValueError if they are not the rest.
+    Args:
+        module: the model.
+        logits: its logits, shape (records, virtual and own tokens, classes).
+        tokens: the number of a record's own tokens, padding included.
+
+    Raises:
+        ValueError: the logits are neither those of the own tokens nor of all tokens.
     """
     virtual = logits.shape[1] - tokens
     if virtual not in (0, getattr(getattr(module, "active_peft_config", None), "num_virtual_tokens", 0)):
@@ -204,26 +177,26 @@ def virtual_tokens(module: nn.Module, logits: Tensor, tokens: int) -> int:
     return virtual
 
 
-def _same(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
     labels, logits = _labels(batch), _logits(module, batch)
     if labels.dim() == 2 and logits.dim() == 3:
-        logits = logits[:, virtual_tokens(module, logits, labels.shape[1]) :]
+        logits = logits[:, _virtual_tokens(module, logits, labels.shape[1]) :]
     return logits, labels
 
 
-def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
     logits = _logits(module, batch)
-    if virtual := virtual_tokens(module, logits, labels.shape[1]):
+    if virtual := _virtual_tokens(module, logits, labels.shape[1]):
         return logits[:, virtual - 1 : -1], labels  # the last virtual token predicts the first token
     return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # slicing the logits instead would copy them
 
 
-def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
     labels = _labels(batch)
     shifted: Any = module.prepare_decoder_input_ids_from_labels
     inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch
@@ -254,3 +227,49 @@ def _over_places(values: Tensor, labels: Tensor) -> Tensor:
 
 def _squared(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits - labels.float()).square().mean(1)
+
+
+def preference_losses(beta: float = 0.1) -> Losses:
+    """Return the losses of direct preference optimisation (arXiv 2305.18290), one for each pair of answers.
+
+    A record is a prompt with a chosen and a rejected answer. Its loss is log(1 + e^(beta (r - c))), where c is the
+    model's log-probability of the chosen answer minus the reference model's, and r is the same for the rejected answer.
+
+    A batch is what TRL's `DataCollatorForPreference` gives: input_ids, attention_mask and completion_mask of shape
+    (2 pairs, tokens), first all chosen answers after their prompts, then all rejected answers. completion_mask is 1 for
+    the tokens of an answer and 0 for the others. ref_chosen_logps and ref_rejected_logps, of shape (pairs,), are the
+    reference model's log-probabilities of the answers.
+
+    Args:
+        beta: a number > 0; the larger it is, the closer the model stays to the reference model.
+
+    Returns:
+        A function (module, batch) -> losses of shape (pairs,).
+
+    Raises:
+        ValueError: beta is no positive number. The function that is returned raises it for a batch without the
+            reference model's log-probabilities.
+    """
+    beta = check.real("beta", beta, above=0)
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        if "ref_chosen_logps" not in batch or "ref_rejected_logps" not in batch:
+            raise ValueError(
+                "ref_chosen_logps and ref_rejected_logps must be in a batch; compute them once for all pairs"
+            )
+        found = _answers(module, batch).float()
+        chosen, rejected = (found - torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]])).chunk(2)
+        return functional.softplus(-beta * (chosen - rejected))
+
+    losses.__qualname__ = f"preference_losses.{beta!r}"
+    return losses
+
+
+def _answers(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the log-probability that the module gives to the answer of each row after its prompt, shape (rows,)."""
+    ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
+    logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
+    logits = logits[:, _virtual_tokens(module, logits, ids.shape[1]) :][:, :-1].float()
+    each = logits.gather(2, ids[:, 1:, None])[..., 0] - logits.logsumexp(2)
+    found: Tensor = (each * answered).sum(1)
+    return found

@@ -17,7 +17,7 @@ user's own to the last bit, and memory does not grow with the number of texts.
 
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -27,10 +27,9 @@ from torch.utils.data import default_collate
 
 from dpzero_theory import check
 from dpzero_theory.optim.losses.evaluation import Losses, per_record
-from dpzero_theory.optim.losses.records import Collate, Data, read, require_data, seed_of
+from dpzero_theory.optim.losses.records import Collate, Data, read, require_data
 
-Key = str | int | Callable[[Any], object] | Sequence[object]
-"""What says whose a text is: the name of a column, a position in a tuple, a function, or the owners of all texts."""
+_Key = str | Callable[[Any], object] | Sequence[object]
 
 
 class ByUser:
@@ -38,8 +37,8 @@ class ByUser:
 
     Args:
         texts: the data set of texts.
-        places: for each user the numbers of their texts.
-        at_most: as in `by_user`.
+        places: for each user, the numbers of the user's texts.
+        at_most: the largest number of a user's texts in a step, an integer >= 1; None for all.
     """
 
     def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None) -> None:
@@ -49,29 +48,37 @@ class ByUser:
         return len(self._places)
 
     def __getitem__(self, index: Any) -> list[Any]:
-        return self.drawn(index, seed_of(b"", index))
+        return self.drawn(index, index)
 
     def drawn(self, index: int, seed: int) -> list[Any]:
-        """Return the texts of user `index`; if there are more than `at_most`, those that the seed draws."""
+        """Return the texts of a user; if there are more than `at_most`, so many of them, drawn without replacement.
+
+        Args:
+            index: the number of the user, from 0.
+            seed: the integer in [0, 2^64) from which the texts are drawn.
+        """
         places = self._places[index]
         if self.at_most is not None and len(places) > self.at_most:
             places = sorted(random.Random(seed).sample(places, self.at_most))
         return read(self.texts, places, seed.to_bytes(8, "little"))
 
     def over(self, texts: Data) -> "ByUser":
-        """Return the same users over another data set, which holds the same texts in another form."""
+        """Return the data set of the same users whose texts are read from `texts`, the same ones in another form."""
         return ByUser(texts, self._places, self.at_most)
 
     @property
     def unit(self) -> str:
-        """What one record is, in words, which the run's files keep."""
+        """What one record is, in words; the run's file keeps this text."""
         most = "all texts" if self.at_most is None else f"at most {self.at_most} texts a step"
         return f"user: mean of the losses of {most}"
 
     def collate(self, collate: Collate, texts_at_once: int) -> Collate:
-        """Return a function from users' records to their batch: for each user, parts of at most `texts_at_once` texts.
+        """Return a function from a list of users' records to their batch: for each user a list of parts (number of
+        texts, their batch).
 
-        collate: makes the batch of a list of texts; torch's default_collate if None.
+        Args:
+            collate: makes the batch of a list of texts; torch's default_collate if None.
+            texts_at_once: the largest number of texts in a part, an integer >= 1.
         """
         join = default_collate if collate is None else collate
 
@@ -82,7 +89,11 @@ class ByUser:
         return lambda users: [parts(texts) for texts in users]
 
     def losses(self, losses: Losses) -> Losses:
-        """Return the loss function of users, for batches that `collate` made. losses: one for each text of a batch."""
+        """Return the loss function of users: the mean loss of each user's texts, for batches that `collate` made.
+
+        Args:
+            losses: a function (module, batch of texts) -> one loss for each text.
+        """
 
         @wraps(losses)
         def of_users(module: nn.Module, batch: Any) -> Tensor:
@@ -94,22 +105,22 @@ class ByUser:
         return of_users
 
 
-def by_user(texts: Data, key: Key, *, at_most: int | None = None) -> ByUser:
+def by_user(texts: Data, key: _Key, *, at_most: int | None = None) -> ByUser:
     """Make one record of all texts of each user, so that a run's privacy is for users.
 
     Args:
         texts: a map-style data set. An entry ("text") is what `losses` and `collate` take, and has one owner.
-        key: whose a text is. The name of a column or the position in a tuple at which an entry has its owner, a
-            function from an entry to its owner, or a sequence of the owners of all entries. An owner is a text, a
-            number or another hashable value. A named column is left out of the records. A text with several owners is
-            refused: it would be read in the steps of each of them.
-        at_most: m >= 1, the largest number of a user's texts in a step, drawn anew in each; None for all.
+        key: whose a text is: the name of the column that has its owner, a function from an entry to its owner, or a
+            sequence of the owners of all entries. An owner is a text, a number or another hashable value. A named
+            column is left out of the records. A text with several owners is refused: it would be read in the steps of
+            each of them.
+        at_most: the largest number of a user's texts in a step, drawn anew in each, an integer >= 1; None for all.
 
     Returns:
         The data set of users, in the order in which they first appear. Its length n is the number of users.
 
     Raises:
-        ValueError: an argument outside its range, or a text without an owner or with several.
+        ValueError: an argument is outside its range, or a text has no owner or several.
     """
     require_data(texts, "texts")
     if isinstance(texts, ByUser):
@@ -124,7 +135,7 @@ def by_user(texts: Data, key: Key, *, at_most: int | None = None) -> ByUser:
 
 
 class _Without:
-    """The records of a data set, which are mappings, without one of their entries. column: its name."""
+    """A data set of mappings without the entry `column` of each."""
 
     def __init__(self, data: Data, column: str) -> None:
         self._data, self._column = data, column
@@ -136,27 +147,26 @@ class _Without:
         return {name: value for name, value in self._data[index].items() if name != self._column}
 
 
-def _owners(texts: Data, key: Key) -> Sequence[object]:
-    """Return the owners of all texts in their order, as `by_user` describes `key`."""
-    if isinstance(key, str) and hasattr(texts, "column_names"):
-        if key not in texts.column_names:
-            raise ValueError(f"key must be a column of texts, {', '.join(texts.column_names)}; got {key!r}")
-        return list(texts[key])
-    if isinstance(key, str | int):
+def _owners(texts: Data, key: _Key) -> Sequence[object]:
+    """Return the owner of each text, in the order of the texts. `by_user` describes `key`."""
+    if isinstance(key, str):
         try:
-            return [texts[number][key] for number in range(len(texts))]
+            return list(texts[key]) if hasattr(texts, "column_names") else [text[key] for text in _all(texts)]
         except (KeyError, IndexError, TypeError):
             raise ValueError(f"key must be found in every text; got {key!r}, which some text lacks") from None
-    if callable(key):
-        return [key(texts[number]) for number in range(len(texts))]
-    owners = list(key)
+    owners = [key(text) for text in _all(texts)] if callable(key) else list(key)
     if len(owners) != len(texts):
         raise ValueError(f"key must have one owner for each of {len(texts)} texts; got {len(owners)}")
     return owners
 
 
+def _all(texts: Data) -> Iterator[Any]:
+    return (texts[number] for number in range(len(texts)))
+
+
 def _owner(owner: Any, number: int) -> Hashable:
-    """Return the owner of text `number`. Raises ValueError where there is none, or several, or one that has no hash."""
+    """Return the owner of text `number`, a number or text in place of an array. Raises ValueError if there is none, if
+    there are several, or if the owner has no hash."""
     if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
         owner = owner.item() if owner.ndim == 0 else owner.tolist()
     if isinstance(owner, list | tuple | set | frozenset | Mapping):

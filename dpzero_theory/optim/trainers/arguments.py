@@ -1,8 +1,8 @@
 """Which training arguments a private run honours. Every other one must be left at its default.
 
-A field is honoured, or a value other than its default raises ValueError, which says what to use instead. A field that
-this version does not know is refused too. A value that is given and is the default cannot be told from one that is left
-out. TRL's configurations have further fields, and defaults that a private run changes: `_SET_BY_A_RUN`.
+A field is honoured, or a value other than its default raises ValueError. A value that is given and equals the default
+cannot be told from a field that is left out. TRL's configurations have further fields, and defaults that a private run
+changes: `_SET_BY_A_RUN`.
 """
 
 import copy
@@ -38,57 +38,37 @@ HONOURED = _by_name(
             do_train do_eval do_predict""",
     }
 )
-"""The fields that a private run honours, by name, each with a word for what it is about. Fields about loading data act
-on evaluation sets alone: training records are read as the batches are drawn."""
+"""The fields that a private run honours, by name, each with what it is about. Fields about loading data act on
+evaluation sets alone: training records are read as the batches are drawn."""
 INSTEAD = _by_name(
     {
-        "the step is that of the run's plan: give step_size in private": """
-            learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules
-            adam_beta1 adam_beta2 adam_epsilon weight_decay""",
+        "give step_size in private": """
+            learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2
+            adam_epsilon weight_decay""",
         "give steps, sampling, expected_batch and micro_batch in private": """
-            num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size
-            average_tokens_across_devices train_sampling_strategy length_column_name data_seed ignore_data_skip
-            dataloader_drop_last""",
-        "give clip in private: each record's difference is clipped, there is no gradient": "max_grad_norm",
-        "there is no gradient, and no activations are kept": """
-            activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
-            gradient_checkpointing_kwargs torch_empty_cache_steps debug ddp_find_unused_parameters ddp_bucket_cap_mb
-            ddp_broadcast_buffers ddp_static_graph""",
+            num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size""",
+        "give clip in private: each record's difference is clipped": "max_grad_norm",
         "load the model in the type it is to have": "bf16 fp16 bf16_full_eval fp16_full_eval",
-        "compile or patch the model before it is given": """
-            torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config""",
-        "no loss of a batch is computed: give losses, one for each record": """
-            label_smoothing_factor neftune_noise_alpha logging_nan_inf_filter""",
+        "compile or patch the model before it is given": "torch_compile use_liger_kernel",
+        "give losses, one for each record": "label_smoothing_factor neftune_noise_alpha loss_type loss_weights",
         "it depends on the secret sizes of the batches": "include_num_input_tokens_seen skip_memory_metrics",
-        "every release is on disk when it is made": "enable_jit_checkpoint",
-        "shard with torch's fully_shard and use make_private_with_epsilon": """
-            fsdp fsdp_config deepspeed parallelism_config accelerator_config""",
+        "shard with torch's fully_shard and use make_private_with_epsilon": "fsdp fsdp_config deepspeed",
+        "a record must have rows of its own: leave it off, rows are padded": "packing padding_free eval_packing",
+        "the reference model is the model at the start": "sync_ref_model",
+        "make the trainer with it": "precompute_ref_log_probs precompute_ref_batch_size",
     }
 )
-"""For each refused field, by its name, the end of the message: what to use instead, or why it has no effect."""
+"""What to use instead of a refused field, by the field's name. Other refused fields are a part of training by gradients
+alone, or unknown to this version."""
 _OF_BOTH = (
     "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
 )
-HONOURED_IN = {
+_HONOURED_IN = {
     "SFTConfig": f"""{_OF_BOTH} chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset
         completion_only_loss assistant_only_loss""".split(),
     "DPOConfig": f"{_OF_BOTH} disable_dropout beta".split(),
 }
 """Fields of TRL's configurations that a private run honours beside `HONOURED`, by the name of the configuration."""
-_INSTEAD_IN_TRL = _by_name(
-    {
-        "a record must have rows of its own: leave it off, rows are padded": """
-            packing packing_strategy eval_packing padding_free""",
-        "no activations are kept": "activation_offloading",
-        "the reference model is the model at the start": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
-        "give losses, one for each record": "loss_type loss_weights",
-        "make the trainer with it": """
-            bf16 activation_checkpointing gradient_checkpointing precompute_ref_log_probs precompute_ref_batch_size""",
-        "it is part of TRL's gradient training alone": """
-            router_aux_loss_coef ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting
-            discopop_tau""",
-    }
-)
 _PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
 _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
     "_BaseConfig": _PLAIN,  # the base of all
@@ -99,7 +79,8 @@ _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
 
 
 def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
-    """Return a copy of the arguments with the values that a private run gives to fields of TRL's configurations."""
+    """Return a copy of training arguments with the values that a private run gives to fields of TRL's configurations:
+    no mixed precision, no checkpointing of activations, and reference log-probabilities computed once, pair by pair."""
     found = copy.copy(arguments)
     for name, value in _of(_SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
@@ -110,13 +91,17 @@ def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def require_honoured(arguments: TrainingArguments) -> None:
-    """Raise ValueError that names all fields of the arguments that have no effect and are not at their defaults.
+    """Raise an error if training arguments ask for what a private run does not do.
 
-    arguments: as `for_a_run` returns them. A field that it sets must have the value that it sets.
+    Args:
+        arguments: the arguments as `for_a_run` returns them. A field that `for_a_run` sets must have that value.
+
+    Raises:
+        ValueError: fields that a private run does not honour differ from their defaults; the message names them all. Or
+            `save_only_model` is set together with `load_best_model_at_end`.
     """
     own, wanted = type(arguments), _of(_SET_BY_A_RUN, arguments)
-    honoured = {*HONOURED, *_of(HONOURED_IN, arguments)}
-    instead = {**INSTEAD, **(_INSTEAD_IN_TRL if wanted else {})}
+    honoured = {*HONOURED, *_of(_HONOURED_IN, arguments)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the defaults of TRL's configurations warn that they are deprecated
         # To set up devices anew would take them from a Trainer that was made with the arguments.
@@ -127,7 +112,7 @@ def require_honoured(arguments: TrainingArguments) -> None:
     for field in fields(arguments):
         value, default = getattr(arguments, field.name), getattr(plain, field.name)
         if field.name not in honoured and value != default:
-            use = instead.get(field.name, "a private run does not know it")
+            use = INSTEAD.get(field.name, "a private run does not use it")
             faults.append(f"{field.name} must be left at {default!r} in {own.__name__}: {use}; got {value!r}")
     if faults:
         raise ValueError("; ".join(faults))

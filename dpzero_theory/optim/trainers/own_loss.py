@@ -13,16 +13,22 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from dpzero_theory.optim.losses.evaluation import Losses
-from dpzero_theory.optim.losses.preferences import preference_losses
 from dpzero_theory.optim.losses.records import Data
-from dpzero_theory.optim.losses.task_losses import losses_for
+from dpzero_theory.optim.losses.task_losses import losses_for, preference_losses
 
 _PAIRS = 4  # of records are looked at, to see whether a loss is a mean
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
-    """Return the losses of a Trainer whose `compute_loss` is that of transformers, or of TRL's SFT or DPO trainer; None
-    for another one. Raises ValueError for a model whose task `losses_for` does not know."""
+    """Return the per-record losses that `compute_loss` of a Trainer is the mean of, if they are known.
+
+    Returns:
+        The losses if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer; None for
+        any other `compute_loss`.
+
+    Raises:
+        ValueError: the task of the Trainer's model is none that `losses_for` knows.
+    """
     if trainer.compute_loss_func is not None:
         return None
     match type(trainer).compute_loss.__module__:
@@ -34,7 +40,7 @@ def known_losses(trainer: Trainer) -> Losses | None:
 
 
 def by_batch(trainer: Trainer, losses: Losses) -> Losses:
-    """Return `losses`, with batches brought to the device of the Trainer first."""
+    """Return a loss function that brings a batch to the device of the Trainer before it calls `losses`."""
 
     @wraps(losses)
     def prepared(module: nn.Module, batch: Any) -> object:
@@ -47,8 +53,15 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
     """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
 
     What `compute_loss` assigns to the Trainer, appends to a list of it, or logs is dropped: it is computed from private
-    records. Raises ValueError where there are several processes, or where `compute_loss` of two records is no mean of
-    what it is for each alone: a loss that compares records, such as a contrastive one, has no part of one record's own.
+    records.
+
+    Args:
+        trainer: a Trainer with a `compute_loss` of its own.
+        data: the records, as the Trainer's collator takes them.
+
+    Raises:
+        ValueError: there are several processes, or `compute_loss` of two records is no mean of its values for each
+            alone. A loss that compares records, such as a contrastive one, gives no record a loss of its own.
     """
     if trainer.args.world_size > 1:
         raise ValueError("losses must be given where there are several processes: compute_loss may wait for all")
@@ -83,8 +96,13 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 
 
 def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data) -> None:
-    """Raise ValueError unless the loss of two records lies between those of each, for four pairs of records with finite
-    losses. losses: one number for each batch. join: collates records."""
+    """Raise ValueError unless the loss of two records lies between the losses of each, for four pairs of records.
+
+    Args:
+        losses: a function from a list of batches to one number for each.
+        join: makes a batch of a list of records.
+        data: the records; pairs whose losses are not finite do not count.
+    """
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]

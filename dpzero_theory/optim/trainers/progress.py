@@ -15,8 +15,16 @@ from dpzero_theory.optim.run import Run
 
 
 def described(plan: Plan, record: Record) -> dict[str, float]:
-    """Return what may be shown of a release: its `step_size`, and `released`, the root mean square of the K released
-    averages, noise included (not where a release is a vector)."""
+    """Return the numbers of a release that may be shown, by name.
+
+    Args:
+        plan: the plan of the run.
+        record: the release.
+
+    Returns:
+        `step_size`; and unless the release is a vector `released`, the root mean square of the K released averages,
+        noise included.
+    """
     found = {"step_size": plan.step_size(record.release)}
     if record.sums:
         found["released"] = plan.unit * math.hypot(*map(float, record.sums)) / math.sqrt(len(record.sums))
@@ -24,7 +32,12 @@ def described(plan: Plan, record: Record) -> dict[str, float]:
 
 
 class Progress:
-    """A callback of `Run.run` that writes a line to standard error every so many seconds (`every`), and at the end."""
+    """A callback of `Run.run` that writes a line to standard error from time to time, and at the end.
+
+    Args:
+        run: the run.
+        every: how many seconds there are at least between two lines, a number >= 0.
+    """
 
     def __init__(self, run: Run, *, every: float = 5.0) -> None:
         self._run, self._every = run, real("every", every, at_least=0.0)

@@ -49,13 +49,11 @@ from dpzero_theory.optim.weights.shards import is_collective
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
 _TIMES = ("_runtime", "_per_second", "_time")
-_CARD = {"language": "language", "license": "license", "finetuned_from": "base_model", "dataset": "datasets"}
-"""Arguments of `create_model_card`, with the names of their entries in the card."""
 _OWN_STEPS = ("create_optimizer", "create_scheduler", "get_train_dataloader", "training_step", "_inner_training_loop")
 """Methods of a Trainer that a private run does not call."""
 _SEARCH = "a search must pay for its runs together (dpzero_theory.privacy.selection)"
 
-T = TypeVar("T", bound=Trainer)
+_T = TypeVar("_T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
@@ -80,8 +78,8 @@ def _require_no_optimizer(*given: object) -> None:
 
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
-    """Within the context a Trainer takes a quantised base whose kernels have no backward pass (GGUF, for instance): a
-    private run needs none."""
+    """A context manager in whose block a Trainer accepts a quantised base whose kernels have no backward pass, such as
+    GGUF: a private run needs none."""
     quantised = getattr(model, "is_quantized", False)
     if quantised:
         model.is_quantized = False
@@ -93,27 +91,29 @@ def _without_backward(model: Any) -> Iterator[None]:
 
 
 class DPZeroTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer whose `train` is a private run. `run` is that `Run` once training has begun.
+    """A Trainer whose `train` is a private run.
 
-    A class of others becomes private with this class before it: `class Private(DPZeroTrainer, TheirTrainer)`.
+    A Trainer class of another library becomes private with this class before it, as in
+    `class Private(DPZeroTrainer, TheirTrainer)`. Once training has begun, the attribute `run` is the `Run`.
 
     Args:
         model: the model to train, as `transformers.Trainer` takes it.
-        args: the training arguments; those that a private run would not honour must have their defaults
+        args: the training arguments. Fields that a private run does not honour must have their defaults
             (`trainers.arguments`).
         private: a mapping with the keyword arguments of `optim.private.make_private_with_epsilon`, except folder and
             collate. `resume` may be given as "moved", for an output folder that was copied or brought from another
             disk.
-        losses: per-record losses of a collated batch. If None, those of the model's task (`task_losses.losses_for`),
-            or for a class with a `compute_loss` of its own what that gives for each record alone.
+        losses: a function (module, collated batch) -> one loss for each record. None takes the losses of the model's
+            task (`task_losses.losses_for`), or, for a class with a `compute_loss` of its own, the values of
+            `compute_loss` for each record alone.
         public_evaluation: whether metrics on training records may be computed, because the records are public or the
-            metrics stay with whoever holds the records. Without it an evaluation set is refused if it shares a record
+            metrics stay with whoever holds the records. If False, an evaluation set is refused if it shares a record
             with the training data, or cannot be compared with it.
         options: further arguments of the Trainer, such as train_dataset, eval_dataset, data_collator and
             processing_class.
 
     Raises:
-        ValueError: an argument that a private run would not honour.
+        ValueError: an argument is outside its range, or a private run would not honour it.
     """
 
     run: Run
@@ -167,18 +167,20 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Make the releases that are left.
 
         Args:
-            resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
-                none, the run's file moves the initial weights to where the run was (dpgd-0th, whose releases no file
-                holds, needs a checkpoint). False or None takes the training arguments' own `resume_from_checkpoint`.
+            resume_from_checkpoint: the folder of a checkpoint, or True for the last checkpoint in the output folder. If
+                there is no checkpoint, the run's file moves the initial weights to where the run was (dpgd-0th, whose
+                releases no file holds, needs a checkpoint). False or None takes `resume_from_checkpoint` of the
+                training arguments.
             trial: must be None; `examples/private_search.py` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
-            The number of releases made, the metric `epsilon`, and None as the training loss.
+            The number of releases made as `global_step`, None as `training_loss`, and the metric `epsilon`.
 
         Raises:
-            ValueError: settings that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged checkpoint,
-                an evaluation set that shares records with the training data.
+            ValueError: a setting that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged
+                checkpoint, or an evaluation set that shares records with the training data.
+            FileExistsError: the output folder holds a run, and there is no `resume_from_checkpoint`.
         """
         if trial is not None:
             raise ValueError(f"trial must be None: {_SEARCH}")
@@ -220,19 +222,20 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return make_private_with_epsilon(self.model, losses, data, **options)
 
     def _of_the_model(self, data: Any) -> Any:
-        """Return a data set, or one of users, without the columns that the model does not take; else the value."""
+        """Return a data set (of users, too) without the columns that the model does not take."""
         if isinstance(data, ByUser):
             return data.over(self._of_the_model(data.texts))
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of an evaluation set. Raises ValueError if it shares a record with the training data."""
+        """Return the loader of an evaluation set, given itself or by its name; the Trainer's own one if None. Raises
+        ValueError if the set shares a record with the training data."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of a data set. Raises what `get_eval_dataloader` raises."""
+        """Return the loader of a test set. Raises ValueError if the set shares a record with the training data."""
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
@@ -241,7 +244,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         raise ValueError(f"hyperparameter_search must be left out: {_SEARCH}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, but no times and speeds, which depend on the secret sizes of batches."""
+        """Log values by name, except times and speeds, which depend on the secret sizes of batches."""
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
@@ -263,17 +266,19 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def create_model_card(self, **named: Any) -> None:
         """Write README.md, with the privacy statement of the run as `optim.verify` has it, into the output folder.
 
-        named: model_name, finetuned_from, language, license, tags and dataset, as `transformers.Trainer` takes them.
-        Raises ValueError if the run has not begun.
+        Args:
+            named: model_name and tags, as `transformers.Trainer` takes them; other arguments have no effect.
+
+        Raises:
+            ValueError: the run has not begun.
         """
         if not self.is_world_process_zero():
             return
         if not self._begun():
             raise ValueError("create_model_card must come after train: there is no run to state anything of")
         folder, tags = Path(self.args.output_dir), named.get("tags") or []
-        about: dict[str, Any] = {"library_name": "transformers"}
-        about["tags"] = [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"]
-        about |= {_CARD[name]: value for name, value in named.items() if name in _CARD and value}
+        tags = [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"]
+        about = {"library_name": "transformers", "tags": tags}
         text = statement(read(self._folder)).text()
         card = (
             f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
@@ -407,28 +412,30 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
 
 def privatize(
-    trainer: T,
+    trainer: _T,
     *,
     private: Mapping[str, Any],
     losses: Losses | None = None,
     public_evaluation: bool = False,
     train_dataset: Any = None,
-) -> T:
+) -> _T:
     """Make the `train` of a Trainer of any class a private run.
 
     Args:
-        trainer: a Trainer that has not trained, with arguments that a private run honours (`trainers.arguments`). Of
-            its class `compute_loss`, evaluation and saving are used, and no other method for training.
-        private, losses, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own takes a
+        trainer: a Trainer that has not trained, with arguments that a private run honours (`trainers.arguments`). The
+            private run calls the methods of its class for the loss, evaluation and saving, but for no other part of
+            training.
+        private, losses, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own needs a
             forward for each record, unless losses are given.
-        train_dataset: the data set that the trainer was made with; needed where it may leave out entries, as TRL's do.
+        train_dataset: the data set that the trainer was made with. It must be given if the trainer may have left out
+            entries, as TRL's trainers do.
 
     Returns:
         The same object, now also a `DPZeroTrainer`.
 
     Raises:
-        ValueError: an argument that a private run would not honour; a trainer that has trained, makes steps of its own,
-            or has left out entries; by `train`, a `compute_loss` that is no mean of the records' own losses.
+        ValueError: a private run would not honour an argument; or the trainer has trained, makes steps of its own, or
+            has left out entries. Its `train` raises it for a `compute_loss` that is no mean of the records' own losses.
     """
     kind = type(trainer)
     if not isinstance(trainer, Trainer) or isinstance(trainer, DPZeroTrainer):

@@ -28,7 +28,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from dpzero_theory.optim.losses.preferences import preference_losses
+from dpzero_theory.optim.losses.task_losses import preference_losses
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
@@ -41,7 +41,8 @@ class _Whole(Dataset):  # type: ignore[misc]
 
     @classmethod
     def of(cls, data: Any, name: str) -> Any:
-        """Return the entries of `data` with a column of their numbers. name: the argument's, for messages."""
+        """Return the entries of `data` with a column of their numbers. Raises ValueError, which calls the argument
+        `name`, unless it is a Dataset with entries."""
         if not isinstance(data, Dataset) or not len(data) or _NUMBER in data.column_names:
             got = "an empty one" if isinstance(data, Dataset) and not len(data) else type(data).__name__
             raise ValueError(
@@ -60,7 +61,8 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
-        """Return the data set itself, and warn of entries that the filter would leave out; ValueError if all."""
+        """Return the data set itself, and warn of entries that the filter would leave out; raise ValueError if it would
+        leave out all of them."""
         left_out = len(self) - len(super().filter(*args, **options))
         if left_out == len(self):
             raise ValueError("the data must have entries that TRL keeps (not too long, with a loss); got none")
@@ -73,21 +75,8 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self
 
 
-class TRLTrainer(DPZeroTrainer):
-    """One of TRL's trainers whose `train` is a private run.
-
-    Args:
-        model: a causal language model, with or without an adapter.
-        args: the trainer's configuration, of the class `config`.
-        private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
-        train_dataset: what TRL's trainer takes, as a `datasets.Dataset`. An entry is the unit of privacy.
-        owner: a column of train_dataset; all entries with one value in it are then one unit of privacy.
-        options: further arguments of TRL's trainer and of `trainer.DPZeroTrainer`, such as eval_dataset,
-            processing_class, peft_config, losses and public_evaluation.
-
-    Raises:
-        ValueError: an argument that a private run would not honour.
-    """
+class _TRLTrainer(DPZeroTrainer):
+    """What is common to the two trainers below, each of which has the class of its arguments in `config`."""
 
     config: ClassVar[type[Any]]
     train_dataset: Any
@@ -132,13 +121,30 @@ class TRLTrainer(DPZeroTrainer):
         """Send nothing, in place of TRL's method that tells the makers of TRL that a trainer is used."""
 
 
-class DPZeroSFTTrainer(TRLTrainer, SFTTrainer):  # type: ignore[misc]
-    """TRL's `SFTTrainer` whose `train` is a private run, with the arguments of `TRLTrainer` and a `trl.SFTConfig`."""
+class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]
+    """TRL's `SFTTrainer` whose `train` is a private run.
+
+    Args:
+        model: a causal language model, with or without an adapter.
+        args: a `trl.SFTConfig`.
+        private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
+        train_dataset: a `datasets.Dataset` of what TRL's trainer takes. An entry is the unit of privacy.
+        owner: the name of a column of train_dataset; if given, all entries with one value in it are one unit of
+            privacy.
+        options: further arguments of TRL's trainer and of `trainer.DPZeroTrainer`, such as eval_dataset,
+            processing_class, peft_config, losses and public_evaluation.
+
+    Raises:
+        ValueError: an argument is outside its range, or a private run would not honour it.
+    """
 
     config = SFTConfig
 
 
-class DPZeroDPOTrainer(TRLTrainer, DPOTrainer):  # type: ignore[misc]
-    """TRL's `DPOTrainer` whose `train` is a private run, with the arguments of `TRLTrainer` and a `trl.DPOConfig`."""
+class DPZeroDPOTrainer(_TRLTrainer, DPOTrainer):  # type: ignore[misc]
+    """TRL's `DPOTrainer` whose `train` is a private run.
+
+    Its arguments are those of `DPZeroSFTTrainer`, with a `trl.DPOConfig` as `args`.
+    """
 
     config = DPOConfig

@@ -75,7 +75,6 @@ class Linear8bitLt(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.filterwarnings("ignore:module runs in eval mode")
 @pytest.mark.parametrize("name", SOUND)
 def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) -> None:
     run, sizes = started(SOUND[name], tmp_path / "run")

@@ -152,5 +152,5 @@ def test_what_gives_no_reward_is_refused(work: Any, message: str) -> None:
 def test_two_of_many_records_do_not_draw_the_same_numbers() -> None:
     """With seeds of 32 bits two of 200,000 prompts would share their numbers with probability 0.99."""
     prompts = torch.arange(200_000)[:, None]
-    first = _gumbel(prompts, torch.ones_like(prompts), 0, 0, 1)(0, 1)
+    first = _gumbel(prompts, torch.ones_like(prompts), 0, 0)(1)
     assert len(first.unique()) == len(prompts)

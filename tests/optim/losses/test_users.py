@@ -135,11 +135,11 @@ def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixtu
         started(folder, by_user(texts(), "who"), isolation="exact", resume=True)
 
 
-def test_owners_by_column_position_function_or_list() -> None:
+def test_owners_by_column_function_or_list() -> None:
     rows = texts()
     who = torch.tensor([int(t["who"][-1]) for t in rows])
     pairs = TensorDataset(torch.stack([t["x"] for t in rows]), who)
-    for key in (1, lambda t: int(t[1]), who, who.numpy()):
+    for key in (lambda t: int(t[1]), who, who.numpy()):
         data = by_user(pairs, key)
         assert [len(data[user]) for user in range(len(data))] == list(COUNTS)
 
@@ -161,4 +161,4 @@ def test_texts_without_one_owner_are_refused(key: Any, options: dict[str, Any], 
 
 def test_users_of_users_are_refused() -> None:
     with pytest.raises(ValueError, match="texts must be the entries themselves"):
-        by_user(by_user(texts(), "who"), 0)
+        by_user(by_user(texts(), "who"), "who")

@@ -56,7 +56,7 @@ def names(trainer: Any) -> list[str]:
 
 
 def test_every_field_is_honoured_or_refused() -> None:
-    assert set(HONOURED) | set(INSTEAD) == FIELDS
+    assert set(HONOURED) <= FIELDS
     assert not set(HONOURED) & set(INSTEAD)
     shown = {name for changes, _, _ in ACTS for name in changes}
     assert set(HONOURED) <= shown | set(HUB) | set(INHERITED.split())
@@ -85,12 +85,13 @@ def other(value: Any) -> Any:
 def test_all_other_fields_are_refused_at_once_before_anything_is_made(tmp_path: Path) -> None:
     arguments = transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to="none")
     require_honoured(arguments)
-    for name in INSTEAD:
+    refused = FIELDS - set(HONOURED)
+    for name in refused:
         setattr(arguments, name, other(getattr(arguments, name)))
     with pytest.raises(ValueError, match=r"^(\w+ must be left at .* in TrainingArguments: .*; got )+") as found:
         require_honoured(arguments)
     assert "\n" not in str(found.value)
-    assert set(re.findall(r"(\w+) must be left at", str(found.value))) == set(INSTEAD)
+    assert set(re.findall(r"(\w+) must be left at", str(found.value))) == refused
     more = transformers.Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, predict_with_generate=True)
     with pytest.raises(ValueError, match=r"^predict_with_generate must be left at False"):
         require_honoured(more)

@@ -97,7 +97,6 @@ def everything(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in found.items() if not name.startswith("layer")}
 
 
-@pytest.mark.filterwarnings("ignore:module runs in eval mode")
 @pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.__name__)
 def test_nothing_of_the_records_is_handed_out(tmp_path: Path, mark: Callable[[Any, Tensor], None]) -> None:
     """They are compared at every save and at the end with those before the first call. `mark` is what the forward pass
