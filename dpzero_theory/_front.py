@@ -28,7 +28,7 @@ def epsilon(history: Steps, delta: float) -> Bracket:
         history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
             of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
             must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and a run that
-            may stop early counts with its whole plan (`privacy.ledger.counted`).
+            may stop early counts with its whole plan.
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
@@ -233,4 +233,4 @@ def verify(folder: "str | os.PathLike[str]") -> "Report":
     """
     from dpzero_theory.optim.verify import verify as verified
 
-    return verified(Path(folder), None, None)
+    return verified(Path(folder))

@@ -15,7 +15,6 @@ from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated
-from dpzero_theory.privacy.ledger import STOPPING, counted
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
@@ -48,7 +47,6 @@ class Target(Drawing, total=False):
     direction: str
     directions_per_step: int
     difference: str
-    stopping: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Plan:
         steps: T >= 1, the number of releases in all.
         clip: C as in `for_target`; 0 for mezo.
         step_sizes: alpha >= 0, one for all steps or one for each.
-        smoothing, algorithm, direction, directions_per_step, difference, stopping: as in `for_target`.
+        smoothing, algorithm, direction, directions_per_step, difference: as in `for_target`.
 
     Raises:
         ValueError: a value outside its range, or values that do not fit together.
@@ -80,11 +78,9 @@ class Plan:
     direction: str = "rademacher"
     directions_per_step: int = 1
     difference: str = "central"
-    stopping: str = "any"
 
     def __post_init__(self) -> None:
         rule = self.rule
-        check.choice("stopping", self.stopping, STOPPING)
         require_smoothing(self.difference, self.smoothing)
         rule.require(self.direction, self.directions_per_step)
         if rule.private != isinstance(self.step, Step):
@@ -139,8 +135,6 @@ class Plan:
             directions_per_step: K, 1 if left out; a record's K differences are clipped jointly, and a step uses the
                 mean.
             difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).
-            stopping: `any` (the default), or `fixed` if the number of steps made will not depend on what they release.
-                A run that is stopped early claims epsilon of the plan, or of the steps paid for.
 
         Raises:
             ValueError: an argument that is unknown, missing or outside its range, or arguments that do not fit
@@ -302,21 +296,12 @@ class Plan:
         assert isinstance(self.step, Step)
         return self.step
 
-    def epsilon(self, delta: float, spent: int | None = None) -> Bracket:
-        """Return a bracket of the least epsilon for which a run of the plan is (epsilon, delta)-DP.
+    def epsilon(self, delta: float) -> Bracket:
+        """Return a bracket of the least epsilon for which all T releases of the plan are (epsilon, delta)-DP.
 
-        Args:
-            delta: as in `for_target`.
-            spent: how many releases are paid for; None for all T. Whether fewer cost less, `stopping` says.
-
-        Returns:
-            A bracket whose upper end is the one to state.
-
-        Raises:
-            ValueError: a delta out of range, or a plan without noise.
+        Its upper end is the safe one to state. Raises ValueError for a delta out of range, or a plan without noise.
         """
-        count = counted(self.steps if spent is None else spent, self.steps, delta, self.stopping)
-        return epsilon_of_history(replace(self.release, steps=count) if count else [], delta)
+        return epsilon_of_history(replace(self.release, steps=self.steps), delta)
 
     @property
     def words(self) -> dict[str, Any]:

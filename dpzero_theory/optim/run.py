@@ -171,20 +171,16 @@ class Run:
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the epsilon that the run may claim at delta; infinity if the run is not private.
+        """Return the epsilon that the run may claim at delta: that of the whole plan once a release is paid for, since
+        a run may be stopped because of what it has released. Infinity if the run is not private.
 
-        Once a release is paid for it is that of the whole plan, since a run may be stopped because of what it has
-        released. With stopping="fixed" it is that of the releases paid for.
-
-        Args:
-            delta: 0 < delta < 1, or 0 for a noise law with a pure epsilon.
-
-        Raises:
-            ValueError: a delta out of range.
+        Where the number of steps made depends on nothing that they released, `dpzero_theory.epsilon` of `history` holds
+        too. Raises ValueError unless 0 < delta < 1, or delta is 0 and the noise has a pure epsilon.
         """
         real("delta", delta, at_least=0.0, below=1.0)
-        spent = sum(release.steps for release in self.history)
-        return self.plan.epsilon(delta, spent).upper if self.private else math.inf
+        if not self.private:
+            return math.inf
+        return self.plan.epsilon(delta).upper if self.history else 0.0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return a checkpoint as tensors by name: the trainable weights, and how many releases have moved them.

@@ -1,7 +1,7 @@
 """What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
 
 The file must be whole, and the lattice and the noise must be those that are accounted for.
-What is paid for, what was recorded, and epsilon of the releases so far and of the whole plan are computed again.
+What is paid for, what was recorded, and epsilon of the whole plan are computed again.
 Then the privacy statement is written (`optim.files.statement`) as text, JSON or one HTML page.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
@@ -82,7 +82,7 @@ _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
 finding that does not hold."""
 
 
-def verify(folder: Path, initial: Checkpoint | None, final: Checkpoint | None) -> Report:
+def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | None = None) -> Report:
     """Check a run's folder, and return the report.
 
     Files that cannot be read, or do not belong together, are a finding that does not hold.
@@ -98,7 +98,7 @@ def verify(folder: Path, initial: Checkpoint | None, final: Checkpoint | None) -
         claimed, account = statement(content), content.account
     except _REFUSALS as error:
         return Report([_Finding("files", printable(" ".join(str(error).split())), holds=False)])
-    plan, header, cost = content.header.plan, content.header, claimed.costs[0]
+    plan, header, cost = content.header.plan, content.header, claimed.costs[account.target_delta].upper
     found = [
         _Finding("files", "the run's file is whole", holds=True),
         _Finding("private", str(header.private), header.private),
@@ -116,8 +116,8 @@ def verify(folder: Path, initial: Checkpoint | None, final: Checkpoint | None) -
         _Finding("releases recorded", made, made <= account.spent),
         _Finding("moved to another disk", account.moves),
         _Finding("delta", account.target_delta),
-        _Finding("epsilon spent", cost.paid.upper, cost.paid.upper <= target),
-        _Finding("epsilon of the plan", cost.planned.upper, cost.planned.upper <= target),
+        _Finding("epsilon spent", cost if account.spent else 0.0, cost <= target),
+        _Finding("epsilon of the plan", cost, cost <= target),
         _Finding("target epsilon", account.target_epsilon),
         _Finding("verified with", versions()),
     ]
@@ -205,11 +205,8 @@ def _shown(report: Report, form: str) -> str:
     if form == "json":
         values: dict[str, Any] = {"holds": not report.fault, "findings": [finding._asdict() for finding in findings]}
         if claimed:
-            costs = [
-                {"delta": c.delta}
-                | {name: {"lower": b.lower, "upper": b.upper} for name, b in (("paid", c.paid), ("planned", c.planned))}
-                for c in claimed.costs
-            ]
+            ends = {delta: {"lower": cost.lower, "upper": cost.upper} for delta, cost in claimed.costs.items()}
+            costs = [{"delta": delta, "paid": both, "planned": both} for delta, both in ends.items()]
             values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs, "attack": claimed.attack}
             values |= {"certificate": claimed.certificate, "assumed": claimed.assumed}
         return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)

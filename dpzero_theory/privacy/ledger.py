@@ -31,12 +31,6 @@ from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_beside
 from dpzero_theory.privacy.step import Step, step_of
 
-STOPPING = {
-    "any": "any: it may stop at any time, also because of what it released; so epsilon of the whole plan is claimed",
-    "fixed": "fixed: the number of steps was chosen without looking at what was released; epsilon of those paid for is"
-    " claimed",
-}
-"""What a run may do under each setting `stopping`, and what it claims."""
 _FORMAT = "dpzero-run-4"
 _SCHEMA = """
 CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -92,20 +86,6 @@ class Account:
     block: int = 1
     target_epsilon: float = 0.0
     target_delta: float = 0.0
-
-
-def counted(spent: int, steps: int, delta: float, stopping: str = "any") -> int:
-    """Return the number of releases whose epsilon at `delta` a run may claim, after `spent` of the plan's `steps`.
-
-    stopping: how the run may be stopped. "any": also because of what it has released. Stopping where the releases
-    happen to tell much makes telling outcomes likelier than the delta of so many releases allows, so the whole plan
-    counts: what was not released could have been released and ignored. "fixed": whoever runs it promises that the
-    number of steps depends on nothing that was released, and those that are paid for count. Raises ValueError for
-    another word.
-    """
-    choice("stopping", stopping, STOPPING)
-    # At delta = 0 no loss ever exceeds the epsilon of the releases made, wherever the run stops.
-    return spent if stopping == "fixed" or not spent or delta == 0 else steps
 
 
 class Ledger(AbstractContextManager["Ledger"]):

@@ -8,9 +8,7 @@ import pytest
 
 from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import read
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.verify import main
-from dpzero_theory.privacy.accountant import epsilon_of_history
 from tests.optim.small import BUDGET, STEP, plan, private
 
 DELTA = BUDGET["target_delta"]
@@ -46,7 +44,7 @@ def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]
     findings = {line["name"]: line["value"] for line in told["findings"]}
     assert found.certificate is not None
     return {
-        "statement": found.costs[0].paid.upper,
+        "statement": found.costs[DELTA].upper,
         "verify": findings["epsilon spent"],
         "json": told["epsilon"][0]["paid"]["upper"],
         "certificate": found.certificate["statement"]["epsilon"],
@@ -60,22 +58,8 @@ def test_a_run_that_is_stopped_claims_its_plan_everywhere(tmp_path: Path, capsys
         assert claimed <= epsilon <= claimed * 1.002, place
     found = statement(read(tmp_path))
     assert f"({claimed:.6g}" in found.claim or "(3, " in found.claim
-    assert "epsilon of the whole plan is claimed" in found.facts["stopping"]
     assert sum(release.steps for release in found.history) == STEP["steps"]
 
 
-def test_a_fixed_number_of_steps_claims_those_that_were_paid(tmp_path: Path) -> None:
-    claimed = stopped(tmp_path, stopping="fixed")
-    assert claimed == epsilon_of_history(plan().step * 3, DELTA).upper < plan().epsilon(DELTA).upper
-    found = statement(read(tmp_path))
-    assert found.costs[0].paid.upper == claimed
-    assert "without looking" in found.facts["stopping"]
-    with pytest.raises(ValueError, match="stopping must be that of the run that is resumed, 'fixed'; got 'any'"):
-        private(tmp_path, resume=True)  # afterwards it is too late to say
-
-
-def test_words_are_checked_and_kept() -> None:
-    with pytest.raises(ValueError, match=r"stopping must be .*any.*fixed.*; got 'early'"):
-        plan(stopping="early")
-    fixed = plan(stopping="fixed")
-    assert Plan.from_words(fixed.words) == fixed
+def test_a_run_that_has_paid_for_nothing_claims_nothing(tmp_path: Path) -> None:
+    assert private(tmp_path).get_epsilon(DELTA) == 0

@@ -18,7 +18,7 @@ import pytest
 
 from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.ledger import STOPPING, BudgetSpentError, Ledger, LedgerError, counted, read
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, read
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
 
@@ -241,18 +241,6 @@ def test_a_copy_is_refused_unless_it_was_moved(path: Path) -> None:
     with Ledger.open(other, moved=True) as ledger:
         assert ledger.spend()[0] == 1
     assert (read(other).moves, read(path).moves) == (1, 0)
-
-
-def test_whoever_stops_may_have_looked_so_the_whole_plan_counts() -> None:
-    for stopping, spent, delta, count in (
-        ("any", 100, 1e-6, 400), ("any", 0, 1e-6, 0), ("fixed", 100, 1e-6, 100), ("fixed", 0, 1e-6, 0),
-        ("any", 100, 0.0, 100),  # at delta = 0 no loss exceeds that of the releases made
-    ):  # fmt: skip
-        assert counted(spent, 400, delta, stopping) == count
-        assert stopping in STOPPING[stopping]
-    for word in ("early", "looks:100", "any:3", 3, None, ""):
-        with pytest.raises(ValueError, match=r"^stopping must be .*any.*fixed"):
-            counted(100, 400, 1e-6, word)
 
 
 def test_a_plan_may_use_the_budget_and_not_more(path: Path) -> None:

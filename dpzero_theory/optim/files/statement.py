@@ -14,7 +14,7 @@ from dpzero_theory.optim.files.transcript import Content
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.ledger import STOPPING, LedgerError, counted
+from dpzero_theory.privacy.ledger import LedgerError
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.step import Step
 
@@ -42,33 +42,25 @@ _OF_USERS = (
 """What is assumed of a record in place of `_ASSUMED[1]` where a record is a user."""
 
 
-class _Cost(NamedTuple):
-    """Brackets of epsilon at one delta: of what may be claimed now, `paid`, and of the whole plan, `planned`. They are
-    the same unless the run's `stopping` says otherwise."""
-
-    delta: float
-    paid: Bracket
-    planned: Bracket
-
-
 class Statement(NamedTuple):
     """The privacy statement of a run.
 
     Attributes:
         claim: the claim in one sentence.
         facts: the run's settings and counts as texts, by name.
-        costs: epsilon at the target's delta first, then at other values of delta.
+        costs: epsilon by delta, that of the whole plan, since a run may be stopped because of what it has released; at
+            the budget's delta first.
         attack: certified upper bounds on an attack's success: `advantage`, how far its true positive rate exceeds its
             false positive rate, and `true_positive_rate` where its false positive rate is at most
             `false_positive_rate` (`privacy.risk`).
         assumed: sentences that say what the statement rests on.
-        history: the releases whose cost is claimed, at least those that are paid for.
+        history: the releases whose cost is claimed, all of the plan.
         unit: whom the guarantee protects, in one word: "record" for one entry of the data set, or "user".
     """
 
     claim: str
     facts: dict[str, str]
-    costs: tuple[_Cost, ...]
+    costs: dict[float, Bracket]
     attack: dict[str, float]
     assumed: tuple[str, ...]
     history: tuple[Step, ...]
@@ -78,14 +70,14 @@ class Statement(NamedTuple):
     def certificate(self) -> dict[str, Any] | None:
         """The certificate of the claimed epsilon (`privacy.certificate`); None where none can be made."""
         try:
-            return privacy_certificate(self.history, self.costs[0].delta)
+            return privacy_certificate(self.history, next(iter(self.costs)))
         except ValueError:
             return None
 
     @property
-    def rows(self) -> list[tuple[str, str, str]]:
-        """For each delta as texts: delta, and epsilon as claimed and of the whole plan, both ends rounded outwards."""
-        return [(f"{cost.delta:g}", _shown(cost.paid), _shown(cost.planned)) for cost in self.costs]
+    def rows(self) -> list[tuple[str, str]]:
+        """For each delta as texts: delta, and epsilon, both ends rounded outwards."""
+        return [(f"{delta:g}", _shown(cost)) for delta, cost in self.costs.items()]
 
     def text(self) -> str:
         """The whole statement as text of several lines, wrapped at 100 characters."""
@@ -98,8 +90,8 @@ class Statement(NamedTuple):
         return "\n".join(
             [
                 *(self.claim, "", *facts, "", "epsilon, from below and from above"),
-                f"{'delta':10}{'claimed':30}of the whole plan",
-                *(f"{delta:10}{paid:30}{planned}" for delta, paid, planned in self.rows),
+                f"{'delta':10}epsilon of the whole plan",
+                *(f"{delta:10}{cost}" for delta, cost in self.rows),
                 *("", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"),
                 f"true minus false positive rate at most {_rounded(self.attack['advantage'])}",
                 f"true positive rate at most {_rounded(self.attack['true_positive_rate'])} at"
@@ -152,25 +144,22 @@ def statement(content: Content) -> Statement:
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} recorded",
-        "stopping": STOPPING[plan.stopping],
         "directions": f"{plan.direction}, {plan.directions_per_step} a step",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {account.digest[:16]}, {account.moves} times moved to another disk",
     }
     pure = (0.0,) if law.noise == "laplace" else ()
-    deltas = dict.fromkeys([account.target_delta, *pure, *_DELTAS])
-    costs = tuple(_Cost(d, _cost(plan, account.spent, d), _cost(plan, plan.steps, d)) for d in deltas)
-    counts = [counted(account.spent, plan.steps, d, plan.stopping) for d in deltas]
-    pair = f"({_rounded(costs[0].paid.upper)}, {account.target_delta:g})"
+    costs = {delta: _cost(plan, delta) for delta in (account.target_delta, *pure, *_DELTAS)}
+    pair = f"({_rounded(costs[account.target_delta].upper)}, {account.target_delta:g})"
     whom = f" for each {unit}" if header.unit else ""
     return Statement(
         f"What was released is {pair}-differentially private{whom} under {facts['relation']}.",
         {name: printable(value) for name, value in facts.items()},
         costs,
-        _attack(release, max(counts)),
+        _attack(release, plan.steps),
         (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
-        (replace(release, steps=counts[0]),) if counts[0] else (),
+        (replace(release, steps=plan.steps),),
         unit,
     )
 
@@ -178,14 +167,12 @@ def statement(content: Content) -> Statement:
 @lru_cache(256)
 def _attack(release: Step, count: int) -> dict[str, float]:
     """Return `Statement.attack` after `count` releases. The rate comes from delta at `_LOOKS` values of epsilon."""
-    gain, rate = 0.0, _FALSE_POSITIVE_RATE
-    if count:
-        made = replace(release, steps=count)
-        gain, rate = advantage(made).upper, true_positive_rate(made, rate, looks=_LOOKS).upper
-    return {"advantage": gain, "true_positive_rate": rate, "false_positive_rate": _FALSE_POSITIVE_RATE}
+    made, rate = replace(release, steps=count), _FALSE_POSITIVE_RATE
+    most = true_positive_rate(made, rate, looks=_LOOKS).upper
+    return {"advantage": advantage(made).upper, "true_positive_rate": most, "false_positive_rate": rate}
 
 
 @lru_cache(256)
-def _cost(plan: Plan, spent: int, delta: float) -> Bracket:
+def _cost(plan: Plan, delta: float) -> Bracket:
     """Return `Plan.epsilon`, which can take a second."""
-    return plan.epsilon(delta, spent)
+    return plan.epsilon(delta)

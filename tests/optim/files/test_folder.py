@@ -200,19 +200,19 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
 
 def test_a_copy_goes_on_only_when_that_is_said(tmp_path: Path) -> None:
     first, copy, third = tmp_path / "a", tmp_path / "b", tmp_path / "c"
-    run_of(first, 3, stopping="fixed").close()
+    run_of(first, 3).close()
     shutil.copytree(first, copy)
     shutil.copytree(first, third)
-    refused(copy, LedgerError, "a copy, or brought from another disk: .* open it as moved", stopping="fixed")
-    one = private(first, resume=True, stopping="fixed")
-    other = private(copy, resume="moved", stopping="fixed")
+    refused(copy, LedgerError, "a copy, or brought from another disk: .* open it as moved")
+    one = private(first, resume=True)
+    other = private(copy, resume="moved")
     for _ in range(2):
         one.step()
     other.run()
     one.close()
     other.close()
     # A user has to say only once that a folder is a copy.
-    assert private(copy, resume=True, stopping="fixed").releases_left == 0
+    assert private(copy, resume=True).releases_left == 0
 
 
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.optim.small import BUDGET, STEP, N, private
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    run = private(tmp_path / "run", paid_at_once=3, stopping="fixed")
+    run = private(tmp_path / "run", paid_at_once=3)
     for _ in range(4):
         run.step()
     run.close()
@@ -47,17 +47,16 @@ def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
     """With full batches the run is mu-GDP with mu = 2 sqrt(T)/noise multiplier, and a hair less for the noise on a
     lattice."""
     found, account = statement(read(folder)), read(folder).account
-    assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], 1e-8, 1e-6, 1e-4]
-    for cost in found.costs:
-        for count, bracket in ((6, cost.paid), (STEP["steps"], cost.planned)):
-            mu = 2 * count**0.5 / account.step.noise
-            assert gdp_delta(bracket.upper * (1 + 1e-6), mu) <= cost.delta <= gdp_delta(bracket.lower * (1 - 1e-6), mu)
+    assert list(found.costs) == [BUDGET["target_delta"], 1e-8, 1e-6, 1e-4]
+    for delta, bracket in found.costs.items():
+        mu = 2 * STEP["steps"] ** 0.5 / account.step.noise
+        assert gdp_delta(bracket.upper * (1 + 1e-6), mu) <= delta <= gdp_delta(bracket.lower * (1 - 1e-6), mu)
 
 
 def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) -> None:
     """With full batches the advantage is 2 Phi(mu/2) - 1, and the checker confirms what the statement carries."""
     found, account = statement(read(folder)), read(folder).account
-    mu = 2 * 6**0.5 / account.step.noise
+    mu = 2 * STEP["steps"] ** 0.5 / account.step.noise
     assert found.attack["advantage"] == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
     assert f"true minus false positive rate at most {_rounded(found.attack['advantage'])}" in found.text()
     exact = norm.cdf(norm.ppf(0.01) + mu)
@@ -68,8 +67,9 @@ def test_it_says_what_an_attack_gains_and_carries_a_certificate(folder: Path) ->
     )
     certificate = found.certificate
     assert certificate is not None
-    assert certificate["history"][0]["steps"] == 6
-    assert found.costs[0].paid.upper <= certificate["statement"]["epsilon"] <= found.costs[0].paid.upper * 1.002
+    assert certificate["history"][0]["steps"] == STEP["steps"]
+    claimed = found.costs[BUDGET["target_delta"]].upper
+    assert claimed <= certificate["statement"]["epsilon"] <= claimed * 1.002
     pytest.importorskip("flint")
     from dpzero_theory.privacy.checker import confirm
 
