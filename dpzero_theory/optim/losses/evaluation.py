@@ -1,7 +1,6 @@
 """The losses of some records, and the sum over a batch of what its records contribute."""
 
 import math
-from collections import UserDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.check import Array
@@ -21,6 +19,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.recorded import Recorded, each_tensor
 from dpzero_theory.privacy.schedule import Indices
 
 Losses = Callable[[nn.Module, Any], object]
@@ -31,6 +30,10 @@ function must bring it to the module's device. Where the module is sharded, each
 micro-batches, and the function must make the same number of forwards for each."""
 
 _STEP: ContextVar[int] = ContextVar("step", default=0)
+_ASKED = [0]
+"""How often `step_now` was called: losses that draw by the step cannot be recorded."""
+_FEWEST = 8
+"""The least number of rows of a batch whose evaluation is recorded."""
 
 
 def step_now() -> int:
@@ -39,14 +42,16 @@ def step_now() -> int:
     A loss or collate function that draws at random must draw alike at all points of a step. To draw differently in the
     next step, it can seed its draws with this number and with what is the record's own.
     """
+    _ASKED[0] += 1
     return _STEP.get()
 
 
 class Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records."""
+    """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted and the others fill up."""
 
     content: Any
     rows: int
+    meant: int
 
 
 class Evaluation:
@@ -61,9 +66,18 @@ class Evaluation:
     def __init__(self, losses: Losses, data: Data, collate: Collate = None) -> None:
         self._losses, self._data, self._join = losses, data, default_collate if collate is None else collate
         self._whole = type(data) is TensorDataset and collate is None
+        self._recorded: Recorded | None = None
 
-    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False) -> Batch:
+    def record(self, weights: Weights) -> None:
+        """From now on, evaluate batches by recordings, where the device of these weights has them."""
+        recorder = weights.recorder()
+        self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
+
+    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> Batch:
         """Read and collate records.
+
+        Where evaluations are recorded, copies of the first record fill the batch up to a power of two, so that few
+        numbers of rows have to be recorded.
 
         Args:
             records: the numbers of the records, shape (rows,).
@@ -71,10 +85,15 @@ class Evaluation:
                 outside a run.
             alike: whether a record reads the same each time, though reading draws at random (`records.read`). Draws in
                 `collate` stay random: made equal, they would be shared by records.
+            most: the number of rows beyond which no copies are added; 0 for a batch without copies.
         """
+        meant = rows = len(records)
+        if most and self._recorded is not None and not self._recorded.refused:
+            rows = max(meant, min(most, max(_FEWEST, 1 << (meant - 1).bit_length())))
+            records = np.concatenate([records, np.repeat(records[:1], rows - meant)])
         if self._whole:
-            return Batch(self._data[torch.from_numpy(records)], len(records))
-        return Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), len(records))
+            return Batch(self._data[torch.from_numpy(records)], rows, meant)
+        return Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
 
     def losses(self, module: nn.Module, copies: int = 1, *, batch: Batch) -> Tensor:
         """Return the losses of the records of a batch: float64, of shape (copies * rows,), on their device.
@@ -92,7 +111,7 @@ class Evaluation:
         return per_record(self._losses(module, content), copies * batch.rows)
 
     def at(self, weights: Weights, points: Sequence[Point], batch: Batch, points_at_once: int = 1) -> Array:
-        """Return the losses of the records of a batch at several points, shape (points, rows), in host memory.
+        """Return the losses of the wanted records of a batch at several points, shape (points, meant), in host memory.
 
         All are copied there together, so that the device is waited for once.
 
@@ -105,9 +124,16 @@ class Evaluation:
         Raises:
             Exception: what the loss function raises, and what `losses` raises.
         """
-        found = weights.evaluated(points, partial(self.losses, batch=batch), points_at_once, batch.rows)
+
+        def ask(content: Any) -> Callable[..., Tensor]:
+            return partial(self.losses, batch=batch._replace(content=content))
+
+        if self._recorded is not None and points[0][1] is not None:
+            found = self._recorded.evaluated(points, ask, points_at_once, batch.content, batch.rows)
+        else:
+            found = weights.evaluated(points, ask(batch.content), points_at_once, batch.rows)
         values: Array = torch.stack(list(found)).to("cpu").numpy()
-        return values
+        return values[:, : batch.meant]
 
     def differentiable(self, module: nn.Module, batch: Batch) -> bool:
         """Whether the losses of a batch, computed with `module`, have derivatives, as 0-1 losses have not."""
@@ -120,14 +146,12 @@ def _repeated(batch: Batch, copies: int) -> Any:
     """Return what `batch` holds, with its records repeated `copies` times: tensors along their first axis, where that
     has as many entries as the batch has records. What is not a tensor stays as it is."""
 
-    def of(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.ndim and len(value) == batch.rows:
+    def of(value: Tensor) -> Tensor:
+        if value.ndim and len(value) == batch.rows:
             return value.repeat(copies, *[1] * (value.ndim - 1))
-        if isinstance(value, UserDict):  # such as the batches of transformers' tokenizers
-            return type(value)({name: of(part) for name, part in value.items()})
         return value
 
-    return _pytree.tree_map(of, batch.content)
+    return each_tensor(batch.content, of)
 
 
 def per_record(losses: object, batch: int) -> Tensor:
@@ -175,6 +199,7 @@ class BatchSum:
     ) -> None:
         self._plan, self._weights, self._evaluation, self._ranks = plan, weights, evaluation, ranks
         self._micro_batch, self._points_at_once, self._secret = micro_batch, points_at_once, secret
+        evaluation.record(weights)
 
     def total(self, release: int, batch: Indices) -> Sums:
         """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
@@ -227,7 +252,7 @@ class BatchSum:
         moment = self._secret + release.to_bytes(8, "little") if self._secret else b""
         token = _STEP.set(release)
         try:
-            batch = self._evaluation.batch(records, moment)
+            batch = self._evaluation.batch(records, moment, most=self._micro_batch)
             return rule.combine(self._evaluation.at(self._weights, points, batch, points_at_once), smoothing)
         finally:
             _STEP.reset(token)

@@ -92,6 +92,27 @@ def places(shapes: Shapes, rank: int) -> tuple[tuple[Place, ...], int]:
     return tuple(found), start
 
 
+class _Kept:
+    """What is kept of some low-rank directions: their numbers and the amounts of their sum; tensors by type and device
+    with their signs, and with the amounts; and which of these tensors have been written for these directions."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, ...] = ()
+        self.amounts: tuple[float, ...] = ()
+        self.tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self.written: set[tuple[str, torch.dtype, torch.device]] = set()
+
+    def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
+        """Return the tensor of signs or amounts, `what`, and whether it still has to be written."""
+        name = what, dtype, device
+        if name not in self.tensors or self.tensors[name].shape != shape:
+            self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
+            self.written.discard(name)
+        new = name not in self.written
+        self.written.add(name)
+        return self.tensors[name], new
+
+
 class Directions:
     """Computes the random directions u_0, u_1, ... of one run.
 
@@ -133,7 +154,7 @@ class Directions:
         self._tables: dict[tuple[float, torch.dtype, torch.device], Any] = {}
         self._on_device: dict[torch.device, Tensor] = {}
         self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
-        self._signs: tuple[tuple[int, ...], dict[tuple[torch.dtype, torch.device], Tensor]] | None = None
+        self._kept: dict[int, _Kept] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
         """Return the random words start, ..., start + count - 1 of a direction and a parameter."""
@@ -308,11 +329,10 @@ class Directions:
             return found
         summed = torch.float64 if rank * len(amounts) > _MANY else dtype
         left, right = self.factors(tuple(number for number, _ in amounts), parameter, shapes, summed, device)
-        root = math.sqrt(rank) if shape[1:] else 1.0
-        scale = torch.tensor(_on_a_grid(tuple(amount / root for _, amount in amounts), rank, summed), dtype=summed)
+        scale = self.amounts(tuple(amount for _, amount in amounts), right is not None, summed, device)
         if right is None:
-            return (scale.to(device) @ left[:, first:last]).to(dtype)
-        scaled = left[:, :, first:last] * scale.to(device)[:, None, None]
+            return (scale @ left[:, first:last]).to(dtype)
+        scaled = left[:, :, first:last] * scale[:, None, None]
         return (scaled.flatten(0, 1).T @ right.flatten(0, 1)).to(dtype)
 
     def factors(
@@ -334,15 +354,49 @@ class Directions:
     def signs(
         self, numbers: tuple[int, ...], shapes: Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
     ) -> Tensor:
-        """Return all signs of the low-rank directions with these numbers, one direction a row. The last are kept."""
-        if self._signs is None or self._signs[0] != numbers:
-            total = places(shapes, self.law.rank)[1]
-            made = [self.coordinates(number, 0, 0, total)[None] for number in numbers]
-            self._signs = numbers, {(torch.float32, _CPU): torch.cat(made)}
-        kept = self._signs[1]
-        if (dtype, device) not in kept:
-            kept[dtype, device] = kept[torch.float32, _CPU].to(device, dtype)
-        return kept[dtype, device]
+        """Return all signs of the low-rank directions with these numbers, one direction a row.
+
+        The tensor is kept, and the next call for as many directions writes the signs of those into it.
+        """
+        kept, total = self._kept.setdefault(len(numbers), _Kept()), places(shapes, self.law.rank)[1]
+        if kept.numbers != numbers:
+            kept.numbers, kept.written = numbers, {name for name in kept.written if name[0] != "signs"}
+        found, new = kept.fresh("signs", (len(numbers), total), dtype, device)
+        if new and device.type == "cpu":
+            for row, number in zip(found, numbers, strict=True):
+                row.copy_(self.coordinates(number, 0, 0, total))
+        elif new:  # a GPU gets a bit for each sign
+            words = np.stack([self.words(number, 0, 0, -(-total // 64)) for number in numbers]).view(np.int64)
+            table = self._table(1.0, torch.float32, device)
+            found.copy_(self._looked_up(table, torch.from_numpy(words).to(device)).view(len(numbers), -1)[:, :total])
+        return found
+
+    def amounts(
+        self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """Return the amounts of a sum of low-rank directions, rounded as `sum` says; for a matrix times rho^(-1/2).
+
+        The tensor is kept, and the next call for as many amounts writes those into it.
+        """
+        kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"
+        if kept.amounts != amounts:
+            kept.amounts, kept.written = amounts, {name for name in kept.written if name[0] == "signs"}
+        found, new = kept.fresh(what, (len(amounts),), dtype, device)
+        if new:
+            root = math.sqrt(self.law.rank) if matrix else 1.0
+            rounded = _on_a_grid(tuple(amount / root for amount in amounts), self.law.rank, dtype)
+            found.copy_(torch.tensor(rounded, dtype=dtype))
+        return found
+
+    def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: Shapes) -> None:
+        """Write the signs of these directions, and these amounts unless there are none, into all tensors that `signs`
+        and `amounts` have returned for as many directions. Kernels that were recorded with these tensors then compute
+        with these directions."""
+        for what, dtype, device in tuple(self._kept.setdefault(len(numbers), _Kept()).tensors):
+            if what == "signs":
+                self.signs(numbers, shapes, dtype, device)
+            elif amounts:
+                self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
         """Return the table from a field of a word to the coordinates that it stands for, times `scale`, in `dtype`: an

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights.directions import Directions, blocks, chunk, exactly, wide
 from dpzero_theory.optim.weights.precision import Rounding, require_names
+from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
     collected,
     is_collective,
@@ -86,9 +88,15 @@ class Weights:
         self.untrained = Untrained(module, parameters=not self.collective)
         self.guarded = True
         self._evaluating = False
+        self._moves: dict[Any, Any] = {}
 
     def evaluated(
-        self, points: Sequence[Point], function: Callable[..., Tensor], at_once: int = 1, records: int = 0
+        self,
+        points: Sequence[Point],
+        function: Callable[..., Tensor],
+        at_once: int = 1,
+        records: int = 0,
+        scale: Tensor | None = None,
     ) -> list[Tensor]:
         """Return function(module) with the weights at each of the points, in their order.
 
@@ -102,6 +110,8 @@ class Weights:
                 points function(module, P) is called, which must return what P copies of the records give, one copy
                 after the other. Directions must then have low rank.
             records: how many records the function evaluates; needed where at_once > 1.
+            scale: the shifts of all points, as a float64 tensor on the weights' device, for low-rank directions and one
+                pass; they are read from there, so that a recording of the pass can be replayed with others.
 
         Raises:
             ValueError: a function that has no derivative, or one that needs at_once = 1.
@@ -112,7 +122,7 @@ class Weights:
             numbers, shifts = [number for number, _ in part], [shift for _, shift in part if shift is not None]
             call = partial(function, self.module, len(part)) if len(part) > 1 else partial(function, self.module)
             if shifts:
-                with self._at(numbers, shifts, len(part) * records):
+                with self._at(numbers, shifts, len(part) * records, scale):
                     values = call()
             elif self.collective:
                 raise ValueError(f"{NONE}: the module is sharded")
@@ -143,7 +153,9 @@ class Weights:
         return self._at([number], [shift], 0)
 
     @contextmanager
-    def _at(self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int) -> Iterator[None]:
+    def _at(
+        self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int, scale: Tensor | None = None
+    ) -> Iterator[None]:
         """A context manager in whose block functions compute at the points; the arguments are those of `Shifted`."""
         if self._evaluating:
             raise ValueError("shifted contexts must not be nested")
@@ -160,7 +172,7 @@ class Weights:
             held = zip(self.pieces(), self.names, strict=True)
             trained = {} if at_x else {storage_of(part): name for (part, _), name in held}
             guard = Guard(trained, self.untrained.guarded, sharded=self.collective)
-        reads = Shifted(self, numbers, scales, rows, guard, exact=shifts is None)
+        reads = Shifted(self, numbers, scales, rows, guard, exact=shifts is None, scale=scale)
         with ExitStack() as stack:
             self._evaluating = True
             stack.callback(self._left, training, reads)
@@ -184,6 +196,17 @@ class Weights:
         for part in training:
             part.training = True
         self.untrained.put_back(written=reads.written)
+
+    def recorder(self) -> Recorder | None:
+        """Return what records evaluations and moves of these weights; None where nothing is recorded: on a CPU, on
+        several devices, for sharded weights, and for directions that are not low-rank."""
+        one = len({parameter.device for parameter in self.parameters}) == 1
+        return recorder(self.parameters[0].device) if one and self.directions.law.rank and not self.collective else None
+
+    def memory(self) -> tuple[int, ...]:
+        """Return numbers that change when the module's parameters or buffers get other memory."""
+        self.untrained.begin()
+        return self.untrained.taken, *(parameter.data_ptr() for parameter in self.parameters)
 
     def index(self, value: object) -> int | None:
         """Return the index of the trainable parameter that a value is, or that FSDP has gathered as it; else None."""
@@ -220,9 +243,27 @@ class Weights:
         if not scales:
             return
         with exactly(self.parameters[0].device):
+            self._move_all(scales)
+        self._moved()
+
+    def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
+        """Move all parameters: the first time as it is, then by a recording where the device has them."""
+
+        def move() -> None:
             for index, (held, origin) in enumerate(self.pieces()):
                 self._move(held, index, origin, scales)
-        self._moved()
+
+        record, known = self.recorder(), (len(scales), self.memory())
+        if record is None or known not in self._moves:
+            self._moves = {known: None}
+            move()
+            return
+        numbers, amounts = zip(*scales, strict=True)
+        self.directions.write(numbers, amounts, self.shapes)
+        replay = self._moves[known]
+        if replay is None:
+            replay = self._moves[known] = record(move)
+        replay()
 
     def _move(self, held: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]]) -> None:
         """Move what this process holds of the parameter `index`, from its coordinate `origin` on.
@@ -231,11 +272,13 @@ class Weights:
         """
         flat, width, summed = held.contiguous().view(-1), math.prod(self.shapes[index][1:]), wide(held.dtype)
         one = len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width > 0
-        if one and held.is_contiguous() and held.dtype == summed:
+        plain = held.is_contiguous() and self._rounding.is_plain(index)
+        if one and plain and (held.dtype == summed or held.is_cuda):
             # the product is one number or its negative, so that each weight is rounded once on every device
             (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
             left, right = self.directions.factors((number,), index, self.shapes, summed, held.device)
-            matrix.addr_(left[0, 0, begin : begin + len(matrix)], right[0, 0], alpha=amount)  # type: ignore[index]
+            moved = left[0, 0, begin : begin + len(matrix)] * self.directions.amounts((amount,), True, summed, held.device)
+            matrix.addcmul_(moved[:, None], right[0, 0])  # type: ignore[index]
             return
         for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):
             here, first = slice(start * width, (start + rows) * width), origin // width + start

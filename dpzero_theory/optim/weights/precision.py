@@ -67,6 +67,10 @@ class Rounding:
             value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)
             part.copy_(value)
 
+    def is_plain(self, index: int) -> bool:
+        """Whether the parameter with this index has no further bits: sums are then rounded to nearest."""
+        return index not in self.low
+
     def forget(self) -> None:
         """Set the further bits of the weights to zero, as they are at the start."""
         for low in self.low.values():

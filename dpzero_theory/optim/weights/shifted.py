@@ -79,20 +79,29 @@ class Shifted(TorchFunctionMode):
         rows: the number of rows of a batch with a copy of the records for each point; used with several points.
         guard: refuses what is read by other means; None once that has been looked at.
         exact: whether derivatives are computed; the points are then x, and `shifts` scale the directions.
+        scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None to make one.
 
     Attributes:
         written: whether buffers may have been written without torch's notice.
     """
 
     def __init__(
-        self, weights: Any, numbers: Sequence[int], shifts: Sequence[float], rows: int, guard: Any, *, exact: bool
+        self,
+        weights: Any,
+        numbers: Sequence[int],
+        shifts: Sequence[float],
+        rows: int,
+        guard: Any,
+        *,
+        exact: bool,
+        scale: Tensor | None = None,
     ) -> None:
         super().__init__()
         self._weights, self._directions, self._numbers = weights, weights.directions, tuple(numbers)
         self._exact, self._guard, self.written = exact, guard, False
         self._points, self._rows = len(numbers), rows
         self._factors, self._still = shifts, not exact and not any(shifts)
-        self._scale: Any = torch.tensor(shifts, dtype=torch.float64)
+        self._scale: Any = torch.tensor(shifts, dtype=torch.float64) if scale is None else scale
         if exact:
             self._scale = forward_ad.make_dual(torch.zeros_like(self._scale), self._scale)  # type: ignore[no-untyped-call]
         self._scaled: dict[Any, Tensor] = {}
@@ -276,16 +285,42 @@ class Shifted(TorchFunctionMode):
         index = self._read(weight)
         if self._ids.get(id(x)) is not None or weight.ndim != 2:
             return NotImplemented
-        width = weight.shape[0 if turned else 1]
-        if self._points == 1:
+        width, many = weight.shape[0 if turned else 1], self._points > 1
+        if many:
+            x = self._grouped(x, index if index is not None else self._read(bias))
+            bias = bias if bias is None else self._stacked(bias)[:, None]
+        else:
             bias = self._whole(bias)
             if index is None or self._is_cheaper(x, weight, width):
                 return plain(x, self._whole(weight), bias)
-            return self._with(plain(x, weight, bias), x.reshape(1, -1, width), index, None, turned)
-        of_bias = self._read(bias)
-        x = self._grouped(x, index if index is not None else of_bias)
-        y = plain(x, weight, bias)
-        return self._with(y, x.reshape(self._points, -1, width), index, of_bias, turned)
+        rows, shape = x.reshape(self._points, -1, width), (*x.shape[:-1], -1)
+        if index is not None and self._adds_up(x, weight, bias):
+            along, left = self._along(rows, index, x.dtype, turned)
+            # the shifts and the bias are written first, and the product is added to them: one pass less over the result
+            if self._directions.law.rank == 1:
+                out = along * left if bias is None else torch.addcmul(bias, along, left)
+            else:
+                out = along @ left if bias is None else torch.baddbmm(bias.expand(self._points, 1, -1), along, left)
+            out.view(-1, out.shape[-1]).addmm_(rows.flatten(0, 1), weight.detach() if turned else weight.detach().T)
+            return out.view(shape)
+        out = plain(x, weight, None if many else bias).contiguous().view(*rows.shape[:2], -1)
+        if index is not None:
+            along, left = self._along(rows, index, out.dtype, turned)
+            out = out + along @ left if self._exact else out.baddbmm_(along, left)
+        return (out + bias if many and bias is not None else out).view(shape)
+
+    def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
+        """Return the products of the rows, shape (points, rows, columns), with one factor of a matrix's shift, and the
+        other factor, of which their products are the shift of the result."""
+        left, right = self._of(index, dtype, rows.device)
+        if turned:
+            left, right = right, left  # type: ignore[assignment]
+        return (rows @ right.to(rows.dtype).mT).to(dtype), left  # type: ignore[union-attr]
+
+    def _adds_up(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        """Whether a product can be added to what is there: values of one type, without derivatives."""
+        same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
+        return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
         """Whether it takes less time to shift the matrix than to add to the product with it, without more rounding."""
@@ -295,25 +330,6 @@ class Shifted(TorchFunctionMode):
             and weight.dtype in (torch.float32, torch.float64)
             and not torch.is_autocast_enabled(x.device.type)
         )
-
-    def _with(self, y: Tensor, x: Tensor, index: int | None, of_bias: int | None, turned: bool) -> Tensor:
-        """Return y plus the product of x, shape (points, rows, columns), with the shift of a matrix, plus the shift of
-        a bias. The memory of y is used."""
-        left = along = None
-        if index is not None:
-            left, right = self._of(index, y.dtype, y.device)
-            if turned:
-                left, right = right, left
-            along = (x @ right.to(x.dtype).mT).to(y.dtype)  # type: ignore[union-attr]
-        if of_bias is not None:
-            more = self._of(of_bias, y.dtype, y.device)[0][:, None]
-            ones = y.new_ones(x.shape[0], x.shape[1], 1)
-            left = more if left is None else torch.cat([left, more], 1)
-            along = ones if along is None else torch.cat([along, ones], 2)
-        out = y.contiguous().view(x.shape[0], x.shape[1], -1)
-        if self._exact:
-            return (out + along @ left).view(y.shape)  # type: ignore[operator]
-        return out.baddbmm_(along, left).view(y.shape)  # type: ignore[arg-type]
 
     def _embedding(
         self, func: Any, input: Tensor, weight: Tensor, padding_idx: Any = None, max_norm: Any = None, *rest: Any,

@@ -52,6 +52,8 @@ class Untrained:
         guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that
             is put back.
         parts: the module and its submodules.
+        taken: how often what there is was noted anew, because it had changed.
+        restored: how often an evaluation had changed something, or may have.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
@@ -61,6 +63,7 @@ class Untrained:
         self._held: list[_Held] = []
         self._state: list[tuple[int, int]] = []
         self._written = ""
+        self.taken = self.restored = 0
         self.guarded: dict[int, str] = {}
         self.parts: list[nn.Module] = []
 
@@ -88,6 +91,7 @@ class Untrained:
 
     def _restore(self) -> None:
         assert self._live is not None
+        self.restored += 1
         for live, there in zip(self._live, self._there, strict=True):
             if not _alike(live, there):
                 live.clear()
@@ -107,6 +111,7 @@ class Untrained:
             )
 
     def _take(self) -> None:
+        self.taken += 1
         self._live = None  # if a line below raises, None stays, and then nothing is compared or put back
         parts = list(self._module.modules())
         live: list[Any] = []

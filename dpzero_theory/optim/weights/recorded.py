@@ -1,0 +1,171 @@
+"""Losses and moves of the weights on a GPU, recorded once and then replayed.
+
+Python needs longer to start the kernels of a small step than a GPU needs to run them. So the kernels of an evaluation
+are recorded once for each shape of a batch, those of a move once for each number of directions (CUDA graphs), and later
+steps start a recording as a whole. A recording reads and writes the same memory each time: the batch, the shifts, the
+signs and the amounts are written there before it is replayed (`Directions.write`).
+
+What cannot be recorded runs as it is, and a warning says so once: losses that wait for the GPU or compute on another
+device, and losses whose replay does not give the same bits.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from collections import UserDict
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from dpzero_theory.difference import Point
+
+Answer = TypeVar("Answer")
+Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
+"""Records what a function computes, without computing it. What it returns computes that each time it is called, and
+returns the same tensor with new values."""
+_MOST = 16
+"""The most shapes of batches whose evaluations are kept recorded."""
+
+
+def recorder(device: torch.device) -> Recorder | None:
+    """Return what records functions on the device; None where nothing is recorded, as on a CPU."""
+    return _on_cuda if device.type == "cuda" else None
+
+
+def _on_cuda(function: Callable[[], Answer]) -> Callable[[], Answer]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
+        found = function()
+
+    def replay() -> Answer:
+        graph.replay()
+        return found
+
+    return replay
+
+
+_POOLS: list[Any] = []
+
+
+def _pool() -> Any:
+    """Return the memory that all recordings share: they are replayed one after the other, and their results copied."""
+    if not _POOLS:
+        _POOLS.append(torch.cuda.graph_pool_handle())
+    return _POOLS[0]
+
+
+class _Recording(NamedTuple):
+    """An evaluation that is recorded: what it reads, and what replays it."""
+
+    content: Any
+    scale: Tensor
+    replay: Callable[[], Tensor]
+
+
+class Recorded:
+    """Evaluates batches as `Weights.evaluated` does, by recordings where that is possible.
+
+    Args:
+        weights: of one device, with low-rank directions.
+        record: what records on that device.
+        drawn: returns how often losses have asked for the number of the step, with which they may draw.
+    """
+
+    def __init__(self, weights: Any, record: Recorder, drawn: Callable[[], int] = lambda: 0) -> None:
+        self._weights, self._record, self._drawn = weights, record, drawn
+        self._device: torch.device = weights.parameters[0].device
+        self._found: dict[Any, _Recording] = {}
+        self._memory: tuple[int, ...] = ()
+        self.refused = ""
+
+    def evaluated(
+        self, points: Sequence[Point], ask: Callable[[Any], Any], at_once: int, content: Any, records: int
+    ) -> list[Tensor]:
+        """Return the losses of a batch at each of the points, as `Weights.evaluated` returns them.
+
+        Args:
+            points: pairs of a number and a shift.
+            ask: a function from a batch to the function of the module, and of the copies, that is evaluated.
+            at_once: how many points are evaluated in one pass.
+            content: the batch.
+            records: how many records the batch has.
+        """
+        if self.refused:
+            return self._weights.evaluated(points, ask(content), at_once, records)  # type: ignore[no-any-return]
+        content, shape = each_tensor(content, self._here), shape_of(content)
+        memory = self._weights.memory()
+        if memory != self._memory:  # recordings read the memory that the weights had
+            self._found, self._memory = {}, memory
+        found: list[Tensor] = []
+        for first in range(0, len(points), at_once):
+            part = points[first : first + at_once]
+            key = shape, len(part), any(shift for _, shift in part)
+            if key not in self._found and not self.refused and len(self._found) < _MOST:
+                self._add(key, part, ask, content, records)
+            recording = self._found.get(key)
+            if recording is None:
+                found += self._weights.evaluated(part, ask(content), at_once, records)
+                continue
+            for mine, given in zip(tensors(recording.content), tensors(content), strict=True):
+                mine.copy_(given)
+            self._write(part, recording.scale)
+            losses = recording.replay().clone()
+            found += [losses] if len(part) == 1 else losses.view(len(part), -1).unbind()
+        return found
+
+    def _write(self, part: Sequence[Point], scale: Tensor) -> None:
+        scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
+        self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
+
+    def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
+        """Record the evaluation of one pass, or say why that is not possible."""
+        own, scale = each_tensor(content, Tensor.clone), torch.zeros(len(part), dtype=torch.float64, device=self._device)
+        untrained, before = self._weights.untrained, (self._drawn(), self._weights.untrained.restored)
+
+        def once() -> Tensor:
+            return torch.stack(self._weights.evaluated(part, ask(own), len(part), records, scale=scale)).view(-1)
+
+        self._write(part, scale)
+        wanted = once()  # raises what the losses raise
+        if (self._drawn(), untrained.restored) != before:
+            return self._refuse("they draw anew in each step, or write buffers")
+        try:
+            replay = self._record(once)
+            same = bool((replay().view(torch.int64) == wanted.view(torch.int64)).all())
+        except Exception as error:  # its own text may hold what is the records' own
+            return self._refuse(f"recording them raised {type(error).__name__}")
+        if not same:
+            return self._refuse("their replay gives other bits")
+        self._found[key] = _Recording(own, scale, replay)
+
+    def _refuse(self, why: str) -> None:
+        self.refused, self._found = why, {}
+        warnings.warn(f"the losses are evaluated operation by operation, not by a recording: {why}", stacklevel=2)
+
+    def _here(self, value: Tensor) -> Tensor:
+        return value.to(self._device, non_blocking=True)
+
+
+def each_tensor(content: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Return a collated batch with function(tensor) in the place of each tensor."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, UserDict):  # such as the batches of transformers' tokenizers
+            return type(value)({name: each_tensor(part, function) for name, part in value.items()})
+        return function(value) if isinstance(value, Tensor) else value
+
+    return _pytree.tree_map(of, content)
+
+
+def tensors(content: Any) -> list[Tensor]:
+    """Return the tensors of a collated batch, in order."""
+    found: list[Tensor] = []
+    each_tensor(content, found.append)
+    return found
+
+
+def shape_of(content: Any) -> str:
+    """Return a text that describes a collated batch but for the numbers in its tensors: its structure, their shapes and
+    types, and what is no tensor."""
+    return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))
