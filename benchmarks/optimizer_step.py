@@ -26,6 +26,7 @@ the allocator's peak.
     python -m benchmarks optimizer_step --preset cpu
     python -m benchmarks optimizer_step --preset low-rank --turns 3    (K = 1, 4 and 16 on small models, on the CPU)
     python -m benchmarks optimizer_step --preset lengths --turns 5     (9 batches of 1 to 64 records, 16 to 256 tokens)
+    python -m benchmarks optimizer_step --device cuda --preset gpu-low-rank    (RoBERTa-large and OPT-1.3B, bfloat16)
     python -m benchmarks optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
 """
 
@@ -100,6 +101,11 @@ PRESETS = {
         StepCase("smollm2-shape", 8, 16, methods=_KS[:6]),
         StepCase("tiny", 8, 64, methods=_KS + _STACKED),
         StepCase("tiny", 1, 64, methods=_KS + _STACKED),
+    ],
+    "gpu-low-rank": [
+        StepCase(size, batch, length, "bfloat16", ("two-forwards", "low-rank", "rademacher", "low-rank-1", "four-pass"))
+        for size, length in (("roberta-large", 128), ("opt-1.3b", 256))
+        for batch in (64, 8)
     ],
     "low-rank-smoke": [StepCase("tiny", 4, 16, methods=("forwards-2", "low-rank-1", "forwards-5", "stacked-4"))],
     "lengths": [
@@ -313,9 +319,11 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 def _folder(options: Namespace) -> Path:
-    name = {"lengths": "optimizer_step_lengths", "low-rank": "optimizer_step_low_rank"}.get(
-        options.preset, "optimizer_step"
-    )
+    name = {
+        "lengths": "optimizer_step_lengths",
+        "low-rank": "optimizer_step_low_rank",
+        "gpu-low-rank": "optimizer_step_low_rank_gpu",
+    }.get(options.preset, "optimizer_step")
     return (Path("out") if "smoke" in options.preset else RESULTS) / name
 
 

@@ -60,8 +60,8 @@ class Job(NamedTuple):
 
 
 _GPU_TESTS = (
-    "tests/optim/weights/test_directions.py tests/optim/test_run.py tests/synthetic/test_engine.py"
-    " tests/curvature/test_spectrum.py"
+    "tests/optim/weights/test_directions.py tests/optim/weights/test_recorded.py tests/optim/test_run.py"
+    " tests/synthetic/test_engine.py tests/curvature/test_spectrum.py"
 )
 _STEP = "benchmarks optimizer_step --preset gpu --budget 60 --device cuda --sizes"
 JOBS = (
@@ -72,6 +72,15 @@ JOBS = (
         "",
         150,
         2,
+    ),
+    Job(
+        "step-low-rank",
+        "a private step of rank 1, recorded, beside two forwards and MeZO's in place: RoBERTa-large and OPT-1.3B",
+        "benchmarks optimizer_step --preset gpu-low-rank --budget 25 --device cuda",
+        "optimizer_step_low_rank",
+        200,
+        30,
+        parts=4,
     ),
     Job(
         "step-roberta-large",

@@ -279,7 +279,7 @@ def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
+@pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian", "low-rank", "low-rank:4"])
 def test_a_run_on_cuda_is_replayed_on_the_cpu_bit_for_bit(tmp_path: Path, kind: str) -> None:
     module, again = Logistic(torch.float32).cuda(), Logistic(torch.float32)
     rows = TensorDataset(*(tensor.cuda() for tensor in data(torch.float32).tensors))

@@ -371,9 +371,7 @@ class Directions:
             found.copy_(self._looked_up(table, torch.from_numpy(words).to(device)).view(len(numbers), -1)[:, :total])
         return found
 
-    def amounts(
-        self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the amounts of a sum of low-rank directions, rounded as `sum` says; for a matrix times rho^(-1/2).
 
         The tensor is kept, and the next call for as many amounts writes those into it.

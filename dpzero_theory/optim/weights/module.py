@@ -277,7 +277,9 @@ class Weights:
             # the product is one number or its negative, so that each weight is rounded once on every device
             (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
             left, right = self.directions.factors((number,), index, self.shapes, summed, held.device)
-            moved = left[0, 0, begin : begin + len(matrix)] * self.directions.amounts((amount,), True, summed, held.device)
+            moved = left[0, 0, begin : begin + len(matrix)] * self.directions.amounts(
+                (amount,), True, summed, held.device
+            )
             matrix.addcmul_(moved[:, None], right[0, 0])  # type: ignore[index]
             return
         for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):

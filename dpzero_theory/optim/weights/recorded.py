@@ -10,8 +10,8 @@ device, and losses whose replay does not give the same bits.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
 from collections import UserDict
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -120,7 +120,10 @@ class Recorded:
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
         """Record the evaluation of one pass, or say why that is not possible."""
-        own, scale = each_tensor(content, Tensor.clone), torch.zeros(len(part), dtype=torch.float64, device=self._device)
+        own, scale = (
+            each_tensor(content, Tensor.clone),
+            torch.zeros(len(part), dtype=torch.float64, device=self._device),
+        )
         untrained, before = self._weights.untrained, (self._drawn(), self._weights.untrained.restored)
 
         def once() -> Tensor:
