@@ -6,7 +6,7 @@ does it (with equal draws of the global generators). What a record gets is compa
 
     evaluated again, after others        shows randomness (dropout that stays on), a state kept between calls
     with other records beside it         shows batch statistics, contrast, ranks, sums over the batch
-    among half as many, and alone        shows a dependence on the place in the batch, on its size, on padding
+    alone                                shows a dependence on the place in the batch, on its size, on padding
 
 Losses are refused if one changes by more than rounding can change it, or by any bit where the same operations ran on
 tensors of the same shapes. Rounding is taken to be below eps^(2/3) of the largest loss, where eps is the rounding of
@@ -47,19 +47,15 @@ from dpzero_theory.optim.weights.shifted import NONE
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
-_TRIED = 64
-"""How many records, spread over the data set, are candidates where only the shape of the losses is tested."""
-_LOOKED_AT, _MOST_LOST = 32, 0.25
-"""How many records are evaluated to see whether there is anything to learn; the share of them that may count as 0."""
-_FEWEST = 6
-"""The smallest number of records that a data set is probed by."""
-_DEVIATIONS = 6
-"""A batch of random size is taken to have at most its expected size q n plus this many times sqrt(q n) records."""
-_SMALL = 0.1
-"""Added to the largest loss before a change is compared with it, so that tiny losses may change a little."""
-_VISIBLE = 0.1
-"""A warning is given where rounding, summed over an expected batch, can move the sum of differences by this share of
-the clip or more."""
+_TRIED = 64  # records, spread over the data set, are candidates where only the shape of the losses is tested
+_LOOKED_AT, _MOST_LOST = (
+    32,
+    0.25,
+)  # records are evaluated to see if there is anything to learn; their share without loss
+_FEWEST = 6  # a data set is probed by at least so many of its records
+_DEVIATIONS = 6  # a batch of random size is taken to have at most q n plus this many times sqrt(q n) records
+_SMALL = 0.1  # added to the largest loss before a change is compared with it, so that tiny losses may change a little
+_VISIBLE = 0.1  # the share of the clip by which rounding may move the sum of an expected batch without a warning
 _T = TypeVar("_T")
 
 
@@ -105,7 +101,7 @@ def examine(
         if not plan.smoothing and not values.any():  # as for 0-1 losses
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
-            look.evaluable(lambda records: look.require_stackable(records[:few], min(2, points_at_once)), places)
+            look.evaluable(lambda records: look.require_stackable(records[:few]), places)
         if probe and ranks.rank == 0:
             _warn(rounding, plan)
 
@@ -206,9 +202,9 @@ class _Look:
         (found,) = self.weights.evaluated([(0, 0.0)], ask)
         return float(found) == value and sloped
 
-    def require_stackable(self, records: Indices, at_once: int) -> None:
+    def require_stackable(self, records: Indices) -> None:
         """Raise ValueError unless both points in one pass give the same losses as one by one, up to rounding."""
-        apart, together = self(records), self(records, at_once=at_once)
+        apart, together = self(records), self(records, at_once=2)
         gap = _gap(together.values, apart.values)
         if not gap <= _rounding(apart, together):
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
@@ -261,8 +257,8 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 
 
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
-    """Compare what records get in batches of `rows` beside others, among fewer, alone and again, as `_probed` returns
-    it. Raises ValueError if a record's loss differs."""
+    """Compare what records get in batches of `rows` again, beside others, and alone, as `_probed` returns it. Raises
+    ValueError if a record's loss differs."""
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
     here, others = records[:rows], records[rows:]
@@ -270,7 +266,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     look.weights.require_used()
     kept, every = draw.random(rows) < 0.5, np.arange(rows)
     kept[:2] = [True, False][:rows]
-    stayed, went = np.flatnonzero(kept), np.flatnonzero(~kept)
+    stayed = np.flatnonzero(kept)
     if rows > 1:
         beside = look(np.where(kept, here, np.resize(others if len(others) else here[kept], rows)))
     else:
@@ -300,12 +296,11 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     require_same(again, every, every, f"when it is evaluated again, after others ({drawn})")
     if rows > 1:
         require_same(beside, stayed, stayed, "with other records beside it")
-        for those in (went, every[-1:]):
-            how = (
-                f"among {len(those)} of {rows} records, in another place and with the padding of these (of texts, pad"
-                " on the right: tokenizer.padding_side = 'right', or all to one length)"
-            )
-            require_same(look(here[those], (0,)), every[: len(those)], those, how)
+        alone = (
+            "alone, without padding (of texts, pad on the right: tokenizer.padding_side = 'right', or to one length)"
+        )
+        for place in (every[:1], every[-1:]):
+            require_same(look(here[place], (0,)), every[:1], place, alone)
     if rows > 1:
         single = bool((first.values.astype(np.float32) == first.values).all())
         size = _largest(first.values)

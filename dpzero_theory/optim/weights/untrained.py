@@ -6,14 +6,13 @@ leaves nothing there:
 
     a buffer                      is put back after each evaluation, so the next one finds it as the first one did
     a frozen parameter, a buffer  is not copied: an operation that would write it is refused before a run begins, and
-      of more than 2^22 elements  a run ends where one did (`require_unwritten`)
+      of more than 2^22 elements  a run ends if one did (`require_unwritten`)
     an entry of a registry        is put back too: made, taken away or replaced buffers, parameters, submodules
 
-What is put back is what was there when the evaluation began; what others write between evaluations stays. The
-statistics of batch normalisation come from kernels that do not say that they write, so buffers are compared by value
-after such a function; numpy may write any memory, so they are compared at each save and at the end too (`settle`). Two
-things are not seen: frozen parameters that are written in such ways, and values in plain attributes, which no
-`state_dict` has.
+What others write between evaluations stays. The statistics of batch normalisation come from kernels that do not say
+that they write, so buffers are compared by value after such a function; numpy may write any memory, so they are
+compared at each save and at the end too (`settle`). Two things are not seen: frozen parameters that are written in such
+ways, and values in plain attributes, which no `state_dict` has.
 """
 
 from typing import Any, NamedTuple
@@ -23,17 +22,12 @@ from torch import Tensor, nn
 
 from dpzero_theory.optim.weights.shifted import storage_of
 
-_MOST_COPIED = 1 << 22
-"""The largest number of elements of a buffer that is copied and put back; a larger one must not be written."""
+_MOST_COPIED = 1 << 22  # elements of a buffer that is copied and put back; a larger one must not be written
 
 
 class _Held(NamedTuple):
-    """A buffer or a frozen parameter as it was before an evaluation.
-
-    Attributes:
-        memory: the tensor's memory at that time.
-        copy: the values that are put back; None where writing is refused.
-    """
+    """A buffer or a frozen parameter, its memory before an evaluation, and a copy of its values (None if writing it is
+    refused)."""
 
     name: str
     tensor: Tensor
@@ -97,9 +91,14 @@ class Untrained:
                 live.clear()
                 live.update(there)
         for held, before in zip(self._held, self._state, strict=True):
-            _put_back(held)
-            if held.copy is None and _state(held.tensor)[1] != before[1]:
-                self._written = held.name
+            tensor, memory = held.tensor, held.memory
+            if _state(tensor)[0] != _state(memory)[0] or tensor.shape != memory.shape or tensor.dtype != memory.dtype:
+                tensor.data = memory
+            if held.copy is None:
+                self._written = held.name if _state(tensor)[1] != before[1] else self._written
+            elif not bool(((memory == held.copy) | ((memory != memory) & (held.copy != held.copy))).all()):
+                with torch.inference_mode(memory.is_inference()), torch.no_grad():
+                    memory.copy_(held.copy)
         self._state = [_state(held.tensor) for held in self._held]
 
     def require_unwritten(self) -> None:
@@ -144,27 +143,10 @@ class Untrained:
         return self._state == [_state(held.tensor) for held in self._held]
 
 
-def _put_back(held: _Held) -> None:
-    tensor, memory, copy = held.tensor, held.memory, held.copy
-    if _state(tensor)[0] != _state(memory)[0] or tensor.shape != memory.shape or tensor.dtype != memory.dtype:
-        tensor.data = memory
-    if copy is not None and not _equal(memory, copy):
-        with torch.inference_mode(memory.is_inference()), torch.no_grad():
-            memory.copy_(copy)
-
-
 def _alike(live: Any, there: Any) -> bool:
     if isinstance(live, set):
         return bool(live == there)
     return list(live) == list(there) and all(live[name] is value for name, value in there.items())
-
-
-def _equal(one: Tensor, other: Any) -> bool:
-    """Whether two tensors have the same shape, type and entries, where NaN equals NaN and 0 equals -0; false if `other`
-    is no tensor."""
-    if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _plain(buffer: Tensor) -> bool:

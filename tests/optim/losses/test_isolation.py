@@ -119,7 +119,7 @@ OTHERS: dict[str, tuple[Case, dict[str, Any], str]] = {
     "padding that counts": (
         text(lambda: Pooled(masked=False)),
         {"micro_batch": N},
-        r"padding of these \(of texts, pad on the right: tokenizer.padding_side = 'right'",
+        r"alone, without padding \(of texts, pad on the right: tokenizer.padding_side = 'right'",
     ),
     "no kind of isolation": (table(), {"isolation": "perfect"}, "must be one of probed, exact; got 'perfect'"),
 }  # fmt: skip
