@@ -25,7 +25,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
 from dpzero_theory.privacy.solve import solved
-from dpzero_theory.privacy.step import Step, Steps, step_of
+from dpzero_theory.privacy.step import Step, step_of
 
 _SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """With these two samplings a noise multiplier on the command line must be at least the number, 0.03, because less noise
@@ -164,35 +164,16 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
         "seconds": seconds,
     }
     if given["sampling"] == "full" and sought == "noise_multiplier" and given["group"] == 1:
-        answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.relation.sensitivity)
+        # The noise by the paper's composition lemma for the same target, and the epsilon that it really has.
+        gdp = float(paper_gdp(given["epsilon"], given["delta"]))
+        real = float(epsilon_from_gdp(gdp, given["delta"]))
+        answer["paper_lemma"] = {
+            "noise_multiplier": math.sqrt(given["steps"]) * unit.relation.sensitivity / gdp,
+            "claimed_epsilon": given["epsilon"],
+            "epsilon": real,
+            "holds": real <= given["epsilon"],
+        }
     return answer, unit
-
-
-def _risk(history: Steps) -> dict[str, Any]:
-    """What the best attack on one record gains from a run with this history, as brackets in a dictionary.
-
-    It has the attack's advantage, and its true positive rate at each false positive rate in `_RATES`.
-    """
-    brackets = {"advantage": advantage(history)}
-    brackets |= {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in _RATES}
-    return {name: {"lower": one.lower, "value": one.value, "upper": one.upper} for name, one in brackets.items()}
-
-
-def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
-    """The noise multiplier by the paper's composition lemma for the same target, and the epsilon that this noise really
-    has.
-
-    inputs: the answer's inputs, with epsilon, delta and steps. sensitivity: the largest change of a batch's sum, in
-    clips.
-    """
-    gdp = float(paper_gdp(inputs["epsilon"], inputs["delta"]))
-    real = float(epsilon_from_gdp(gdp, inputs["delta"]))
-    return {
-        "noise_multiplier": math.sqrt(inputs["steps"]) * sensitivity / gdp,
-        "claimed_epsilon": inputs["epsilon"],
-        "epsilon": real,
-        "holds": real <= inputs["epsilon"],
-    }
 
 
 def _table(answer: dict[str, Any]) -> str:
@@ -243,7 +224,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.relation is None:
             answer["notes"].append(f"the relation is {_RELATION}, the default, as --relation was not given")
         if options.risk:
-            answer["risk"] = _risk(history)
+            found = {f"true_positive_rate_at_{rate:g}": true_positive_rate(history, rate) for rate in _RATES}
+            found["advantage"] = advantage(history)
+            ends = ("lower", "value", "upper")
+            answer["risk"] = {name: {end: getattr(found[name], end) for end in ends} for name in sorted(found)}
         if options.certificate is not None:
             certificate = privacy_certificate(history, answer["inputs"]["delta"] or answer["delta"])
             options.certificate.write_text(json.dumps(certificate, indent=2) + "\n")

@@ -33,7 +33,7 @@ from dpzero_theory.privacy.step import Step, step_of
 
 _FORMAT = "dpzero-run-4"
 _SCHEMA = """
-CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE header (begun TEXT NOT NULL, hash TEXT NOT NULL, inode INTEGER NOT NULL, moves INTEGER NOT NULL);
 CREATE TABLE log (row INTEGER PRIMARY KEY, release INTEGER NOT NULL, spent INTEGER NOT NULL, sums BLOB, chain BLOB);
 """
 # A row of the log without sums is a payment for the releases from `release` to `spent` - 1. A row with sums is the
@@ -113,8 +113,7 @@ class Ledger(AbstractContextManager["Ledger"]):
                         f"{path}: a copy, or brought from another disk: copies that each go on cost more than any says;"
                         " if this one alone goes on, open it as moved (resume='moved')"
                     )
-                here = "UPDATE header SET value = CASE name WHEN 'inode' THEN ? ELSE value + 1 END"
-                self._write(f"{here} WHERE name IN ('inode', 'moves')", str(inode))
+                self._write("UPDATE header SET inode = ?, moves = moves + 1", inode)
         except BaseException:
             self._end()
             raise
@@ -243,7 +242,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     def sync(self) -> None:
         """Wait until all that was recorded is on disk."""
         if self._level == "NORMAL":  # a durable write waits for those before it too
-            self._write("UPDATE header SET value = value WHERE name = 'moves'")
+            self._write("UPDATE header SET moves = moves")
 
     @property
     def history(self) -> list[Step]:
@@ -321,26 +320,23 @@ def sync_folder(path: Path) -> None:
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
-    header = {"begun": text, "check": hashlib.sha256(text.encode()).hexdigest(), "inode": str(inode), "moves": "0"}
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
-    db.executemany("INSERT INTO header VALUES (?, ?)", header.items())
+    db.execute("INSERT INTO header VALUES (?, ?, ?, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
     db.execute("COMMIT")
 
 
 def _read(db: sqlite3.Connection, path: Path) -> Account:
     """Read a file and check all its hashes. Raises LedgerError where one does not fit, or a row is missing."""
     try:
-        header = dict(db.execute("SELECT name, value FROM header"))
-        text = header["begun"]
+        text, digest, inode, moves = db.execute("SELECT * FROM header").fetchone()
         last = hashlib.sha256(text.encode()).digest()
-        if last.hex() != header["check"]:
-            raise ValueError("its header does not match its check")
+        if last.hex() != digest:
+            raise ValueError("its header does not match its hash")
         begun = entries("the header", json.loads(text), _BEGUN, _BUDGET)
         choice("format", begun.pop("format"), (_FORMAT,))
         if "step" in begun:
             begun["step"] = step_of(**entries("step", begun["step"], _STEP))
-        inode, moves = int(header["inode"]), int(header["moves"])
-        found = Account(**begun, inode=inode, moves=moves, digest=last.hex(), spent=0, records=[])
+        found = Account(**begun, inode=inode, moves=moves, digest=digest, spent=0, records=[])
         first, spent = 0, 0 if found.step else _UNLIMITED
         for release, paid, sums, chain in db.execute("SELECT release, spent, sums, chain FROM log ORDER BY row"):
             last = _chained(last, release, paid, sums)
@@ -350,12 +346,12 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
                 follows = first <= release < spent == paid
                 found.records.append((release, sums))
             if chain != last or not follows:
-                raise ValueError(f"the row of release {release} does not match its check")
+                raise ValueError(f"the row of release {release} does not match its hash")
             first, spent = release + (sums is not None), paid
         return replace(found, spent=spent)
     except sqlite3.Error as error:
         raise _explained(path, error) from None
-    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise LedgerError(f"{path}: damaged ({printable(str(error)):.200}): put the file back") from None
 
 

@@ -12,7 +12,6 @@ its default. Importing this module needs Opacus.
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from opacus.accountants import register_accountant
 from opacus.accountants.accountant import IAccountant
@@ -51,7 +50,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         """Record one step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises
         ValueError."""
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
-        _release(noise or 1.0, sample_rate, 1, self.relation)
+        history_from_opacus([(noise or 1.0, sample_rate, 1)])
         last = self.history[-1] if self.history else None
         if last is not None and last[:2] == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, last[2] + 1)
@@ -71,20 +70,6 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
             return math.inf
         return epsilon_of_history(history_from_opacus(self.history, self.relation), delta).value
 
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Take up a history that `state_dict` of this accountant has returned.
-
-        Raises ValueError for anything else, also for an entry that is not accounted.
-        """
-        known = self.history
-        super().load_state_dict(state_dict)
-        try:
-            self.history = [(noise, rate, steps) for noise, rate, steps in self.history]
-            history_from_opacus(((noise or 1.0, rate, steps) for noise, rate, steps in self.history), self.relation)
-        except (TypeError, ValueError) as error:
-            self.history = known
-            raise ValueError(f"state_dict must hold entries (noise, sample rate, steps); {error}") from None
-
 
 def history_from_opacus(history: Iterable[_Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:
     """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as steps, those of equal kind together.
@@ -95,11 +80,10 @@ def history_from_opacus(history: Iterable[_Entry], relation: str = Relation.ADD_
     counts: Counter[tuple[float, float]] = Counter()
     for noise, rate, steps in history:
         counts[noise, rate] += check.integer("steps", steps)
-    return tuple(_release(noise, rate, steps, relation) for (noise, rate), steps in counts.items())
-
-
-def _release(noise_multiplier: float, sample_rate: float, steps: int, relation: str) -> Step:
-    return step_of(noise_multiplier, steps, sampling="poisson", relation=relation, sample_rate=sample_rate)
+    return tuple(
+        step_of(noise, steps, sampling="poisson", relation=relation, sample_rate=rate)
+        for (noise, rate), steps in counts.items()
+    )
 
 
 register_accountant(CertifiedAccountant.mechanism(), CertifiedAccountant)

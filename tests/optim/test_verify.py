@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr()
     assert said.out == ""
     assert "DOES NOT HOLD: files: " in said.err
-    assert "release 2 does not match its check): put the file back" in said.err
+    assert "release 2 does not match its hash): put the file back" in said.err
     assert said.err.count("\n") == 1
     assert main([str(folder), "--format", "html"]) == 1
     assert '<span class="bad">DOES NOT HOLD</span>' in capsys.readouterr().out
@@ -176,12 +176,12 @@ def forged(folder: Path, header: dict[str, Any], settings: dict[str, Any], sums:
     """
     plan = read(folder)[0].plan
     with closing(sqlite3.connect(folder / RUN)) as db, db:
-        begun = json.loads(db.execute("SELECT value FROM header WHERE name = 'begun'").fetchone()[0])
+        begun = json.loads(db.execute("SELECT begun FROM header").fetchone()[0])
         run = json.loads(begun["run"])
         run |= {**header, "plan": run["plan"] | header.get("plan", {})}
         text = json.dumps({**begun, "run": json.dumps(run), "step": begun["step"] | settings})
         last = hashlib.sha256(text.encode()).digest()
-        db.executemany("UPDATE header SET value = ? WHERE name = ?", [(text, "begun"), (last.hex(), "check")])
+        db.execute("UPDATE header SET begun = ?, hash = ?", (text, last.hex()))
         for number, row in enumerate(sums.tolist()):
             for kind, kept in (("", None), ("NOT", plan.row.pack(*row))):
                 last = ledger._chained(last, number, number + 1, kept)

@@ -109,9 +109,6 @@ def test_a_privacy_engine_trains_with_it():
 def test_a_state_that_is_none_changes_nothing():
     ours = stepped(CertifiedAccountant())
     for wrong in (
-        {"history": [(1.0, 2.0, 3)], "mechanism": "certified"},
-        {"history": [(1.0, 0.1)], "mechanism": "certified"},
-        {"history": [("a", 0.1, 3)], "mechanism": "certified"},
         {"history": [], "mechanism": "rdp"},
         {"history": []},
         None,
