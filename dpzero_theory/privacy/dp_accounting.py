@@ -1,4 +1,4 @@
-"""The certified accountant as a `dp_accounting.PrivacyAccountant`, and its events as histories.
+"""The certified accountant as a `dp_accounting.PrivacyAccountant`; its events as histories, and the other way round.
 
     from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
     CertifiedAccountant().compose(event).get_epsilon(1e-5)
@@ -6,30 +6,29 @@
 It takes the place of `PLDAccountant` in code written for dp-accounting, also in calls of `calibrate_dp_mechanism`.
 Importing this module needs dp-accounting (extra `compare`).
 
-Conventions. `noise_multiplier` of an event is the noise's standard deviation over the per-record clip, for every
-relation, in this package and in dp-accounting's PLD accountant. With replace-one the sum changes by up to two clips;
-both take account of that themselves, so that the same multiplier is used on both sides. dp-accounting's RDP accountant
-takes the change under replace-one as one clip. A multiplier that it calibrated for replace-one (GaussianDpEvent,
-SampledWithoutReplacementDpEvent) therefore stands for noise half as large as the stated epsilon needs;
-`tests/privacy/test_events.py` shows it.
+An event's `noise_multiplier` is the noise's standard deviation over the per-record clip, for every relation, as in
+dp-accounting's PLD accountant. Its RDP accountant takes the change under replace-one as one clip in place of two: a
+multiplier that it calibrated stands for noise half as large as the stated epsilon needs.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
-from dp_accounting import NeighboringRelation
+from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.privacy_accountant import PrivacyAccountant
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.mechanism import DiscreteGaussian, Laplace
+from dpzero_theory.privacy.mechanism import FINE_GAUSSIAN, MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture, randomised_response
-from dpzero_theory.privacy.step import Step, step_of
+from dpzero_theory.privacy.step import Step, Steps, step_of, steps_of
 
 _RELATIONS = {
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
@@ -130,36 +129,73 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             yield _release(event, event, relation, count, FullBatch)
 
 
-_NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
-    "GaussianDpEvent": (lambda _: "gaussian", lambda event: event.noise_multiplier),
-    "LaplaceDpEvent": (lambda _: "laplace", lambda event: event.noise_multiplier),
-    "DiscreteLaplaceDpEvent": (
-        lambda event: f"{Laplace.family}:{event.sensitivity}",
-        lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
-    ),
-    "DiscreteGaussianDpEvent": (
-        lambda event: f"{DiscreteGaussian.family}:{event.sensitivity:.17g}",
-        lambda event: event.sigma / event.sensitivity,
-    ),
-}
-"""For each noise event of dp-accounting, two functions of the event. The first gives this package's name of the noise
-law, and the second its noise multiplier, which is 0 if there is no noise."""
+_NOISE = ("GaussianDpEvent", "LaplaceDpEvent", "DiscreteLaplaceDpEvent", "DiscreteGaussianDpEvent")
+"""The noise events of dp-accounting."""
+_EVENTS = {
+    "gaussian": "GaussianDpEvent", "laplace": "LaplaceDpEvent", "discrete-laplace": "DiscreteLaplaceDpEvent",
+    "discrete-gaussian": "DiscreteGaussianDpEvent", "approximate": "EpsilonDeltaDpEvent", "zcdp": "ZCDpEvent",
+    "gaussian-mixture": "MixtureOfGaussiansDpEvent", "randomised-response": "RandomizedResponseDpEvent",
+}  # fmt: skip
+"""The event of each family of mechanisms; a release of dp-accounting may not have all of them."""
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Callable[[], Sampling]) -> Step | None:
-    kind = type(noisy).__name__
-    if kind not in _NOISE:
-        raise _Unsupported(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
-    mechanism, multiplier = _NOISE[kind]
-    noise = multiplier(noisy)
-    if noise == 0:
+    kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
+    if unit % 1:
+        raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")
+    match kind:
+        case "GaussianDpEvent" | "LaplaceDpEvent":
+            law, noise = kind.removesuffix("DpEvent").lower(), noisy.noise_multiplier
+        case "DiscreteLaplaceDpEvent":
+            law, noise = MECHANISMS["laplace"].on(unit).name, noisy.noise_parameter and 1 / noisy.noise_parameter / unit
+        case "DiscreteGaussianDpEvent":
+            law, noise = MECHANISMS["discrete-gaussian"].on(int(unit)).name, noisy.sigma / unit
+            # An event whose dimension is None says nothing about it, so that the largest is taken.
+            numbers = noisy.dimension or DiscreteGaussian.coordinates
+        case _:
+            raise _Unsupported(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
+    if not noise:
         return None
-    # An event whose dimension is None says nothing about it, so that the largest is taken.
-    numbers = getattr(noisy, "dimension", 1) or DiscreteGaussian.coordinates
-    if kind == "DiscreteGaussianDpEvent" and noisy.sensitivity % 1:
-        raise _Unsupported(whole, f"{kind} with a sensitivity of {noisy.sensitivity!r}, which is not whole")
-    law = mechanism(noisy)
     return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=law, coordinates=numbers)
+
+
+def event_from_history(history: Steps) -> Any:
+    """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
+
+    `history_from_event` returns the same history, but for the coordinates of Gaussian noise, which cost nothing.
+    Raises ValueError for noise or a sampling of which the installed dp-accounting has no event.
+    """
+    return dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(_event(r), r.steps) for r in steps_of(history)])
+
+
+def _event(step: Step) -> Any:
+    family, _, numbers = step.mechanism.partition(":")
+    made = getattr(dp_event, _EVENTS.get(family, ""), None)
+    if made is None or (family == "gaussian-mixture" and step.relation.replaces):
+        raise ValueError(f"history must have noise of an event of the installed dp-accounting; got {step.mechanism}")
+    told, noise, drawn, rate = json.loads(f"[{numbers}]"), step.noise, step.sampling, step.sampling.sample_rate
+    unit = told[0] if told else FINE_GAUSSIAN
+    match family:
+        case "gaussian" | "laplace":
+            told = [noise]
+        case "discrete-laplace":
+            told = [1 / noise / unit, unit]
+        case "discrete-gaussian":
+            told = [noise * unit, unit, step.coordinates]
+        case "randomised-response":
+            told = [(1 - told[1]) * unit / (unit - 1), unit]
+    if type(drawn) is FullBatch:
+        return made(*told)
+    if type(drawn) is Poisson:
+        return dp_event.PoissonSampledDpEvent(rate, made(*told))
+    if type(drawn) is TruncatedPoisson and family == "gaussian":
+        return dp_event.TruncatedSubsampledGaussianDpEvent(drawn.n, rate, drawn.largest, noise)
+    if type(drawn) is FixedSize and family == "gaussian":
+        simple = Fraction(rate).limit_denominator(10**9)
+        size, n = (simple if float(simple) == rate else Fraction(rate)).as_integer_ratio()
+        return dp_event.SampledWithoutReplacementDpEvent(n, size, made(*told))
+    rule = "history must have full or Poisson batches, or Gaussian noise with fixed-size or truncated ones"
+    raise ValueError(f"{rule}, for dp-accounting; got {drawn.word} with {step.mechanism}")
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
