@@ -46,47 +46,30 @@ def _parser() -> Parser:
         __doc__,
         aliases={"target_epsilon": "--epsilon", "target_delta": "--delta", "size": "--group"},
     )
-    question = parser.add_argument_group("the question: the one that is left out is found")
-    question.add_argument("--epsilon", type=number(above=0.0, at_most=LARGEST_EPSILON), help="the target, > 0")
-    question.add_argument(
-        "--noise-multiplier", type=number(at_least=1e-6, at_most=1e12), help="of the noise on the sum"
-    )
-    question.add_argument("--delta", type=number(above=0.0, below=1.0), help="in (0, 1)")
-    question.add_argument(
-        "--steps", type=integer(at_most=10**12), help="number of releases, >= 1: epochs times n / batch"
-    )
-    question.add_argument("--n", type=integer(at_most=10**18), help="number of records")
-    question.add_argument(
-        "--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n"
-    )
-    question.add_argument(
-        "--solve-for",
-        choices=[flag[2:] for flag in _FLAGS.values()],
-        help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier)",
-    )
-    question.add_argument(
+    add = parser.add_argument_group("the question: the one that is left out is found").add_argument
+    add("--epsilon", type=number(above=0.0, at_most=LARGEST_EPSILON), help="the target, > 0")
+    add("--noise-multiplier", type=number(at_least=1e-6, at_most=1e12), help="of the noise on the sum")
+    add("--delta", type=number(above=0.0, below=1.0), help="in (0, 1)")
+    add("--steps", type=integer(at_most=10**12), help="number of releases, >= 1: epochs times n / batch")
+    add("--n", type=integer(at_most=10**18), help="number of records")
+    add("--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n")
+    solved_for = "what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier)"
+    add("--solve-for", choices=[flag[2:] for flag in _FLAGS.values()], help=solved_for)
+    add(
         "--sampling",
         type=_sampling,
         metavar=f"{{{','.join(name + kind.arguments for name, kind in SAMPLINGS.items())}}}",
         help="how batches are drawn; needed with --batch. B: the largest batch, or groups that take turns. K: steps of"
         " an epoch that a record is in",
     )
-    question.add_argument(
-        "--relation",
-        choices=tuple(Relation),
-        help=f"which data sets are neighbours (default: {_RELATION})",
-    )
-    question.add_argument(
-        "--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most"
-    )
+    neighbours = f"which data sets are neighbours (default: {_RELATION})"
+    add("--relation", choices=tuple(Relation), help=neighbours)
+    size = "records in which neighbours differ: a user's at most"
+    add("--group", type=integer(at_most=10**6), default=1, help=size)
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--risk", action="store_true", help="say what the best attack on one record gains, too")
-    parser.add_argument(
-        "--certificate",
-        type=output_file(".json"),
-        metavar="FILE",
-        help="write the answer as a privacy certificate, for `python -m dpzero_theory.privacy.checker FILE`",
-    )
+    written = "write the answer as a privacy certificate, for `python -m dpzero_theory.privacy.checker FILE`"
+    parser.add_argument("--certificate", type=output_file(".json"), metavar="FILE", help=written)
     return parser
 
 

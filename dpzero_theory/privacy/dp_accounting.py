@@ -14,7 +14,7 @@ multiplier that it calibrated stands for noise half as large as the stated epsil
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -92,17 +92,19 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
         case "SelfComposedDpEvent":
             yield from _parts(event.event, relation, count * event.count)
         case "PoissonSampledDpEvent":
-            if event.sampling_probability != 0 or type(event.event).__name__ not in _NOISE:
-                yield _release(event, event.event, relation, count, lambda: Poisson(event.sampling_probability))
+            rate = event.sampling_probability
+            made = _release(event, event.event, relation, count, Poisson(rate) if rate else FullBatch())
+            if rate:  # else no record is ever used
+                yield made
         case "SampledWithoutReplacementDpEvent":
             if type(event.event).__name__ != "GaussianDpEvent":
                 raise _Unsupported(event, f"{kind} of {type(event.event).__name__}")
-            rate = event.sample_size / event.source_dataset_size
-            yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
+            drawn: Sampling = FixedSize(event.sample_size / event.source_dataset_size)
+            yield _release(event, event.event, relation, count, drawn)
         case "TruncatedSubsampledGaussianDpEvent":
             n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
             if 0 not in (n, largest, rate):  # else no record is ever used
-                drawn: Sampling = FullBatch() if largest >= n else FixedSize(largest / n)
+                drawn = FullBatch() if largest >= n else FixedSize(largest / n)
                 if rate < 1:
                     drawn = TruncatedPoisson(rate, largest, n)
                 noise = event.noise_multiplier
@@ -126,11 +128,9 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             k, p = event.num_buckets, event.noise_parameter
             yield randomised_response(k, 1 - p + p / k, steps=count) if p else None
         case _:
-            yield _release(event, event, relation, count, FullBatch)
+            yield _release(event, event, relation, count, FullBatch())
 
 
-_NOISE = ("GaussianDpEvent", "LaplaceDpEvent", "DiscreteLaplaceDpEvent", "DiscreteGaussianDpEvent")
-"""The noise events of dp-accounting."""
 _EVENTS = {
     "gaussian": "GaussianDpEvent", "laplace": "LaplaceDpEvent", "discrete-laplace": "DiscreteLaplaceDpEvent",
     "discrete-gaussian": "DiscreteGaussianDpEvent", "approximate": "EpsilonDeltaDpEvent", "zcdp": "ZCDpEvent",
@@ -139,7 +139,7 @@ _EVENTS = {
 """The event of each family of mechanisms; a release of dp-accounting may not have all of them."""
 
 
-def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Callable[[], Sampling]) -> Step | None:
+def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")
@@ -156,7 +156,7 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Call
             raise _Unsupported(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
     if not noise:
         return None
-    return step_of(noise, count, sampling=drawn(), relation=relation, mechanism=law, coordinates=numbers)
+    return step_of(noise, count, sampling=drawn, relation=relation, mechanism=law, coordinates=numbers)
 
 
 def event_from_history(history: Steps) -> Any:

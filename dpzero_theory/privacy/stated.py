@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
@@ -23,7 +22,6 @@ from dpzero_theory.privacy.laws.finite import FinitePair, partitioned
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, NormalNoise, shifted_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Made, Mechanism
-from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
@@ -66,8 +64,8 @@ class _Stated(Mechanism):
     def scale(self, noise_multiplier: float, levels: int) -> float:
         raise ValueError(f"mechanism must be one that is drawn; got {self.name}, which is only accounted")
 
-    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        return np.full(shape, self.scale(scale, 1))
+    def draw(self, source: object, scale: float, shape: tuple[int, ...]) -> Any:
+        return self.scale(scale, 1)
 
 
 def _steps(
