@@ -22,12 +22,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpzero_theory._front import calibrate, certify, delta, epsilon, prescribe, verify
+    from dpzero_theory._front import certify, delta, epsilon, prescribe, verify
     from dpzero_theory.audit.claim import Claim, View
     from dpzero_theory.optim.plan import Plan
     from dpzero_theory.optim.private import make_from_seed_not_private, make_private, make_private_with_epsilon
     from dpzero_theory.optim.step.algorithm import ALGORITHMS
     from dpzero_theory.privacy.bracket import Bracket
+    from dpzero_theory.privacy.calibration import calibrate
     from dpzero_theory.privacy.conversions import trade_off
     from dpzero_theory.privacy.mechanism import MECHANISMS
     from dpzero_theory.privacy.relation import Relation
@@ -65,7 +66,8 @@ _NAMES = {
     "privacy.conversions": ("trade_off",),
     "sphere": ("DIRECTIONS",),
     "theory.problem": ("Problem",),
-    "_front": ("epsilon", "delta", "calibrate", "prescribe", "certify", "verify"),
+    "privacy.calibration": ("calibrate",),
+    "_front": ("epsilon", "delta", "prescribe", "certify", "verify"),
     "optim.step.algorithm": ("ALGORITHMS",),
     "optim.plan": ("Plan",),
     "optim.private": ("make_private", "make_private_with_epsilon", "make_from_seed_not_private"),

@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.sampling import Sampling
-from dpzero_theory.privacy.step import Steps
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, calibrated_gdp
 from dpzero_theory.theory.sharp.certificate import Certificate, certificate
@@ -19,86 +15,7 @@ if TYPE_CHECKING:
     from dpzero_theory.optim.verify import Report
 
 
-def epsilon(history: Steps, delta: float) -> Bracket:
-    """The smallest epsilon for which a history is (epsilon, delta)-differentially private, as a certified bracket.
-
-        epsilon(step * 10_000, delta=1e-5)
-
-    Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
-            of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
-            must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and a run that
-            may stop early counts with its whole plan.
-        delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
-
-    Returns:
-        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-    return epsilon_of_history(history, delta)
-
-
-def delta(history: Steps, epsilon: float) -> Bracket:
-    """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
-
-    Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. Noise, batches
-            and their number must be fixed beforehand, as in `epsilon`.
-        epsilon: epsilon >= 0.
-
-    Returns:
-        The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-    return delta_of_history(history, epsilon)
-
-
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    steps: int,
-    sampling: Sampling,
-    relation: str,
-    mechanism: str = "gaussian",
-    coordinates: int = 1,
-) -> Bracket:
-    """The smallest noise multiplier with which so many steps are (epsilon, delta)-differentially private.
-
-    Args:
-        epsilon: the target, > 0.
-        delta: the target, 0 < delta < 1; with Laplace noise also 0.
-        steps: T >= 1.
-        sampling: how batches are drawn, for example `Poisson(1 / 16)`.
-        relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
-        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS`.
-        coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
-
-    Returns:
-        A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what `Step`
-        takes as `noise`: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b),
-        divided by the per-record clip.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: every noise multiplier, however small, meets the target, since records are rarely drawn.
-    """
-    if not isinstance(sampling, Sampling):
-        example = "a value such as Poisson(1/16) or FullBatch()"
-        raise ValueError(f"sampling must be {example}; got {check.shown(sampling)}")
-    return calibrate_noise_multiplier(
-        target_epsilon=check.real("epsilon", epsilon, above=0),
-        target_delta=check.real("delta", delta, at_least=0, below=1),
-        steps=steps,
-        sampling=sampling,
-        relation=relation,
-        mechanism=mechanism,
-        coordinates=coordinates,
-    )
+epsilon, delta = epsilon_of_history, delta_of_history
 
 
 class Prescribed(Prescription):

@@ -1,7 +1,7 @@
 """Searches for the point at which a monotone condition changes, with the answer always on a stated side of that point.
 
 The root finders of `scipy.optimize` return a number near the root. A certified bound must be on the safe side of it,
-and some conditions answer only yes or no. `crossing` is for functions that take long.
+and some conditions answer only yes or no.
 """
 
 import math
@@ -16,8 +16,6 @@ from dpzero_theory.check import Array
 
 Number = TypeVar("Number", int, float)
 X = TypeVar("X", int, float, Array)
-_SECANTS = 6
-"""The number of steps outward that secants choose; later ones double at least."""
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
 
@@ -155,40 +153,19 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
     return np.where((low < near) & ~over_near, near, low), np.where((far < high) & over_far, far, high)
 
 
-def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest integer in [low, high] that meets a condition, for a condition that stays true once true.
-
-    The search for the condition `meets` doubles from `low` on, then bisects. It returns None where `high` does not
-    meet it, and raises ValueError unless low > 0.
-    """
-    return _smallest(meets, low, high, integer_between)
-
-
-def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The largest integer in [low, high] that meets a condition, for a condition that stays false once false.
-
-    `meets` is the condition. None is returned where `low` does not meet it, and ValueError is raised unless low > 0.
-    """
-    check.real("low", low, above=0)
-    if not meets(low):
-        return None
-    beyond = smallest_integer(lambda value: not meets(value), low, high)
-    return high if beyond is None else beyond - 1
-
-
-def smallest_real(meets: Callable[[float], bool], low: float, high: float, tolerance: float = 1e-12) -> float | None:
+def smallest(meets: Callable[[Number], bool], low: Number, high: Number, tolerance: float = 1e-12) -> Number | None:
     """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
 
-    The returned number meets the condition `meets`, and exceeds the smallest such number by at most `tolerance` times
-    the returned number. None is returned where `high` does not meet the condition, and ValueError is raised unless low
-    > 0.
+    For integers low and high it is the smallest integer. Else it exceeds the smallest such number by at most
+    `tolerance` times itself. The search for the condition `meets` doubles from `low` on, then bisects. It returns None
+    where `high` does not meet the condition, and raises ValueError unless low > 0.
     """
-    return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
 
+    def middle(miss: Number, hit: Number) -> Number:
+        if isinstance(miss, int) and isinstance(hit, int):
+            return integer_between(miss, hit)
+        return miss if hit - miss <= tolerance * hit else (miss + hit) / 2
 
-def _smallest(
-    meets: Callable[[Number], bool], low: Number, high: Number, middle: Callable[[Number, Number], Number]
-) -> Number | None:
     check.real("low", low, above=0)
     miss, hit = outward(meets, low, low, most=high)
     if hit == high and not meets(high):
@@ -196,76 +173,13 @@ def _smallest(
     return halved(lambda value: not meets(value), miss, hit, middle=middle)[1]
 
 
-def crossing(
-    excess: Callable[[float], float],
-    guess: float,
-    *,
-    least: float = 1e-300,
-    most: float = 1e300,
-    rising: bool = False,
-    share: float = 0.0,
-    whole: bool = False,
-    slope: float = 5,
-    tries: int = 100,
-) -> tuple[float | None, float | None]:
-    """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
+def largest(meets: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The largest integer in [low, high] that meets a condition which stays false once false; None if `low` does not.
 
-    The search goes outward from a guess, then by secants in log x inside the bracket. So it calls the function, which
-    may take seconds, only a few times where that is smooth and the guess is near. Values may be infinite.
-
-    Args:
-        excess: the function, at most 0 where x meets what is wanted.
-        guess: where the search begins.
-        least, most: the range of x.
-        rising: whether the function rises, so that small x meet; else large x do.
-        share: the search ends once the ends of the bracket differ by at most this share of x.
-        slope: about how much the function changes while x changes by a factor e; the first step is as long.
-        whole: whether only integers are tried; then the search ends at two neighbouring ones.
-        tries: how often the function is called at most.
-
-    Returns:
-        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
-        most 0. One of them is None if the function has one sign in the whole range.
+    Raises ValueError unless low > 0.
     """
-    way = -1 if rising else 1
-    ends: dict[
-        bool, tuple[float, float]
-    ] = {}  # for whether x meets: way log x, and the value there, less for a stale end
-    points: dict[bool, float] = {}
-    x = min(max(round(guess) if whole else guess, least), most)
-    step, last, widths = share, None, [math.inf] * 3
-    for tried in range(tries):
-        value = excess(x)
-        side, here = value <= 0, way * math.log(x)
-        if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]) and value != ends[side][1]:
-            # The secant through the last two points, a little beyond the root.
-            secant = 1.2 * abs(value * (here - ends[side][0]) / (value - ends[side][1]))
-            outer = min(max(secant, share if tried < _SECANTS else 2 * step), 16 * step)
-        else:
-            outer = max(2 * step, min(1.1 * abs(value) / slope, 1.5))
-        ends[side], points[side] = (here, value), x
-        if len(ends) < 2:
-            step = max(outer, share, 1e-15)
-            bound = most if (way > 0) != side else least
-            if x == bound:
-                break
-            x = x * math.exp((-1 if side else 1) * way * step)
-            x = (math.floor(x) if x < points[side] else math.ceil(x)) if whole else x
-            x = min(max(x, least), most)
-            continue
-        (start, above), (end, below) = ends[False], ends[True]
-        if end - start <= share or (whole and abs(points[True] - points[False]) <= 1):
-            break
-        if side is last:  # twice on one side: the other end counts half, so that the next point falls beyond the root
-            ends[not side] = (ends[not side][0], ends[not side][1] / 2)
-        last = side
-        halving = end - start > 0.5 * widths[-3] or not math.isfinite(above - below)
-        widths.append(end - start)
-        at = 0.5 if halving else above / (above - below)
-        room = min(share, end - start) / 2
-        x = math.exp(way * min(max(start + at * (end - start), start + room), end - room))
-        if whole:
-            x = min(max(round(x), min(points.values()) + 1), max(points.values()) - 1)
-        elif not min(points.values()) < x < max(points.values()):
-            break
-    return points.get(False), points.get(True)
+    check.real("low", low, above=0)
+    if not meets(low):
+        return None
+    beyond = smallest(lambda value: not meets(value), low, high)
+    return high if beyond is None else beyond - 1

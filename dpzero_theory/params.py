@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check, problem_file, render
-from dpzero_theory.bisection import largest_integer, smallest_integer, smallest_real
+from dpzero_theory.bisection import largest, smallest
 from dpzero_theory.cli import Parser, Several, command, input_file, integer, number
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
@@ -280,11 +280,11 @@ def _solutions(
                 continue
             value: float | None
             if name == "d":
-                value = largest_integer(meets, lowest, END_OF_INTEGERS)
+                value = largest(meets, lowest, END_OF_INTEGERS)
             elif name == "n":
-                value = smallest_integer(meets, 1, END_OF_INTEGERS)
+                value = smallest(meets, 1, END_OF_INTEGERS)
             else:
-                value = smallest_real(meets, SMALLEST_EPSILON, LARGEST_EPSILON)
+                value = smallest(meets, SMALLEST_EPSILON, LARGEST_EPSILON)
             if value is not None:
                 answers, _ = _calculate({**inputs, name: value}, [id], [calibration])
                 row = render.row(answers[0])

@@ -48,11 +48,6 @@ class Registry(dict[str, Entry]):
         """The names of the listed families of values (added by `register_family`), in the order of registration."""
         return tuple(name for name in self._families if name not in self._unlisted)
 
-    def __getitem__(self, name: str) -> Entry:
-        if not isinstance(name, str):  # a list or a dictionary, which cannot be a key, is refused by name as well
-            return self.__missing__(name)
-        return super().__getitem__(name)
-
     def __missing__(self, name: object) -> Entry:
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:

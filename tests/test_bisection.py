@@ -8,39 +8,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpzero_theory.bisection import (
-    crossing,
     halved,
     integer_between,
-    largest_integer,
+    largest,
     outward,
     roots,
-    smallest_integer,
-    smallest_real,
+    smallest,
 )
+from dpzero_theory.privacy.calibration import crossing
 
 
 @pytest.mark.parametrize("low", [1, 2, 7])
 @pytest.mark.parametrize("high", [7, 8, 40])
 def test_integers_against_brute_force(low: int, high: int) -> None:
     for threshold in range(low - 2, high + 3):
-        smallest = [k for k in range(low, high + 1) if k >= threshold]
-        assert smallest_integer(threshold.__le__, low, high) == (smallest[0] if smallest else None)
-        largest = [k for k in range(low, high + 1) if k <= threshold]
-        assert largest_integer(threshold.__ge__, low, high) == (largest[-1] if largest else None)
+        met = [k for k in range(low, high + 1) if k >= threshold]
+        assert smallest(threshold.__le__, low, high) == (met[0] if met else None)
+        met = [k for k in range(low, high + 1) if k <= threshold]
+        assert largest(threshold.__ge__, low, high) == (met[-1] if met else None)
 
 
 @given(st.floats(-9, 9).map(lambda x: 10.0**x))
 def test_reals_are_on_the_side_that_meets(threshold: float) -> None:
-    found = smallest_real(lambda x: x >= threshold, 1e-9, 1e9)
+    found = smallest(lambda x: x >= threshold, 1e-9, 1e9)
     assert found is not None
     assert threshold <= found <= threshold * (1 + 1e-11)
 
 
 def test_reals_at_the_ends() -> None:
-    assert smallest_real(lambda _: True, 2.0, 5.0) == 2.0
-    assert smallest_real(lambda _: False, 2.0, 5.0) is None
-    assert smallest_real(lambda x: x >= 5.0, 2.0, 5.0) == 5.0
-    tight = smallest_real(lambda x: x > 1.0, 0.75, 4.0, tolerance=0.0)
+    assert smallest(lambda _: True, 2.0, 5.0) == 2.0
+    assert smallest(lambda _: False, 2.0, 5.0) is None
+    assert smallest(lambda x: x >= 5.0, 2.0, 5.0) == 5.0
+    tight = smallest(lambda x: x > 1.0, 0.75, 4.0, tolerance=0.0)
     assert tight == math.nextafter(1.0, 2.0)
 
 
@@ -96,11 +95,11 @@ def test_halving_takes_ends_in_either_order_and_points_of_the_callers_choice() -
 @pytest.mark.parametrize("low", [0, -3])
 def test_a_search_that_doubles_refuses_to_start_at_0(low: int) -> None:
     with pytest.raises(ValueError, match=f"0 < low < inf; got {low}$"):
-        smallest_integer(lambda k: k > 5, low, 100)
+        smallest(lambda k: k > 5, low, 100)
     with pytest.raises(ValueError, match=f"0 < low < inf; got {low}$"):
-        largest_integer(lambda k: k < 5, low, 100)
+        largest(lambda k: k < 5, low, 100)
     with pytest.raises(ValueError, match="0 < low < inf; got nan"):
-        smallest_real(lambda x: x > 5, math.nan, 100.0)
+        smallest(lambda x: x > 5, math.nan, 100.0)
 
 
 def test_halving_arrays_ends_where_each_entry_has_its_two_floats() -> None:

@@ -10,36 +10,39 @@ from dataclasses import replace
 from functools import partial
 
 from dpzero_theory import check
-from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy import contour, grid
+from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
-from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds, delta_bounds, epsilon_bounds
 from dpzero_theory.privacy.laws.concentrated import MOST_RHO, concentrated_pair, direct_delta, direct_epsilon
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts
+from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, Span, chernoff_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _SHARP = 1e-7
 """The relative width of a bracket of epsilon that decides whether a target just below its upper end is met."""
+_NEAR, _CLOSE, _SECANTS = 1e-11, 3.0, 30
+"""Where a bound on delta crosses the target is sought up to this share of epsilon, on an integral made for an epsilon
+at most so far off, over 1 plus its tilt, by at most so many secants."""
 _VAGUE = 1.5
 """Where the upper end is this many times the lower one, or the ends are of different laws, plain Gaussian releases may
 give a smaller upper end."""
 
 
 def delta_of_history(history: Steps, epsilon: float) -> Bracket:
-    """The smallest delta for which the history is (epsilon, delta)-DP.
+    """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. Noise, batches
+            and their number must be fixed beforehand, as in `epsilon`.
         epsilon: epsilon >= 0.
 
     Returns:
-        A bracket. `value` is an estimate, and `upper` is certified: it is the number to state. A delta below 1e-30 is
-        not resolved.
+        The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state.
 
     Raises:
-        ValueError: an argument outside its range, steps with different relations, or a history that no grid resolves.
+        ValueError: an argument outside its range.
     """
     eps, made = check.real("epsilon", epsilon, at_least=0), steps_of(history)
     cost = cost_of(made)
@@ -49,19 +52,22 @@ def delta_of_history(history: Steps, epsilon: float) -> Bracket:
 
 
 def epsilon_of_history(history: Steps, delta: float) -> Bracket:
-    """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
+    """The smallest epsilon for which a history is (epsilon, delta)-differentially private, as a certified bracket.
+
+        epsilon(step * 10_000, delta=1e-5)
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation; an empty history costs nothing. Noise, batches and
-            number of steps must have been fixed beforehand: none may follow from what earlier steps released.
-        delta: 1e-30 <= delta < 1; 0 is allowed where every step has pure epsilon, as with Laplace noise.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
+            of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
+            must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and a run that
+            may stop early counts with its whole plan.
+        delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
-        A bracket with value = upper, which is certified: the history is (upper, delta)-DP.
+        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state.
 
     Raises:
-        ValueError: an argument outside its range; steps with different relations; a delta below the probability with
-            which a step may show everything; a history that no grid resolves.
+        ValueError: an argument outside its range.
     """
     target, made = check.real("delta", delta, at_least=0, below=1), steps_of(history)
     cost = cost_of(made)
@@ -126,7 +132,13 @@ def cost_delta(
     # most e^G delta'(epsilon - 2 G), with delta' for continuous noise. Steps that are in no law shift epsilon, too.
     left, shifted = epsilon - 2 * ratio, 2.0**-50 * (ratio + cost.apart > 0)
     at, least_at = max(left - cost.apart, 0.0) * (1 - shifted), (epsilon + 2 * ratio) * (1 + shifted)
-    composed = partial(delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
+
+    def integral(parts: Parts) -> Bounds | None:
+        answers = contour.answers(parts, at)
+        return Bounds(answers.lower(least_at), answers.upper(at)) if answers else None
+
+    gridded = partial(grid.delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
+    composed = partial(_largest, integral, gridded)
     found = _bounds(cost, ends, composed, partial(_plain_delta, at), partial(_least_plain_delta, least_at))
     if not any(cost.above) and (told := _moments(cost, cost.squares[0])):
         found = found.within(Bounds(0.0, direct_delta(*told, at)))  # the grid loses a little on such laws
@@ -154,10 +166,12 @@ def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends =
         return Bounds(least, pure)
     if cost.closed and not any(cost.squares):
         return Bounds(0.0, pure)
-    check.real("delta", delta, at_least=LEAST_DELTA, below=1)
+    check.real("delta", delta, at_least=grid.LEAST_DELTA, below=1)
     shifted = 2.0**-50 * (cost.ratio + cost.apart > 0)
     more = math.exp(cost.ratio) * (1 + shifted)
-    composed = partial(epsilon_bounds, delta=delta / more, least_delta=delta * more, wanted=wanted)
+    integral = partial(_integral_epsilon, delta=delta / more, least_delta=delta * more)
+    gridded = partial(grid.epsilon_bounds, delta=delta / more, least_delta=delta * more, wanted=wanted)
+    composed = partial(_largest, integral, gridded)
     found = _bounds(
         cost, ends, composed, partial(_plain_epsilon, delta / more), partial(_least_plain_epsilon, delta * more)
     )
@@ -197,6 +211,49 @@ def _bounds(
     if not closed and cost.unamplified < math.inf and (not exact or found.upper > _VAGUE * found.lower):
         found = found.within(Bounds(0.0, plain(cost.unamplified)))
     return found
+
+
+def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds | None:
+    """Bounds on epsilon of a composition by its integral, the upper one at `delta`, the lower one at `least_delta`;
+    None if a grid must answer."""
+    z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
+    if contour.fits(parts):
+        at = 0.95 * chernoff_epsilon(((count, *law.sketch(Span(z, z))) for law, count in parts), delta)
+        while (found := contour.answers(parts, at)) is not None:
+            upper = _crossed(found.upper, delta, at, 1 + found.tau, way=1)
+            if abs(upper - at) * (1 + found.tau) < _CLOSE:
+                return Bounds(min(_crossed(found.lower, least_delta, upper, 1 + found.tau, way=-1), upper), upper)
+            at = upper
+    return None
+
+
+def _crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
+    """An epsilon >= 0 about where a bound on delta crosses the target: for `way` 1 the bound there is at most the
+    target, and for -1 it is above it, or epsilon is 0. slope: about that of -log delta, by which a search begins at
+    `near`."""
+    x, before, gap = near, math.nan, math.nan
+    for _ in range(_SECANTS):
+        last, gap = gap, math.log(max(bound(x), 5e-324) / target)
+        if (x - before) * (gap - last) < 0:
+            slope = (last - gap) / (x - before)
+        before, x = x, max(x + gap / slope, 0.0)
+        if abs(x - before) <= _NEAR * x:
+            break
+    step = way * _NEAR * x
+    while (bound(x) > target) == (way > 0) and 0 < x < math.inf:
+        x, step = max(x + step, 0.0), 2 * step
+    return x
+
+
+def _largest(
+    integral: Callable[[Parts], Bounds | None], gridded: Callable[[list[Parts]], Bounds], compositions: list[Parts]
+) -> Bounds:
+    """Bounds on the largest number of several compositions: by the integral of each, or by grids if it has none."""
+    answers = [integral(parts) for parts in compositions]
+    found = [one for one in answers if one]
+    if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
+        found.append(gridded(left))
+    return Bounds(max(one.lower for one in found), max(one.upper for one in found))
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:

@@ -1,4 +1,4 @@
-"""The type of a certified answer: two ends between which the exact number lies."""
+"""The types of a certified answer: two ends between which the exact number lies."""
 
 from dataclasses import dataclass
 
@@ -17,3 +17,15 @@ class Bracket:
     upper: float
     method: str
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A number between two ends. `lower` and `upper` are certified."""
+
+    lower: float
+    upper: float
+
+    def within(self, other: "Bounds") -> "Bounds":
+        lower = max(self.lower, other.lower)
+        return Bounds(lower, max(min(self.upper, other.upper), lower))

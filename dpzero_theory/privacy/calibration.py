@@ -1,4 +1,7 @@
-"""The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta)."""
+"""The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta).
+
+`crossing` is the search for it, and for all else that takes some ten answers of the accountant.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,14 +10,14 @@ from functools import partial
 from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import cost_delta, excess, notes
-from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.grid import LEAST_DELTA, Bounds
+from dpzero_theory.privacy.bracket import Bounds, Bracket
+from dpzero_theory.privacy.grid import LEAST_DELTA
 from dpzero_theory.privacy.group import Group
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.shifts import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.privacy.step import Step, Words, step_of
 
 LARGEST_EPSILON = 1e4
@@ -34,9 +37,50 @@ _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
 """The shares of the noise up to which it is searched for: at first, with laws, in closed form, and where it is raised
 so that the accountant's answers meet the target."""
 
-Deltas = Callable[[float, float, Ends], Bounds]
+_SECANTS = 6
+"""The number of steps outward that secants choose; later ones double at least."""
+
+_Deltas = Callable[[float, float, Ends], Bounds]
 """A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
 bounds on delta."""
+
+
+def calibrate(
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sampling: Sampling,
+    relation: str,
+    mechanism: str = "gaussian",
+    coordinates: int = 1,
+) -> Bracket:
+    """The smallest noise multiplier with which so many steps are (epsilon, delta)-differentially private.
+
+    Args:
+        epsilon: the target, > 0.
+        delta: the target, 0 < delta < 1; with Laplace noise also 0.
+        steps: T >= 1.
+        sampling: how batches are drawn, for example `Poisson(1 / 16)`.
+        relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
+        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS`.
+        coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
+
+    Returns:
+        A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what `Step`
+        takes as `noise`: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b),
+        divided by the per-record clip.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: every noise multiplier, however small, meets the target, since records are rarely drawn.
+    """
+    if not isinstance(sampling, Sampling):
+        example = "a value such as Poisson(1/16) or FullBatch()"
+        raise ValueError(f"sampling must be {example}; got {check.shown(sampling)}")
+    target, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, at_least=0, below=1)
+    words: Words = {"sampling": sampling, "relation": relation, "mechanism": mechanism, "coordinates": coordinates}
+    return calibrated(step_of(_LOUD, steps, **words), target, share)
 
 
 def calibrate_noise_multiplier(
@@ -147,7 +191,7 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
     return one * (1.4 if made.mechanism == "laplace" else 1.0)
 
 
-def least_noise(deltas: Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
+def least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
     """Bounds on the noise multiplier at which delta(epsilon) is `target`.
 
     At `upper` the upper bound on delta is at most the target, at `lower` the lower bound is above it, or `lower` is 0.
@@ -206,3 +250,78 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     if value is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return replace(bracket, value=value, upper=value)
+
+
+def crossing(
+    excess: Callable[[float], float],
+    guess: float,
+    *,
+    least: float = 1e-300,
+    most: float = 1e300,
+    rising: bool = False,
+    share: float = 0.0,
+    whole: bool = False,
+    slope: float = 5,
+    tries: int = 100,
+) -> tuple[float | None, float | None]:
+    """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
+
+    The search goes outward from a guess, then by secants in log x inside the bracket. So it calls the function, which
+    may take seconds, only a few times where that is smooth and the guess is near. Values may be infinite.
+
+    Args:
+        excess: the function, at most 0 where x meets what is wanted.
+        guess: where the search begins.
+        least, most: the range of x.
+        rising: whether the function rises, so that small x meet; else large x do.
+        share: the search ends once the ends of the bracket differ by at most this share of x.
+        slope: about how much the function changes while x changes by a factor e; the first step is as long.
+        whole: whether only integers are tried; then the search ends at two neighbouring ones.
+        tries: how often the function is called at most.
+
+    Returns:
+        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
+        most 0. One of them is None if the function has one sign in the whole range.
+    """
+    way = -1 if rising else 1
+    ends: dict[
+        bool, tuple[float, float]
+    ] = {}  # for whether x meets: way log x, and the value there, less for a stale end
+    points: dict[bool, float] = {}
+    x = min(max(round(guess) if whole else guess, least), most)
+    step, last, widths = share, None, [math.inf] * 3
+    for tried in range(tries):
+        value = excess(x)
+        side, here = value <= 0, way * math.log(x)
+        if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]) and value != ends[side][1]:
+            # The secant through the last two points, a little beyond the root.
+            secant = 1.2 * abs(value * (here - ends[side][0]) / (value - ends[side][1]))
+            outer = min(max(secant, share if tried < _SECANTS else 2 * step), 16 * step)
+        else:
+            outer = max(2 * step, min(1.1 * abs(value) / slope, 1.5))
+        ends[side], points[side] = (here, value), x
+        if len(ends) < 2:
+            step = max(outer, share, 1e-15)
+            bound = most if (way > 0) != side else least
+            if x == bound:
+                break
+            x = x * math.exp((-1 if side else 1) * way * step)
+            x = (math.floor(x) if x < points[side] else math.ceil(x)) if whole else x
+            x = min(max(x, least), most)
+            continue
+        (start, above), (end, below) = ends[False], ends[True]
+        if end - start <= share or (whole and abs(points[True] - points[False]) <= 1):
+            break
+        if side is last:  # twice on one side: the other end counts half, so that the next point falls beyond the root
+            ends[not side] = (ends[not side][0], ends[not side][1] / 2)
+        last = side
+        halving = end - start > 0.5 * widths[-3] or not math.isfinite(above - below)
+        widths.append(end - start)
+        at = 0.5 if halving else above / (above - below)
+        room = min(share, end - start) / 2
+        x = math.exp(way * min(max(start + at * (end - start), start + room), end - room))
+        if whole:
+            x = min(max(round(x), min(points.values()) + 1), max(points.values()) - 1)
+        elif not min(points.values()) < x < max(points.values()):
+            break
+    return points.get(False), points.get(True)

@@ -28,15 +28,13 @@ _WIDEST = 1e-4
 """The largest relative width of the bounds; where they are wider, a grid answers."""
 _MOST_NODES, _MOST_PRODUCTS = 4096, 2**20
 """The most nodes in x or in t, and the most pairs of them."""
-_SEARCHES = 30
 _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
 
 
-class _Unfit(ArithmeticError):
-    """A history for which the integral takes too many nodes, or numbers beyond floats."""
+class _Unfit(ArithmeticError): ...
 
 
 class _Moments:
@@ -157,7 +155,6 @@ class Integral:
     wrong: float
     shift: float
     log_second: float
-    known = -math.inf
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
         step = float(self.t[1])
@@ -183,11 +180,18 @@ class Integral:
         return math.exp(min(scale, 700.0)) * max(total - wrong - 1.001 * aliases, 0.0) * less
 
 
+def fits(parts: Parts) -> bool:
+    """Whether an integral is tried for a composition."""
+    return all(isinstance(law, Gaussian) and law.rate < 1 and len(law.branches) == 1 for law, _ in parts) and bool(
+        parts
+    )
+
+
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> Integral | None:
     """Bounds on delta near `epsilon` for a composition; None if another way must be taken."""
-    if not parts or not all(isinstance(law, Gaussian) and law.rate < 1 and len(law.branches) == 1 for law, _ in parts):
+    if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
     with suppress(ArithmeticError):
@@ -209,7 +213,7 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
     most = tau + max(tau, 11 / math.sqrt(variance))
     sums = [_Moments(law, count, most, 0.0) for law, count in parts]
     low, high = 0.0, most
-    for _ in range(_SEARCHES):
+    for _ in range(30):
         slope, curvature, variance = -epsilon - 1 / tau - 1 / (1 + tau), 1 / tau**2 + 1 / (1 + tau) ** 2, 0.0
         value = -tau * epsilon
         for one in sums:

@@ -28,7 +28,7 @@ from typing import Self
 from scipy.optimize import minimize_scalar
 
 from dpzero_theory import check
-from dpzero_theory.bisection import largest_integer
+from dpzero_theory.bisection import largest
 from dpzero_theory.privacy.accountant import cost_epsilon, cost_of
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -118,7 +118,7 @@ class Filter:
                 raise ValueError(f"history must have steps that cost no more than {worst}; got {step}")
             return float(step.steps)
 
-        most = largest_integer(fits, 1, MOST_STEPS)
+        most = largest(fits, 1, MOST_STEPS)
         if most is None:
             raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
         return cls(budget, share, most + 0.5, part)  # steps are counted in floats

@@ -17,12 +17,10 @@ from scipy.special import ndtri_exp
 
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
-from dpzero_theory.privacy import contour
+from dpzero_theory.privacy.bracket import Bounds
 from dpzero_theory.privacy.laws.fourier import composed, window
-from dpzero_theory.privacy.laws.law import UNIT, Law, Span, log_c, log_moments
+from dpzero_theory.privacy.laws.law import TILTS, UNIT, Law, Parts, Span, chernoff_epsilon, log_c, log_moments
 
-Parts = tuple[tuple[Law, int], ...]
-"""A composition: the law of one release of each kind, with the number of such releases."""
 LEAST_DELTA = 1e-30
 """No smaller delta is resolved."""
 _LEFT_OUT = 1e-7
@@ -67,13 +65,12 @@ def _tilted(sketches: Sequence[_Sketch], tau: float) -> list[tuple[Array, Array,
     return [(sketch.loss, sketch.tilted(tau), sketch.count) for sketch in sketches]
 
 
-_TILTS = np.geomspace(1e-3, 1e5, 56)
 _NEARER = np.geomspace(0.75, 1.33, 9)
 
 
 def _saddle(sketches: Sequence[_Sketch], value: Callable[[Array, Array], Array]) -> tuple[float, float]:
     """The tilt tau at which value(tau, log E e^{tau L}) is least, and the least value."""
-    taus = _TILTS
+    taus = TILTS
     for _ in range(2):
         found = value(taus, np.sum([sketch.moments(taus) for sketch in sketches], axis=0))
         best = int(np.argmin(found))
@@ -382,18 +379,6 @@ class _Plan:
         return Composed(terms, left + math.exp(2 * log_rare) + 2 * math.exp(log_rare - _FAR))
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """A number between two ends. `lower` and `upper` are certified."""
-
-    lower: float
-    upper: float
-
-    def within(self, other: "Bounds") -> "Bounds":
-        lower = max(self.lower, other.lower)
-        return Bounds(lower, max(min(self.upper, other.upper), lower))
-
-
 _Make = Callable[[int], tuple[Bounds, bool]]
 """A function of the number of points of a grid. It returns bounds by such a grid, and whether they are those of rough
 laws, which finer grids replace."""
@@ -474,8 +459,6 @@ def delta_bounds(
 
         def bounds(points: int) -> tuple[Bounds, bool]:
             nonlocal guess
-            if (short := contour.answers(parts, epsilon)) is not None:
-                return Bounds(short.lower(lower_at), short.upper(epsilon)), False
             guess = guess or _guess(parts, epsilon)
             plan = _Plan(parts, guess).refined(points)
             found = _at(plan, epsilon, lower_at)
@@ -522,13 +505,12 @@ class _Root:
     def _start(self) -> float:
         """A guess of epsilon, by Chernoff's bound on delta."""
         sketches = self.plan.refined(_FEWEST).sketches(math.log(self.delta * _LEFT_OUT))
-        log_delta = math.log(self.delta)
-        return 0.95 * _saddle(sketches, lambda tau, moment: (moment + log_c(tau) - log_delta) / tau)[1]
+        return 0.95 * chernoff_epsilon([(one.count, one.loss, one.log_mass) for one in sketches], self.delta)
 
     def bounds(self, points: int) -> tuple[Bounds, bool]:
         at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)
         for _ in range(8):
-            found = contour.answers(plan.parts, at) or plan.composed(at)
+            found = plan.composed(at)
             upper = _root(found.upper, self.delta, at, below=False)
             # A root at the end of what is known is not one.
             known = upper > found.known * (1 + 1e-9)

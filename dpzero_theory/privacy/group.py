@@ -36,10 +36,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dpzero_theory import check
-from dpzero_theory.bisection import smallest_real
+from dpzero_theory.bisection import smallest
 from dpzero_theory.privacy.accountant import cost_delta, cost_epsilon, cost_of, notes
-from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.grid import Bounds
+from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.law import NOTHING
 from dpzero_theory.privacy.relation import Relation
@@ -164,7 +163,7 @@ class Group:
         # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if first <= most:
-            share = smallest_real(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
+            share = smallest(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
                 upper, self.method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
         return Bounds(min(max(found.lower, least), upper), upper)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
+from dpzero_theory.bisection import halved, outward
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import (
     LEAST_DISCRETE,
@@ -368,17 +368,19 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
     """
     goal = check.real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps)
 
-    def excess(multiplier: float) -> float:
-        spent = release_epsilon(multiplier, sample_rate, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING)
-        return math.log(spent / goal)
+    def spent(multiplier: float) -> float:
+        return release_epsilon(multiplier, sample_rate, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING)
 
     least = 1e-300 if sample_rate == 1 else (1 + 1e-9) / _LARGEST
-    guess = max(steps * sample_rate * (1 + replaced) / goal, least)
-    missed, met = crossing(excess, guess, least=least, share=1e-11)
-    if missed is None or met is None:
-        most = goal * math.exp(excess(least))
+    if (most := spent(least)) <= goal:
         raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
-    return met
+    guess = max(steps * sample_rate * (1 + replaced) / goal, least)
+    enough = outward(lambda multiplier: spent(multiplier) <= goal, guess, guess)[1]
+
+    def middle(low: float, high: float) -> float:
+        return low if high <= low * (1 + 1e-11) else math.sqrt(low) * math.sqrt(high)
+
+    return halved(lambda multiplier: spent(multiplier) > goal, least, enough, middle=middle)[1]
 
 
 def lattice_gap(noise_multiplier: float, steps: int) -> float:

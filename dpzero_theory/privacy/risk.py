@@ -32,9 +32,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import cost_of, delta_of_history, deltas_of_directions
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import crossing
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Steps, steps_of
 

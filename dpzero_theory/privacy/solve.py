@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, NoReturn, Unpack
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing, outward
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, crossing, settled
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import Group, group_delta, group_epsilon
 from dpzero_theory.privacy.relation import Relation

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.grid import Bounds
+from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.step import Step, step_of
 

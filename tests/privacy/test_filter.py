@@ -8,7 +8,7 @@ import pytest
 from scipy.interpolate import Akima1DInterpolator
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.bisection import smallest_real
+from dpzero_theory.bisection import smallest
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.filter import BudgetExceededError, Filter
@@ -189,9 +189,7 @@ def test_what_is_at_most_the_budget_on_every_path_breaks_it() -> None:
 
     losses, menu = np.linspace(-3.0, 12.0, 3001), [Step(12.0, FullBatch(), "add-remove")]
     for q, noise in ((0.1, 1.74), (0.01, 0.7), (1e-3, 0.45)):
-        met = smallest_real(
-            lambda s, q=q: cost(Step(s, Poisson(q), "add-remove")) <= epsilon, noise / 3, 3 * noise, 1e-4
-        )
+        met = smallest(lambda s, q=q: cost(Step(s, Poisson(q), "add-remove")) <= epsilon, noise / 3, 3 * noise, 1e-4)
         assert met is not None
         menu.append(Step(met, Poisson(q), "add-remove"))
 

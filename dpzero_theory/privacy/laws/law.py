@@ -6,6 +6,7 @@ dominates. What steps cost is a `Cost`: laws with counts, in a form in which the
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -80,6 +81,10 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
     return top - ndtr(first), CDF_ERROR * (1 + np.clip(second, -40.0, 0.0) ** 2 / 3) * top
 
 
+TILTS = np.geomspace(1e-3, 1e5, 56)
+"""The tilts tau among which the best one is sought."""
+
+
 def log_c(tau: Number) -> Number:
     """Log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
 
@@ -87,6 +92,16 @@ def log_c(tau: Number) -> Number:
     """
     found: Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
     return found
+
+
+def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
+    """About the epsilon >= 0 at which Chernoff's bound on delta(epsilon) is `delta`.
+
+    sketches: for each law of a composition the number of its releases, and the losses and logs of probabilities that
+    `Law.sketch` returns.
+    """
+    moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
+    return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
 
 @dataclass(frozen=True)
