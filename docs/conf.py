@@ -4,6 +4,8 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from dpzero_theory import __version__
 
 HERE = Path(__file__).resolve().parent
@@ -97,7 +99,14 @@ def _modules_to_reference(app, included, _parent, content):
         module = (folder / match[1]).resolve().relative_to(source.parent)
         return "]: /reference/modules/" + ".".join(module.parts) + ".rst"
 
-    content[0] = re.sub(r"\]: ((?!\S*(?:tests|benchmarks)/)\S+)\.py$", page, content[0], flags=re.MULTILINE)
+    elsewhere = r"(?!\S*(?:tests|benchmarks|paper_checks)/)"
+    content[0] = re.sub(rf"\]: ({elsewhere}\S+)\.py$", page, content[0], flags=re.MULTILINE)
+
+
+def _fields_once(_app, what, _name, member, skip, _options):
+    """Leave out a class's fields as members of their own, where Sphinx finds a docstring by the value: fields of a
+    NamedTuple, and those whose value is a class. The section Attributes has them."""
+    return skip or type(member).__name__ == "_tuplegetter" or (what == "class" and member in (np.float64, np.int64))
 
 
 def _fold_long_tables(_app, _page, content):
@@ -119,5 +128,6 @@ def setup(app):
 
     house.draw(HERE / "_static")
     app.connect("autodoc-process-docstring", _as_written, priority=100)
+    app.connect("autodoc-skip-member", _fields_once)
     app.connect("include-read", _modules_to_reference)
     app.connect("source-read", _fold_long_tables)
