@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import proxy_tensor
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.optim.losses.evaluation import step_now
@@ -55,12 +56,12 @@ class Tape:
         for p, before in zip(self.held, state, strict=True):  # a GPU records without computing
             p.copy_(before)
 
-        def replay() -> Any:
-            self.replayed += 1
-            with torch.no_grad():
-                return graph()
+        return lambda: self.replay(graph)
 
-        return replay
+    def replay(self, graph: Any) -> Any:
+        self.replayed += 1
+        with torch.no_grad():
+            return graph()
 
     held: tuple[Tensor, ...] = ()
 
@@ -199,6 +200,42 @@ def test_shapes_tell_batches_apart_by_all_but_the_numbers() -> None:
     assert len({shape_of(other) for other in (one, *others)}) == 5
     assert shape_of(UserDict(one)) == shape_of(UserDict({**one, "ids": torch.ones(3, 2)}))
     assert default_collate([1, 2]) is not None
+
+
+class Started(TorchDispatchMode):
+    """Counts the operations that Python starts, a replay as one."""
+
+    count, replaying = 0, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (self.replaying or func.is_view)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("depth", [1, 6])
+def test_a_recorded_step_starts_as_many_operations_at_any_depth(depth: int, tape: Tape) -> None:
+    net = nn.Sequential(nn.Linear(4, 20), *(nn.Linear(20, 20) for _ in range(depth)), nn.Linear(20, 3))
+    data = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), LABELS[:16])
+    plan = Plan.without_privacy(
+        n=16, steps=4, expected_batch=16, step_size=0.05, smoothing=1e-2, sampling="full", direction="low-rank"
+    )
+    made = make_from_seed_not_private(net, losses, data, plan, seed=3, micro_batch=16)
+    tape.held, started = tuple(p.detach() for p in net.parameters()), Started()
+    for _ in range(3):
+        made.step()
+    replay = tape.replay
+
+    def unseen(graph: Any) -> Any:
+        started.replaying = True
+        found = replay(graph)
+        started.replaying = False
+        return found
+
+    tape.replay = unseen  # type: ignore[method-assign]
+    with started:
+        made.step()
+    assert tape.recorded == 2
+    assert started.count <= 20, "17: batch, shifts, signs, two replays and their results, amounts, one replay"
 
 
 @pytest.mark.gpu
