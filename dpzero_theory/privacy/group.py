@@ -1,34 +1,10 @@
 """Groups of records: what releases cost data sets that differ in up to k records, such as all records of one user.
 
-Given the batch's other records, the outputs under the two data sets are mixtures in which, with a probability w, some
-of the k records are in the batch and move the sum by at most k clips. The noise multiplier is s, and q is the sample
-rate.
-
-- poisson, Gaussian noise: if j of the group's records are drawn the sum moves by at most j clips. So a mixture of
-  normal laws with binomial weights dominates. Records that all pull one way attain it, so that the answer is exact
-  (`laws.shifts`).
-- poisson, Laplace noise: the same with Laplace laws for up to 300 records, also exact (`laws.shifts`).
-  For more, w = 1 - (1-q)^k, and the pair of one record at rate w and noise multiplier s/k dominates: no set of outputs
-  of a given probability without the records has more of any shift by at most k clips than a half-line has of the shift
-  by k clips (Neyman and Pearson). That pair also stands in for the exact Gaussian ones where these are not computed:
-  for more than 2,000 records, or noise below 0.2 clips or above 10,000.
-- cyclic-poisson: the pair of a Poisson batch of the group at the rate b q of a turn among b groups of records, once a
-  round. If the records belong to several of these groups, j of them are drawn in the turns of a round with the same
-  binomial probability, and move the round's outputs by a vector of norm at most j, chosen adaptively, so that a
-  half-line is again the best event. Records that all take the same turn attain it.
-- fixed-size (replace-one, zero-out): w <= k q. Where j of the k records take others' places, the sum moves as for one
-  record and the one that makes way for it, but j times as far. The divergence is at most the mean over j, and rises
-  with j, which gives the pair of one record at rate w and noise multiplier s/k. The lower end is that of records which
-  all contribute 1 clip, among others that contribute -1.
-- full, fixed-order: every batch's change is at most k times one record's, in no more batches; exact where a batch can
-  hold k records.
-
-Each of these is a dominating pair of one release, so histories compose (`Sampling.group_amplified`). A second bound
-holds for any history, by changing one record after another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k)
-delta(epsilon/k), where delta is for one record and delta_k for the group. The smaller of the two bounds is taken. It is
-the second where the noise is little compared with k clips and records of the group are seldom drawn together. With
-fixed-size batches and add-remove, the record after i others is removed from n - i records, of which a batch holds B, so
-that its sample rate is B/(n - i); every record counts at the last one's rate, B/(n - k + 1).
+One bound takes the group's records together (`Sampling.group_amplified`): each sampling gives a pair that dominates a
+release, so histories compose. A second one holds for any history, by changing one record after another: delta_k(e) <=
+sum over i < k of e^(i e/k) delta(e/k), where e is epsilon, and delta is for one record and delta_k for the group. The
+smaller of the two is taken. It is the second where the noise is little compared with k clips and records of the group
+are seldom drawn together. Proofs are in laws/derivation.md, section 5.
 """
 
 import math
@@ -70,7 +46,7 @@ def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = No
     Returns:
         A bracket, whose `upper` is certified and is the number to state. For full, Poisson and cyclic-Poisson batches
         and a fixed order both ends are bounds on one number, delta for the worst data of a group. For other batches the
-        lower end is attained by data of a group, or it is that of one record.
+        lower end is that of one record, or of fewer records than the group has.
 
     Raises:
         ValueError: an argument outside its range; with fixed-size batches of B records a `size` above n - B, the most
@@ -137,7 +113,6 @@ class Group:
             self.each = cost_of(_links(self.made, self.size, n))
             self.together = sum((part.cost(self.size, n) for part in self.made), NOTHING)
         self._known = self.together.squares[0] < math.inf
-        self._attained = any(self.together.below) or self.together.squares[1] > 0
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
         """Bounds on delta. The arguments are those of `accountant.cost_delta`."""
@@ -194,12 +169,11 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """The bracket with these ends, and with notes; a note says whose number each end bounds, unless both bound
-        one."""
+        """The bracket with these ends, and with notes; one tells if the ends do not bound one number."""
         said, cost = notes(self.made), self.together
         if self.size > 1 and not (self._known and cost.above == cost.below and cost.squares[0] == cost.squares[1]):
-            whose = "attained by data of a group" if self._attained else "that of one record"
-            said += (f"groups of {self.size} records: the upper end is certified, the lower end is {whose}",)
+            held = "the upper end is certified, the lower end is attained by data of a group"
+            said += (f"groups of {self.size} records: {held}",)
         return Bracket(found.lower, found.upper, found.upper, self.method or cost.method, said)
 
 

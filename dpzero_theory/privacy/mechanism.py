@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved, outward
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import (
     LEAST_DISCRETE,
@@ -367,20 +366,21 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *,
     The other arguments are those of `release_epsilon`. Raises ValueError for a target outside what can be computed.
     """
     goal = check.real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps)
-
-    def spent(multiplier: float) -> float:
-        return release_epsilon(multiplier, sample_rate, replaced=replaced) * steps * (1 + _FORMULA_ROUNDING)
-
-    least = 1e-300 if sample_rate == 1 else (1 + 1e-9) / _LARGEST
-    if (most := spent(least)) <= goal:
+    each, q = goal / steps, sample_rate
+    if q == 1:
+        a = each / (1 + replaced)
+    elif replaced:
+        # The root a = x + y of log((1 - q + q e^a)/(1 - q + q e^-a)) = 2 x has q sinh y = (1 - q) sinh x.
+        x = each / 2
+        y = math.asinh((1 - q) * math.sinh(x) / q) if x < 200 else x + math.log((1 - q) / q)
+        a = x + y
+    else:
+        a = math.log1p(math.expm1(each) / q) if each < 500 else each - math.log(q)
+    least = 1e-300 if q == 1 else (1 + 1e-9) / _LARGEST
+    if not 1 / a >= least:
+        most = steps * release_epsilon(least, q, replaced=replaced)
         raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
-    guess = max(steps * sample_rate * (1 + replaced) / goal, least)
-    enough = outward(lambda multiplier: spent(multiplier) <= goal, guess, guess)[1]
-
-    def middle(low: float, high: float) -> float:
-        return low if high <= low * (1 + 1e-11) else math.sqrt(low) * math.sqrt(high)
-
-    return halved(lambda multiplier: spent(multiplier) > goal, least, enough, middle=middle)[1]
+    return (1 + 1e-11) / a
 
 
 def lattice_gap(noise_multiplier: float, steps: int) -> float:

@@ -32,9 +32,7 @@ from dpzero_theory.privacy.laws.shifts import (
     MOST_ZEROED,
     NormalNoise,
     any_drawn,
-    attained_pair,
     binomial_shifts,
-    drawn_shifts,
     shifted_pairs,
     zeroed_pairs,
 )
@@ -433,31 +431,9 @@ class FixedSize(Sampling):
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        below = self._attained_by_group(noise, steps, relation, size, n)
         if relation is Relation.ADD_REMOVE:  # no bound is known but that by one record after another
-            return UNKNOWN.bounding(below)
-        return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding(below)
-
-    def _attained_by_group(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost | None:
-        """What some data attain: the group's records contribute 1 clip and all others -1.
-
-        Each of the j records of the group that are drawn takes the place of another one, and moves the sum by 2.
-        """
-        if size > MOST_IN_GROUP:
-            return None
-        number = binomial_shifts(self.sample_rate, size) if n is None else drawn_shifts(n, self.batch_size(n), size)
-        most = number[-1][0]
-        if (
-            relation is Relation.ZERO_OUT
-            and LEAST_NOISE * size <= noise <= min(size * self.sample_rate, 1.0) * MOST_NOISE * size
-        ):
-            twice = tuple((2 * j, log_weight) for j, log_weight in number)
-            return Cost.of(attained_pair(noise, twice, number), attained_pair(noise, number, twice), count=steps)
-        scale = most * (1 if relation is Relation.ZERO_OUT else 2)
-        if not LEAST_NOISE <= noise / scale <= MOST_NOISE:
-            return self.amplified(noise, steps, relation)
-        shifts = tuple((j / most, log_weight) for j, log_weight in number)
-        return Cost.of(*shifted_pairs(NormalNoise(noise / scale), shifts, replaced=False), count=steps)
+            return UNKNOWN
+        return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
 
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:

@@ -1,34 +1,16 @@
 """Dominating pairs of one subsampled Gaussian release, for each neighbouring relation and sampling.
 
-One release is the sum of the clipped contributions of a batch plus Gaussian noise. Lengths are in units of the
-per-record clip C, so the noise has standard deviation s = `noise_multiplier`, and q = `sample_rate` is the
-probability that a given record is in the batch. A pair of laws (P, Q) on the line dominates a mechanism if for every
-two neighbouring data sets and every alpha > 0 the divergence sup over E of P(E) - alpha Q(E) is at least that of the
-mechanism's two output laws; dominating pairs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10). The privacy
-loss L(x) of an output x is the log of the density ratio of P to Q. With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the
-density ratio of (1-q) N(0, s^2) + q N(1, s^2) to N(0, s^2), and B(x) = A(-x):
+Lengths are in units of the clip, so the noise has the standard deviation s, and q is the probability that a record is
+in the batch. With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the density of (1-q) N(0, s^2) + q N(1, s^2) over that of
+N(0, s^2), and B(x) = A(-x):
 
-    kind         P                           loss L(x)          source
-    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A              Zhu, Dong and Wang, Theorem 11; here Q = N(0,s^2)
-    add          N(0,s^2)                      -log A             the same pair reversed
-    replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B      below; here Q = (1-q) N(0,s^2) + q N(-1,s^2)
-    fixed-size   two half-lines, see below                      Balle, Barthe and Gaboardi 2018; below
+    kind         P                             loss L(x)        where
+    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A            Poisson batches (Zhu, Dong and Wang 2022, Theorem 11),
+    add          N(0,s^2)                      -log A           and fixed-size ones at s/2
+    replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B    Poisson batches under replace-one
+    fixed-size   two half-lines                                 fixed-size batches under replace-one, at s/2
 
-Replace-one, Poisson. Given the rest of the batch the two laws are (1-q) N(0) + q N(v) and (1-q) N(0) + q N(v')
-with |v|, |v'| <= 1. Among all sets E of a given N(0)-probability the half-space {x > c} maximises N(1)(E) over
-all N(v)(E) and minimises N(-1)(E) over all N(v')(E) (Neyman and Pearson, twice), so it is optimal for
-P(E) - alpha Q(E) at every alpha >= 0: the pair dominates, and it is attained.
-
-Fixed size B of n, without replacement, q = B/n. Exchange the record with a uniformly random one outside the batch:
-given the rest, the batch holds the record (probability q) or another one in its place, at distance up to 2.
-
-  - add-remove (B fixed, n changes by one): exactly the Poisson pairs remove and add at s/2.
-  - replace-one: for alpha >= 1 the divergence is at most that of `remove` at s/2 (advanced joint convexity), and
-    for alpha < 1 that of `add` at s/2. One step attains both, but one pair with this whole profile has the loss
-    of `remove` where it is positive, that of `add` where it is negative, and an atom at 0 (kind `fixed-size`).
-    Its T-fold composition is an upper bound; the compositions of `remove` and of `add` at s/2 are lower bounds
-    (they are attained by data), and the truth is in between.
-  - zero-out: `shifts.zeroed_pairs`.
+Proofs are in derivation.md, sections 3 and 5.
 """
 
 import math

@@ -4,17 +4,9 @@ integers: finite pairs that bound it.
 Lengths are in units of the clip. N(c) is the law of the noise with centre c, and s its parameter. With the protected
 records the output has the law P = sum over j of p_j N(c_j), where c_j >= 0 is the shift by the records that are in the
 batch: c_j = j with binomial weights for Poisson batches. Without them the law is Q = N(0); with replace-one the other
-records pull the other way, and Q = sum over j of p_j N(-c_j).
-
-No data does worse. Given that the set S of the group's records is in the batch, the two outputs have the centres of
-the batch without the group plus at most |S|. Of all events with a given probability under the latter, the half-line
-{x > c} has the largest probability under every N(|S|) at once, and the smallest one under every N(-|S|) (Neyman and
-Pearson). So it maximises P(E) - a Q(E) for every a > 0, and the half-line {x < c} maximises Q(E) - a P(E). The pair
-(P, Q) therefore dominates the release, and records that all contribute one clip in one direction attain it. Any other
-law of the shift has the same pair: a mixture of Gaussians (Choquette-Choo et al., arXiv 2310.15526).
-
-The loss rises with the output, so outputs are cut into intervals, and two finite pairs are made from the intervals'
-masses and the losses at their ends (`finite.partitioned`).
+records pull the other way, and Q = sum over j of p_j N(-c_j). No data does worse (derivation.md, section 4). The loss
+rises with the output, so outputs are cut into intervals, from whose masses and the losses at their ends two finite
+pairs are made (`finite.partitioned`).
 """
 
 import math
@@ -76,17 +68,6 @@ def binomial_shifts(rate: float, size: int) -> Mixture:
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
     log_in, log_out = math.log(rate), math.log1p(-rate)
     return tuple((float(j), way + j * log_in + (size - j) * log_out) for j, way in enumerate(ways))
-
-
-def drawn_shifts(n: int, batch: int, size: int) -> Mixture:
-    """The law of the number j of a group's `size` records in a batch of `batch` of n records, drawn without
-    replacement."""
-    found = []
-    for j in range(max(0, batch + size - n), min(size, batch) + 1):
-        drawn, left = np.arange(j), np.arange(size - j)
-        terms = (*np.log((batch - drawn) / (n - drawn)), *np.log((n - batch - left) / (n - j - left)))
-        found.append((float(j), math.log(math.comb(size, j)) + math.fsum(terms)))
-    return tuple(found)
 
 
 def any_drawn(rate: float, size: int) -> float:
@@ -276,20 +257,6 @@ def shifted_pairs(noise: Noise, shifts: Mixture, *, replaced: bool) -> tuple[Fin
         # Reflection of the outputs exchanges the two laws, so that both directions are one pair.
         return forward, forward
     return forward, partitioned(q, p, -most, -least, q_error, p_error)
-
-
-@lru_cache(maxsize=16)
-def attained_pair(noise: float, first: Mixture, second: Mixture) -> FinitePair:
-    """What tells of the interval of an output which some data attain, with Gaussian noise and these laws of the shift
-    under P and under Q: a pair from below. The pair that dominates is a copy, and bounds nothing."""
-    normal = NormalNoise(noise)
-    ends = normal.cuts(max(first, second), 0.0)
-    (p, p_error), (q, q_error) = (normal.mixed(*ends, law, 1) for law in (first, second))
-    p, q = p - p_error, q + q_error
-    p, q = p[p > 0], q[p > 0]
-    loss = np.log(p) - np.log(q)
-    order = np.argsort(loss, kind="stable")
-    return FinitePair(loss[order], p[order], 0.0, p, q)
 
 
 @lru_cache(maxsize=32)
