@@ -152,11 +152,11 @@ def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n
         closed = Bracket(lower, pure, pure, "closed form", notes([made]))
         return closed if size == 1 else settled(closed, beyond)
     check.real("target_delta", delta, at_least=LEAST_DELTA, below=1)
-    reached, formula = made.sampling.chance(made.steps)
+    reached = made.sampling.chance(made.steps)
     check.precondition(
         reached > delta,
-        f"target_delta must be below {formula} = {reached:.6g}, the chance that a record is used at all; got"
-        f" {delta!r} (any positive noise_multiplier meets it)",
+        f"target_delta must be below {reached:.6g}, the chance that a record is used at all; got {delta!r} (any"
+        " positive noise_multiplier meets it)",
     )
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)

@@ -34,9 +34,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson, Sampling
 from dpzero_theory.registry import Registry
 
-FINE_GAUSSIAN, FINE_LAPLACE = 2**28, 2**30
-"""The names `discrete-gaussian` and `laplace` stand for noise on lattices on which the clip is so many units or
-more."""
 MOST_COMPOSED = 2**24
 """The largest number of equal steps whose cost is computed from a finite pair of laws."""
 KERNEL = 2
@@ -149,35 +146,51 @@ class Gaussian(Mechanism):
         return source.gaussian(scale, shape)
 
 
-class DiscreteGaussian(Mechanism):
-    """Discrete Gaussian noise on a lattice on which the clip is M units; its name is discrete-gaussian:M.
+class _OnLattice(Mechanism):
+    """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
 
-    The noise has the parameter s M, where s is the noise multiplier. The cost of releases of one number with full or
-    Poisson batches is computed by sums over the integers. If s M is more than a few lattice units
-    (`least_multiplier`), the cost of any releases is bounded by that of continuous Gaussian noise with a
-    slightly smaller, or larger, standard deviation. Everything else is refused. The name without M,
-    `discrete-gaussian`, stands for what runs draw: a clip of 2^28 units or more.
+    The name `whole`, without M, stands for what runs draw: `fine` units to the clip or more.
 
     levels: M, or 0 for the name without M.
     """
 
-    family: ClassVar[str] = "discrete-gaussian"
-    noise = "gaussian"
+    family: ClassVar[str]
+    whole: ClassVar[str]
+    fine: ClassVar[int]
     lattice = True
+
+    def __init__(self, levels: int = 0) -> None:
+        self.levels, self.name = levels, f"{self.family}:{levels}" if levels else self.whole
+
+    def on(self, levels: int) -> Mechanism:
+        return MECHANISMS[self.whole if levels >= self.fine else f"{self.family}:{levels}"]
+
+    def scale(self, noise_multiplier: float, levels: int) -> int:
+        return math.ceil(Fraction(noise_multiplier) * levels)
+
+
+class DiscreteGaussian(_OnLattice):
+    """Discrete Gaussian noise, with the parameter s M, where s is the noise multiplier.
+
+    The cost of releases of one number with full or Poisson batches is computed by sums over the integers. If s M is
+    more than a few lattice units (`least_multiplier`), the cost of any releases is bounded by that of continuous
+    Gaussian noise with a slightly smaller, or larger, standard deviation. Everything else is refused.
+    """
+
+    family = whole = "discrete-gaussian"
+    fine = 2**28
+    noise = "gaussian"
     exactness = "integers with exactly the discrete Gaussian law"
     coordinates = 2**32
 
     def __init__(self, levels: int = 0) -> None:
-        self._runs, self.levels = levels == 0, levels or FINE_GAUSSIAN
-        self.name = self.family if self._runs else f"{self.family}:{levels}"
-        if self._runs:
+        super().__init__(levels)
+        self._units = levels or self.fine
+        if not levels:
             self.note = (
                 f"{self.family}: on a lattice with 2^28 integers to the clip, or more, as runs have;"
                 f" {self.family}:M on one with M"
             )
-
-    def on(self, levels: int) -> "Mechanism":
-        return MECHANISMS[self.family if levels >= FINE_GAUSSIAN else f"{self.family}:{levels}"]
 
     def _summed(self, step: Made) -> bool:
         """Whether the cost of these steps can be computed by sums over the integers.
@@ -188,7 +201,7 @@ class DiscreteGaussian(Mechanism):
 
     def require(self, step: Made) -> None:
         super().require(step)
-        least = least_multiplier(self.levels, step.steps * step.coordinates)
+        least = least_multiplier(self._units, step.steps * step.coordinates)
         if self._summed(step):
             least = min(least, LEAST_DISCRETE)
         if not step.noise >= least:
@@ -198,9 +211,9 @@ class DiscreteGaussian(Mechanism):
             )
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        few = self._summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self.levels <= WIDEST
+        few = self._summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self._units <= WIDEST
         if size == 1 and few:
-            noise, rate = IntegerNoise(step.noise, self.levels), step.sampling.sample_rate
+            noise, rate = IntegerNoise(step.noise, self._units), step.sampling.sample_rate
             pairs = shifted_pairs(noise, binomial_shifts(rate, 1), replaced=step.relation.replaces)
             return Cost.of(*pairs, count=step.steps)
         return self.compared(step, size, n)
@@ -208,10 +221,10 @@ class DiscreteGaussian(Mechanism):
     def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         """The cost by comparison with continuous Gaussian noise."""
         s, numbers = step.noise, step.steps * step.coordinates
-        if s < least_multiplier(self.levels, numbers) or (size > 1 and not self._runs):
+        if s < least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
-        tau = _kernel(s * self.levels, numbers)
-        share = (tau / (s * self.levels)) ** 2
+        tau = _kernel(s * self._units, numbers)
+        share = (tau / (s * self._units)) ** 2
         cost = partial(step.sampling.cost, steps=step.steps, relation=step.relation, size=size, n=n)
         if share <= _SAME:
             found = cost(s)
@@ -222,8 +235,8 @@ class DiscreteGaussian(Mechanism):
         return replace(found, ratio=discrete_gap(numbers, tau))
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
-        if not self._runs:
-            return math.ceil(Fraction(noise_multiplier) * levels)
+        if self.levels:
+            return super().scale(noise_multiplier, levels)
         # The smallest integer sigma such that continuous noise with variance sigma^2 - tau^2 is not less.
         variance = (Fraction(noise_multiplier) * levels) ** 2 + KERNEL**2
         return math.isqrt(math.ceil(variance) - 1) + 1
@@ -232,27 +245,15 @@ class DiscreteGaussian(Mechanism):
         return source.discrete_gaussian(int(scale), shape)
 
 
-class Laplace(Mechanism):
-    """Discrete Laplace noise on a lattice on which the clip is M units; its name is discrete-laplace:M.
+class Laplace(_OnLattice):
+    """Discrete Laplace noise. The cost of `laplace` also bounds that of continuous Laplace noise."""
 
-    The name without M, `laplace`, stands for 2^30 units or more. Its cost also bounds that of continuous Laplace noise.
-
-    levels: M, or 0 for the name without M.
-    """
-
-    family: ClassVar[str] = "discrete-laplace"
+    family, whole = "discrete-laplace", "laplace"
+    fine = 2**30
     noise = "laplace"
-    lattice = True
     exactness = "integers with exactly the discrete Laplace law, by rational arithmetic"
     coordinates = 1
     samplings = ("full", "poisson")
-
-    def __init__(self, levels: int = 0) -> None:
-        self.levels = levels
-        self.name = f"{self.family}:{levels}" if levels else "laplace"
-
-    def on(self, levels: int) -> "Mechanism":
-        return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{self.family}:{levels}"]
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         s, q, steps, replaced = step.noise, step.sampling.sample_rate, step.steps, step.relation.replaces
@@ -277,14 +278,11 @@ class Laplace(Mechanism):
             target_epsilon, step.steps, step.sampling.sample_rate, replaced=step.relation.replaces
         )
 
-    def scale(self, noise_multiplier: float, levels: int) -> int:
-        return math.ceil(Fraction(noise_multiplier) * levels)
-
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
         return source.discrete_laplace(int(scale), shape)
 
 
-def _member(law: type[DiscreteGaussian] | type[Laplace], arguments: str) -> Mechanism:
+def _member(law: type[_OnLattice], arguments: str) -> Mechanism:
     """The law with M lattice units to a clip, from the text after the colon of its name. Raises ValueError unless that
     is a whole number from 1 on, of at most 10 digits."""
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):

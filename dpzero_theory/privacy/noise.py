@@ -25,7 +25,7 @@ from scipy.special import ndtri
 
 from dpzero_theory.check import integer, real
 
-Size = int | tuple[int, ...]
+_Size = int | tuple[int, ...]
 
 _WORD_BITS = 64
 _LARGEST_SCALE = 2**56
@@ -46,7 +46,7 @@ class NoiseSource(ABC):
     @abstractmethod
     def _bytes(self, count: int) -> bytes: ...
 
-    def gaussian(self, std: float, size: Size = ()) -> NDArray[np.float64]:
+    def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
         """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
 
         One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
@@ -59,7 +59,7 @@ class NoiseSource(ABC):
         tail = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-_WORD_BITS)
         return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
-    def discrete_gaussian(self, scale: int, size: Size = ()) -> NDArray[np.int64]:
+    def discrete_gaussian(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)).
 
         scale is a whole number from 1 to 2^56. It is the parameter sigma of the law; the standard deviation is smaller,
@@ -77,7 +77,7 @@ class NoiseSource(ABC):
 
         return self._drawn(t, size, keeps)
 
-    def discrete_laplace(self, scale: int, size: Size = ()) -> NDArray[np.int64]:
+    def discrete_laplace(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
         """Draw an integer x with probability exactly proportional to exp(-|x|/scale).
 
         scale is a whole number from 1 to 2^56. The method is algorithm 2 of Canonne, Kamath and Steinke. Raises
@@ -86,7 +86,7 @@ class NoiseSource(ABC):
         return self._drawn(_scale(scale), size)
 
     def _drawn(
-        self, scale: int, size: Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
+        self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
         """Draw discrete Laplace noise of this scale, of which `keeps` says which draws are kept, until there are enough
         of them."""
@@ -178,7 +178,7 @@ class SeededNoise(NoiseSource):
         return self._generator.bytes(count)
 
 
-def _shape(size: Size) -> tuple[int, ...]:
+def _shape(size: _Size) -> tuple[int, ...]:
     if isinstance(size, tuple) and all(type(entry) is int and entry >= 0 for entry in size):
         return size
     sizes = size if isinstance(size, tuple) else (size,)

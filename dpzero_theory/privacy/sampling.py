@@ -64,6 +64,7 @@ class Sampling:
         lasting: whether batches depend on one another, so that a run draws them from a secret that it keeps.
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
+        told: what `note` says, in which {self} and {relation} stand for the sampling and the relation.
         refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
             takes its place, so that every other record is in batches more often.
     """
@@ -76,6 +77,7 @@ class Sampling:
     lasting: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     refilled: ClassVar[bool] = False
+    told: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for one in self._whole():
@@ -169,17 +171,14 @@ class Sampling:
         """The most of `steps` batches that can hold a given record."""
         return steps
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        """The probability that a given record is in one of `steps` batches or more, or a lower bound on it, and its
-        formula as text."""
-        q = self.sample_rate
-        reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
-        return reached, "1 - (1 - sample_rate)^steps"
+    def chance(self, steps: int) -> float:
+        """The probability that a given record is in one of `steps` batches or more, or a lower bound on it."""
+        return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
         """A sentence that whoever reads an accountant's answer under `relation` must know about this sampling at q < 1;
         or empty."""
-        return ""
+        return self.told.format(self=self, relation=relation)
 
     def meaning(self, n: int) -> str:
         """A clause for a privacy statement that says how batches of n records are drawn; empty if the name says it."""
@@ -292,6 +291,10 @@ class TruncatedPoisson(Poisson):
     largest: int
     n: int
     name, arguments = "truncated-poisson", ":B/n"
+    told = (
+        "truncated Poisson: at most {self.largest} of {self.n} records; the upper end also holds for whoever sees which"
+        " steps are truncated, the lower end is attained by data"
+    )
 
     def largest_change(self, relation: Relation) -> int:
         # A full batch is refilled.
@@ -339,14 +342,8 @@ class TruncatedPoisson(Poisson):
     def records(self) -> int:
         return self.n
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        return Poisson(self._chances()[3]).chance(steps)[0], "1 - (1 - q')^steps, q' after truncation,"
-
-    def note(self, relation: Relation) -> str:
-        return (
-            f"truncated Poisson: at most {self.largest} of {self.n} records; the upper end also holds for whoever sees"
-            " which steps are truncated, the lower end is attained by data"
-        )
+    def chance(self, steps: int) -> float:
+        return Poisson(self._chances()[3]).chance(steps)
 
     def meaning(self, n: int) -> str:
         return f"{super().meaning(n)}; of more than {self.largest} records so many are kept at random"
@@ -374,6 +371,10 @@ class CyclicPoisson(Sampling):
 
     groups: int
     name, arguments = "cyclic-poisson", ":B"
+    told = (
+        "cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its group,"
+        " which does not depend on other records"
+    )
     runnable = lasting = scheduled = True
 
     @property
@@ -393,15 +394,8 @@ class CyclicPoisson(Sampling):
     def uses(self, steps: int) -> int:
         return -(-steps // self.groups)
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        # That of a record of the first group
-        return Poisson(self._turn).chance(self.uses(steps))[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
-
-    def note(self, relation: Relation) -> str:
-        return (
-            f"cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its"
-            " group, which does not depend on other records"
-        )
+    def chance(self, steps: int) -> float:
+        return Poisson(self._turn).chance(self.uses(steps))  # that of a record of the first group
 
     def meaning(self, n: int) -> str:
         rate = self.groups * self.sample_rate
@@ -417,6 +411,10 @@ class FixedSize(Sampling):
 
     name = "fixed-size"
     runnable = refilled = True
+    told = (
+        "fixed-size, {relation}: the upper end is certified for every adaptive use; the lower end is attained by data;"
+        " the exact number is in between"
+    )
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         q = self.sample_rate
@@ -436,10 +434,7 @@ class FixedSize(Sampling):
         return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
 
     def note(self, relation: Relation) -> str:
-        if relation is Relation.ADD_REMOVE:
-            return ""
-        held = "the upper end is certified for every adaptive use; the lower end is attained by data"
-        return f"fixed-size, {relation}: {held}; the exact number is in between"
+        return "" if relation is Relation.ADD_REMOVE else super().note(relation)
 
     def meaning(self, n: int) -> str:
         batch = self.batch_size(n)
@@ -463,6 +458,7 @@ class FixedOrder(Sampling):
 
     name = "fixed-order"
     scheduled = True
+    told = "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
 
     def require(self, relation: Relation) -> None:
         if relation is Relation.ADD_REMOVE and self.sample_rate < 1:
@@ -482,11 +478,8 @@ class FixedOrder(Sampling):
     def uses(self, steps: int) -> int:
         return -(-steps // _epoch(self.sample_rate))
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        return 1.0, "1"
-
-    def note(self, relation: Relation) -> str:
-        return "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
+    def chance(self, steps: int) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -499,18 +492,16 @@ class Shuffled(FixedOrder):
     """
 
     name = "shuffled"
+    told = (
+        "shuffled: the upper end counts no amplification, because none is proved for batches of one size; the lower end"
+        " is 0"
+    )
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         return super().amplified(noise, steps, relation).bounding()
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        return min(steps, _epoch(self.sample_rate)) * self.sample_rate, "min(steps, floor(1/q)) * sample_rate"
-
-    def note(self, relation: Relation) -> str:
-        return (
-            "shuffled: the upper end counts no amplification, because none is proved for batches of one size; the lower"
-            " end is 0"
-        )
+    def chance(self, steps: int) -> float:
+        return min(steps, _epoch(self.sample_rate)) * self.sample_rate
 
     def batch_size(self, n: int) -> int:
         return FixedSize(self.sample_rate).batch_size(n)
@@ -527,6 +518,7 @@ class RandomAllocation(Sampling):
     taken: int = 1
     name, arguments, most_whole = "random-allocation", "[:K]", 10**6
     runnable = lasting = scheduled = True
+    told = "random allocation: each record in {self.taken} random steps of each epoch, independently of other records"
 
     @property
     def epoch(self) -> int:
@@ -563,17 +555,14 @@ class RandomAllocation(Sampling):
         whole, rest = divmod(steps, self.epoch)
         return whole * self.taken + min(rest, self.taken)
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        epoch = self.epoch
+    def chance(self, steps: int) -> float:  # that of a step in the first epoch
         if self.taken == 1:
-            return min(steps / epoch, 1.0), "steps * sample_rate"
-        unused = math.prod(max(1 - steps / (epoch - i), 0.0) for i in range(min(self.taken, epoch)))
-        return 1 - unused, "the chance of a step in the first epoch,"
+            return min(steps / self.epoch, 1.0)
+        return 1 - math.prod(max(1 - steps / (self.epoch - i), 0.0) for i in range(min(self.taken, self.epoch)))
 
     def note(self, relation: Relation) -> str:
-        of = f"{self.taken} uniformly random steps" if self.taken > 1 else "one uniformly random step"
         said = "; both ends are certified, the exact number is in between" if self.taken > 1 else ""
-        return f"random allocation: each record in {of} of each epoch, independently of the other records{said}"
+        return super().note(relation) + said
 
     def meaning(self, n: int) -> str:
         return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"

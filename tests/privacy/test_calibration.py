@@ -233,7 +233,7 @@ def plans(draw: Any, sampling: str, law: str) -> tuple[float, float, dict[str, A
     except ValueError:
         assume(False)
     delta = 10 ** draw(st.floats(-12, -2))
-    assume(release.sampling.chance(step["steps"])[0] > 1.01 * delta)
+    assume(release.sampling.chance(step["steps"]) > 1.01 * delta)
     return 10 ** draw(st.floats(-2.3, 1.3)), delta, step
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.grid import delta_bounds, epsilon_bounds
 from dpzero_theory.privacy.laws import concentrated, epoch, shifts
-from dpzero_theory.privacy.laws.fourier import compose, spectrum
+from dpzero_theory.privacy.laws.fourier import composed as sum_of
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import Span
 from tests.privacy import oracle
@@ -125,7 +125,7 @@ def test_cells_keep_the_masses_of_both_laws(kind, q, s):
 
 def test_a_rare_jump_is_exact_to_rounding_of_the_jump():
     """The law of 10^9 variables that are 1 with probability 10^-9 is the Poisson law."""
-    law, wrong = compose([(spectrum(np.array([1 - 1e-9, 1e-9]), 0, 64), 10**9)], 0)
+    law, wrong, _ = sum_of([(0, np.array([1 - 1e-9, 1e-9]), 10**9)], 1.0, 0, 64, 3.0, 1.0)
     poisson = np.exp([-1 - math.lgamma(k + 1) for k in range(20)])
     assert np.abs(law[:20] - poisson).max() < 1e-8
     assert wrong < 1e-3

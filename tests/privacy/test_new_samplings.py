@@ -68,7 +68,7 @@ class RedrawnPoisson(Sampling):
         kinds = [ByChance(((rarely_full, usual.above[k][0][0]), (full, otherwise.above[k][0][0]))) for k in (0, 1)]
         return Cost.of(*kinds, count=steps).bounding(below)
 
-    def chance(self, steps: int) -> tuple[float, str]:
+    def chance(self, steps: int) -> float:
         return Poisson(self._used()).chance(steps)
 
     def batch_size(self, n: int) -> None:
@@ -105,8 +105,8 @@ class ShuffledOnce(Sampling):
         epochs = -(-steps // self.epoch)
         return RandomAllocation(self.sample_rate).cost(noise / math.sqrt(epochs), self.epoch, relation)
 
-    def chance(self, steps: int) -> tuple[float, str]:
-        return min(steps / self.epoch, 1.0), "steps * sample_rate"
+    def chance(self, steps: int) -> float:
+        return min(steps / self.epoch, 1.0)
 
     def note(self, relation: Relation) -> str:
         return "shuffled once: the lower end holds where the last epoch is complete"

@@ -18,7 +18,7 @@ _MOST_TERMS = 2**22
 """So many terms of a tail are summed. They suffice for 10^12 trials; beyond that the bracket may be wide."""
 
 
-class Tails(NamedTuple):
+class _Tails(NamedTuple):
     """Lower and upper bounds on P(X >= k), and on P(X < k), for a binomial variable X."""
 
     least: float
@@ -27,7 +27,7 @@ class Tails(NamedTuple):
     less_most: float
 
 
-def binomial_tails(k: int, trials: int, rate: float) -> Tails:
+def binomial_tails(k: int, trials: int, rate: float) -> _Tails:
     """Certified bounds on P(X >= k) and P(X < k) for a binomial variable X.
 
     Args:
@@ -42,10 +42,10 @@ def binomial_tails(k: int, trials: int, rate: float) -> Tails:
     if k > (trials + 1) * rate:
         # P(X = m + 1)/P(X = m) = (N - m)/(m + 1) q/(1 - q) for m = k, k + 1, ...
         low, high = _tail(_chance(k, trials, rate), trials - k, k + 1, odds)
-        return Tails(low, high, *_complement(low, high))
+        return _Tails(low, high, *_complement(low, high))
     # P(X = m - 1)/P(X = m) = m/(N - m + 1) (1 - q)/q for m = k - 1, k - 2, ...
     low, high = _tail(_chance(k - 1, trials, rate), k - 1, trials - k + 2, 1 / odds)
-    return Tails(*_complement(low, high), low, high)
+    return _Tails(*_complement(low, high), low, high)
 
 
 def _complement(low: float, high: float) -> tuple[float, float]:

@@ -23,7 +23,7 @@ _LOG_NEGLIGIBLE = -80.0
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class _Spectrum:
     """The transform of a law of total e^log_total at the frequencies 0, ..., N/2, as e^{-i omega shift} (1 + w).
 
     Attributes:
@@ -49,7 +49,7 @@ def _norm(x: Array) -> float:
     return math.sqrt(float(np.sum(x * x)))
 
 
-def spectrum(law: Array, first: int, size: int) -> Spectrum:
+def _spectrum(law: Array, first: int, size: int) -> _Spectrum:
     """The transform, modulo `size`, of the law with weight law[k] >= 0 at the integer first + k."""
     mode = int(np.argmax(law))
     total = float(np.sum(law))
@@ -65,10 +65,10 @@ def spectrum(law: Array, first: int, size: int) -> Spectrum:
     w: NDArray[Any] = fft.rfft(folded) - moved
     size_of_w = np.abs(w)
     wrong = 1.1 * _beta(size) * moved + 16 * UNIT * size_of_w * (1 + size_of_w)
-    return Spectrum(size, first + mode, math.log(total), w, wrong, np.log(np.abs(1 + w) + wrong))
+    return _Spectrum(size, first + mode, math.log(total), w, wrong, np.log(np.abs(1 + w) + wrong))
 
 
-def compose(spectra: Sequence[tuple[Spectrum, int]], start: int) -> tuple[Array, float]:
+def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Array, float]:
     """The law of a sum of independent variables modulo N.
 
     Args:
@@ -209,7 +209,7 @@ def composed(
     Returns:
         The weights, a bound on the Euclidean norm of their errors, and a bound on the mass from beyond the grid.
     """
-    law, error = compose([(spectrum(mass, first, size), n) for first, mass, n in laws], start)
+    law, error = _compose([(_spectrum(mass, first, size), n) for first, mass, n in laws], start)
     tails = [-up * width * (start + size), down * width * start]
     for first, mass, n in laws:
         values, logs = (first + np.arange(len(mass), dtype=np.float64)) * width, log_law(mass)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, Span
+from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, Span, log_mixed
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 """The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""
@@ -37,7 +37,7 @@ _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
 
 
 @dataclass(frozen=True)
-class Branch:
+class _Branch:
     """A part x > start of the line of outputs on which P and the privacy loss L each have one formula.
 
     There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x).
@@ -50,10 +50,10 @@ class Branch:
 
 
 _BRANCHES = {
-    "remove": (Branch(1.0, 1.0, 0.0, -math.inf),),
-    "add": (Branch(0.0, -1.0, 0.0, -math.inf),),
-    "replace": (Branch(1.0, 1.0, 1.0, -math.inf),),
-    "fixed-size": (Branch(1.0, 1.0, 0.0, 0.5), Branch(0.0, -1.0, 0.0, 0.5)),
+    "remove": (_Branch(1.0, 1.0, 0.0, -math.inf),),
+    "add": (_Branch(0.0, -1.0, 0.0, -math.inf),),
+    "replace": (_Branch(1.0, 1.0, 1.0, -math.inf),),
+    "fixed-size": (_Branch(1.0, 1.0, 0.0, 0.5), _Branch(0.0, -1.0, 0.0, 0.5)),
 }
 
 
@@ -74,7 +74,7 @@ class Gaussian(Law):
     infinite = 0.0
 
     @property
-    def branches(self) -> tuple[Branch, ...]:
+    def branches(self) -> tuple[_Branch, ...]:
         return _BRANCHES[self.kind]
 
     def largest(self, span: Span) -> float:
@@ -89,22 +89,14 @@ class Gaussian(Law):
 
     def log_mixture(self, x: Array) -> Array:
         """The log of A(x). Its relative error is small where it is near 0, and its absolute error elsewhere."""
-        q = self.rate
-        u = (2 * x - 1) / (2 * self.noise**2)
-        if q == 1:
-            return np.asarray(u)
-        y = q * np.expm1(np.minimum(u, 700.0))
-        far = np.abs(y) >= 0.5
-        result = np.asarray(np.log1p(np.clip(y, -0.5, 0.5)))
-        result[far] = np.logaddexp(math.log1p(-q), math.log(q) + u[far])
-        return result
+        return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
-    def losses(self, branch: Branch, x: Array) -> tuple[Array, Array]:
+    def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
         """The privacy losses at the outputs x of a branch, and log A(x)."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
-    def rounding(self, branch: Branch, x: Array) -> tuple[Array, Array]:
+    def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
         """Bounds on the absolute rounding errors of the losses and of log A that `losses` returns."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
@@ -120,7 +112,7 @@ class Gaussian(Law):
         one = error(x)
         return one + error(-x) if branch.down else one, one
 
-    def inverse(self, branch: Branch, level: Array) -> Array:
+    def inverse(self, branch: _Branch, level: Array) -> Array:
         """The outputs x at which log A(x), or log A(x) - log A(-x), is about `level`. Both rise in x.
 
         The error of x is not bounded here: callers measure the loss at x.
@@ -140,7 +132,7 @@ class Gaussian(Law):
         found = np.where(log_w > 18, log_w + math.log(2), np.arcsinh(np.exp(np.minimum(log_w, 18.0))))
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
-    def _used(self, span: Span) -> list[tuple[Branch, float, float]]:
+    def _used(self, span: Span) -> list[tuple[_Branch, float, float]]:
         """The branches with outputs of the span, each with their ends (low, high)."""
         s, used = self.noise, []
         for branch in self.branches:
@@ -167,7 +159,7 @@ class Gaussian(Law):
             logs.append(np.log([self.atom]))
         return np.concatenate(losses), np.concatenate(logs)
 
-    def _nodes(self, branch: Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
+    def _nodes(self, branch: _Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
         s, sign, half = self.noise, branch.up, width / 2
         ends = np.array([low, high])
         first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])

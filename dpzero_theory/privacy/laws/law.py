@@ -15,7 +15,7 @@ from scipy.special import ndtr
 
 from dpzero_theory.check import Array
 
-Number = TypeVar("Number", float, Array)
+_Number = TypeVar("_Number", float, Array)
 UNIT = 2.0**-53
 """The largest relative error of one rounding to a 64-bit float; error bounds count roundings in this unit."""
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -85,12 +85,12 @@ TILTS = np.geomspace(1e-3, 1e5, 56)
 """The tilts tau among which the best one is sought."""
 
 
-def log_c(tau: Number) -> Number:
+def log_c(tau: _Number) -> _Number:
     """Log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
 
     So delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L} for the privacy loss L.
     """
-    found: Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
+    found: _Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
     return found
 
 
@@ -215,7 +215,7 @@ class ByChance(Law):
 
 Parts = tuple[tuple[Law, int], ...]
 """A composition: the law of one release of each kind, with the number of such releases."""
-Directions = tuple[Parts, Parts]
+_Directions = tuple[Parts, Parts]
 """Compositions for the two orders of neighbouring data sets: first with the record under P, then under Q."""
 
 
@@ -237,8 +237,8 @@ class Cost:
         unamplified: mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known.
     """
 
-    above: Directions = ((), ())
-    below: Directions = ((), ())
+    above: _Directions = ((), ())
+    below: _Directions = ((), ())
     squares: tuple[float, float] = (0.0, 0.0)
     ratio: float = 0.0
     pure: tuple[float, float] = (math.inf, 0.0)
@@ -249,7 +249,7 @@ class Cost:
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
         """The cost of `count` releases with these laws in the two directions, which data attain. None: the first."""
-        made: Directions = (((first, count),), ((second or first, count),))
+        made: _Directions = (((first, count),), ((second or first, count),))
         return cls(made, made)
 
     @classmethod

@@ -55,12 +55,12 @@ _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64
 """Each length of one clip is cut into so many intervals with Laplace noise. For a group of k records it is twice the
 first number over k, but from the second number to the first."""
 
-Mixture = tuple[tuple[float, float], ...]
+_Mixture = tuple[tuple[float, float], ...]
 """The law of a random shift as ((c, log p), ...), where the shift c >= 0, in clips, has the probability p. The shifts
 rise."""
 
 
-def binomial_shifts(rate: float, size: int) -> Mixture:
+def binomial_shifts(rate: float, size: int) -> _Mixture:
     """The law of the number j = 0, ..., `size` of records that are drawn, each independently with probability `rate` in
     (0, 1]."""
     if rate == 1:
@@ -78,7 +78,7 @@ def any_drawn(rate: float, size: int) -> float:
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + 1e-15), 1.0)
 
 
-class Noise(ABC):
+class _Noise(ABC):
     """A law of noise on a sum: how outputs are cut into intervals, and the masses and density ratios of the noise.
 
     bounded: whether the loss is constant beyond the outermost centres.
@@ -87,7 +87,7 @@ class Noise(ABC):
     bounded = False
 
     @abstractmethod
-    def cuts(self, shifts: Mixture, bottom: float) -> tuple[Array, Array]:
+    def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
         """The ends (first, last) of the intervals, with the two outer ones, for centres from `bottom` to the largest
         shift. Of an outer interval only the inner end is used."""
 
@@ -99,7 +99,7 @@ class Noise(ABC):
     def log_ratio(self, x: Array, centre: float) -> Array:
         """The log of the ratio at x of the density with this centre to the one with centre 0."""
 
-    def mixed(self, first: Array, last: Array, shifts: Mixture, sign: int) -> tuple[Array, Array]:
+    def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
         """What `masses` returns, for the centres sign c of the shifts c with their probabilities."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
@@ -110,7 +110,7 @@ class Noise(ABC):
                 error += weight * (wrong + rounding * (2 - log_weight if len(shifts) <= 2 else 1) * mass)
         return total, error
 
-    def losses(self, x: Array, shifts: Mixture, replaced: bool) -> tuple[Array, Array]:
+    def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
         """The privacy losses at the outputs x, and bounds on their errors."""
 
         def log_mean(y: Array) -> tuple[Array, Array]:
@@ -129,12 +129,12 @@ class Noise(ABC):
 
 
 @dataclass(frozen=True)
-class NormalNoise(Noise):
+class NormalNoise(_Noise):
     """Gaussian noise on the line, with standard deviation s."""
 
     s: float
 
-    def cuts(self, shifts: Mixture, bottom: float) -> tuple[Array, Array]:
+    def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
         s, (at, log_weights) = self.s, (np.array(each) for each in zip(*shifts, strict=True))
         seen = np.flatnonzero(np.logaddexp.accumulate(log_weights[::-1])[::-1] > math.log(_SELDOM))
         likely, largest = float(at[seen.max(initial=0)]), float(at[-1])
@@ -154,7 +154,7 @@ class NormalNoise(Noise):
 
 
 @dataclass(frozen=True)
-class LaplaceNoise(Noise):
+class LaplaceNoise(_Noise):
     """Laplace noise with parameter s; on the line, or on a lattice with `levels` points to a clip.
 
     Centres are whole clips, and inside no interval. On a lattice the outermost centres themselves are in no interval
@@ -165,7 +165,7 @@ class LaplaceNoise(Noise):
     levels: int = 0
     bounded = True
 
-    def cuts(self, shifts: Mixture, bottom: float) -> tuple[Array, Array]:
+    def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
         top, levels = round(shifts[-1][0]), self.levels
         each = min(max(2 * _TO_CLIP // top, _FEWEST_TO_CLIP), _TO_CLIP)
         ends = np.arange(round(bottom) * each, top * each + 1) / each
@@ -190,7 +190,7 @@ class LaplaceNoise(Noise):
 
 
 @dataclass(frozen=True)
-class IntegerNoise(Noise):
+class IntegerNoise(_Noise):
     """Gaussian noise on integers, with parameter s `levels`, where a clip is `levels` integers and x counts them.
 
     Every integer output has a probability and a privacy loss of its own.
@@ -199,7 +199,7 @@ class IntegerNoise(Noise):
     s: float
     levels: int
 
-    def cuts(self, shifts: Mixture, bottom: float) -> tuple[Array, Array]:
+    def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
         reach = math.ceil(_FARTHEST * self.s * self.levels)
         least, most = round(self.levels * bottom) - reach - 1, round(self.levels * shifts[-1][0]) + reach + 1
         x = np.arange(least, most + 1, dtype=np.float64)
@@ -230,7 +230,7 @@ def _total(sigma: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def shifted_pairs(noise: Noise, shifts: Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
+def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
     """Two results, each with a finite pair of laws that dominates one release whose sum has a random shift, and one
     that it dominates.
 
@@ -283,11 +283,11 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     step = s * min(0.03, 0.05 * s)
     count = math.ceil((1.5 + 15 * s) / step)
 
-    def masses(edges: Array, *laws: Mixture) -> list[Array]:
+    def masses(edges: Array, *laws: _Mixture) -> list[Array]:
         found = [normal.mixed(edges[:-1], edges[1:], law, 1) for law in laws]
         return [one[k] for k in (0, 1) for one in found]
 
-    def positive(zero: float, first: Mixture, second: Mixture) -> tuple[FinitePair, FinitePair]:
+    def positive(zero: float, first: _Mixture, second: _Mixture) -> tuple[FinitePair, FinitePair]:
         """What the outputs beyond `zero`, where the loss is 0 before it rises, add to the dominating pairs of the two
         directions."""
         edges = np.asarray(zero + step * np.arange(count + 1), dtype=np.float64)

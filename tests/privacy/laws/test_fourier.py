@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpzero_theory.privacy.laws.fourier import compose, spectrum
+from dpzero_theory.privacy.laws.fourier import composed
 
 SMOOTH = np.exp(-(np.linspace(-6, 6, 61) ** 2) / 2)
 LAWS = {
@@ -22,8 +22,8 @@ def test_a_power_is_the_convolution_up_to_the_stated_error(law, count):
         exact = np.ones(1)
         for factor in [one] * count + ([] if second is None else [second]):
             exact = np.convolve(exact, factor)
-        spectra = [(spectrum(one, -3, 512), count)] + ([] if second is None else [(spectrum(other, 2, 512), 1)])
-        found, wrong = compose(spectra, -3 * count + 2 * (second is not None))
+        laws = [(-3, one, count)] + ([] if second is None else [(2, other, 1)])
+        found, wrong, _ = composed(laws, 1.0, -3 * count + 2 * (second is not None), 512, 1.0, 1.0)
         whole = np.zeros(512)
         whole[: len(exact)] = exact
         assert np.linalg.norm(found - whole) <= wrong < 2e-13
