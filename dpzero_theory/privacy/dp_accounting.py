@@ -24,7 +24,7 @@ from dp_accounting.privacy_accountant import PrivacyAccountant
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.mechanism import FINE_GAUSSIAN, MECHANISMS, DiscreteGaussian
+from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture, randomised_response
@@ -174,7 +174,7 @@ def _event(step: Step) -> Any:
     if made is None or (family == "gaussian-mixture" and step.relation.replaces):
         raise ValueError(f"history must have noise of an event of the installed dp-accounting; got {step.mechanism}")
     told, noise, drawn, rate = json.loads(f"[{numbers}]"), step.noise, step.sampling, step.sampling.sample_rate
-    unit = told[0] if told else FINE_GAUSSIAN
+    unit = told[0] if told else DiscreteGaussian.fine
     match family:
         case "gaussian" | "laplace":
             told = [noise]
