@@ -181,6 +181,14 @@ def test_a_low_rank_direction_is_that_of_the_definition(rank, dtype):
         assert torch.equal(part, found[rows // 2 :])
 
 
+def test_rank_one_gives_a_vector_the_coordinates_of_random_signs():
+    """What is measured with vectors alone, such as the gains of normalisations, holds for both laws."""
+    signs, rank_one = Directions(KEY, "rademacher"), Directions(KEY, "low-rank")
+    for number in (0, 7):
+        vector = rank_one.sum([(number, 1.0)], 0, ((130,),), 0, 130, torch.float32, torch.device("cpu"))
+        assert torch.equal(vector, signs.coordinates(number, 0, 0, 130))
+
+
 def test_a_direction_of_rank_one_has_the_norm_of_the_sphere():
     directions, shapes = Directions(KEY, "low-rank"), SHAPES[:3]
     integers = [directions.integers(9, index, 0, math.prod(shape), shapes) for index, shape in enumerate(shapes)]
