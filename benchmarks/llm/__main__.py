@@ -106,7 +106,6 @@ def _begun(options: Namespace, train: Any, folder: Path) -> Run:
     }  # fmt: skip
     execution: dict[str, Any] = {
         "folder": folder, "resume": (folder / RUN).exists(), "collate": list,
-        "precision": "nearest" if o.dtype == "float32" else "master",
         "micro_batch": len(train),  # the scorer itself puts `rows` records through the model at a time
     }  # fmt: skip
     if o.method == "mezo":

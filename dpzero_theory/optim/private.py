@@ -53,7 +53,6 @@ steps as the second number, but a run has at least as many payments as the third
 class _Execution(TypedDict, total=False):
     """How a run is executed, which changes neither its plan nor its privacy; `make_private` describes each setting."""
 
-    precision: str
     micro_batch: int
     points_at_once: int
     collate: Collate
@@ -121,8 +120,6 @@ def make_private(
         target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
             target_delta.
         execution: how the run is executed, any of the following settings.
-        precision: how half-precision weights are rounded when they move: "nearest" or "master"; see
-            `weights.precision`.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
         points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number: 2 K
             with central differences, K + 1 with forward ones, and K derivatives with exact ones. More than 1
@@ -207,7 +204,6 @@ def _make(
     *,
     budget: tuple[float, float] | None = None,
     seed: int | None = None,
-    precision: str = "nearest",
     micro_batch: int = 64,
     points_at_once: int = 1,
     collate: Collate = None,
@@ -243,7 +239,7 @@ def _make(
     isolation = isolation if private or isolation == "exact" else ""
     if isolation == "exact":  # the bits of a loss are a record's own where no other record is beside it
         micro_batch = 1
-    header = Header(plan, ranks.lead(key.hex), "", precision, private=private, isolation=isolation, unit=unit)
+    header = Header(plan, ranks.lead(key.hex), "", private=private, isolation=isolation, unit=unit)
     weights = header.weights(module)
     if unit and weights.collective:
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")

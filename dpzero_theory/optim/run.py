@@ -138,7 +138,6 @@ class Run:
                 raise TranscriptError(
                     "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
                 )
-            self.weights.forget()
             if records and not self.plan.scalars:
                 raise TranscriptError(
                     f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint"
@@ -192,7 +191,7 @@ class Run:
         self._ranks.lead(lambda: self._file.sync())
         self.weights.untrained.settle()
         position = self._position or 0  # `catch_up` has set `_position`; `or 0` is for the type checker
-        return Checkpoint(self.weights.values(), self.weights.state_dict(), self._header.key, position).tensors()
+        return Checkpoint(self.weights.values(), self._header.key, position).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load a checkpoint of this run. The next step first moves the weights by what the transcript holds beyond it.
@@ -211,7 +210,6 @@ class Run:
         position = integer("position", found.position, at_least=0, at_most=self.plan.steps)
         self._position, self._current = None, False
         self.weights.load_values(found.weights)
-        self.weights.load_state_dict(found.kept)
         self._position = position
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)
-        found = Checkpoint.of(state) if "run.key" in state else Checkpoint(dict(state), {})
+        found = Checkpoint.of(state) if "run.key" in state else Checkpoint(dict(state))
         for name, value in found.weights.items():
             whole = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
             if not (whole and value.is_floating_point() and value.device.type == "cpu"):

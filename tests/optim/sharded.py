@@ -41,7 +41,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "low-rank": {"direction": "low-rank:2"},
     "low-rank, several": {"direction": "low-rank", "directions_per_step": 2},
     "nearest": {"dtype": torch.bfloat16},
-    "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
+    "half precision": {"dtype": torch.bfloat16, "direction": "gaussian"},
 }
 """The runs that are compared, by name: changes of the plan, and the type of the weights.
 
@@ -92,7 +92,6 @@ def seeded(module: nn.Module, name: str, folder: Path | None = None) -> Run:
         changed(PLAN, step=changed(PLAN.step, **of_step), **changes),
         seed=3,
         micro_batch=4,
-        precision=name if dtype == torch.bfloat16 else "nearest",
         folder=folder,
     )
 
@@ -112,13 +111,10 @@ def finished(run: Run) -> dict[str, torch.Tensor]:
 
 
 def mezo(module: nn.Module) -> Run:
-    """Returns a run of MeZO, without clip and noise: the generator of noise would have to be resumed, too.
-
-    Its precision is "master", so that a checkpoint has to keep the weights' further bits beside the weights.
-    """
+    """Returns a run of MeZO, without clip and noise: the generator of noise would have to be resumed, too."""
     options = {key: value for key, value in STEP.items() if key != "clip"}
     chosen = Plan.without_privacy(n=len(DATA), sampling="full", **options)
-    return make_from_seed_not_private(module, losses, DATA, chosen, seed=3, micro_batch=4, precision="master")
+    return make_from_seed_not_private(module, losses, DATA, chosen, seed=3, micro_batch=4)
 
 
 def resumed(module: nn.Module, checkpoint: Path) -> dict[str, torch.Tensor]:

@@ -171,7 +171,7 @@ NUMBERS = (
     "target_epsilon", "target_delta", "steps", "expected_batch", "clip", "step_size", "smoothing",
     "directions_per_step", "micro_batch", "points_at_once", "paid_at_once",
 )  # fmt: skip
-WORDS = ("relation", "sampling", "algorithm", "noise", "direction", "precision", "isolation")
+WORDS = ("relation", "sampling", "algorithm", "noise", "direction", "isolation")
 OTHERS = ("resume", "folder", "module", "losses", "data", "collate")
 
 

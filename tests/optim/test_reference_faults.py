@@ -151,7 +151,6 @@ def test_fault_j_no_step_beyond_those_accounted_for(tmp_path: Path) -> None:
         ({"step_size": 0.1}, "step_sizes"),
         ({"direction": "sphere"}, "direction"),
         ({"noise": "laplace"}, "noise"),
-        ({"precision": "master"}, "precision"),
     ],
 )
 def test_fault_k_resuming_refuses_a_changed_setting(tmp_path: Path, changes: dict[str, Any], name: str) -> None:

@@ -77,33 +77,29 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def on_a_fake_device(dtype: torch.dtype, kind: str, precision: str) -> tuple[Weights, torch.Tensor]:
+def on_a_fake_device(dtype: torch.dtype, kind: str) -> tuple[Weights, torch.Tensor]:
     """Returns a network's weights on a fake CUDA device, and a batch of words; call it in a FakeTensorMode."""
     with torch.device("meta"):
         network = Network(dtype)
     for part in network.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.empty(parameter.shape, dtype=dtype, device="cuda")))
-    weights = Weights(network, Directions(7, kind), precision=precision)
+    weights = Weights(network, Directions(7, kind))
     weights.guarded = False  # the start looks at values
     return weights, torch.empty(2, 5, dtype=torch.int64, device="cuda")
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "precision"),
-    [
-        ("gaussian", torch.float32, "nearest"),
-        ("rademacher", torch.float16, "nearest"),
-        ("sphere", torch.bfloat16, "master"),
-    ],
+    ("kind", "dtype"),
+    [("gaussian", torch.float32), ("rademacher", torch.float16), ("sphere", torch.bfloat16)],
 )
 def test_a_step_waits_for_nothing_but_the_losses(
-    kind: str, dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The factor that scales a direction to the sphere has a test of its own below.
     monkeypatch.setattr(Directions, "factor", lambda self, number, sizes, device: 1.0)
     with FakeTensorMode():
-        weights, words = on_a_fake_device(dtype, kind, precision)
+        weights, words = on_a_fake_device(dtype, kind)
         plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2, difference_rule=DIFFERENCES["central"])
         evaluation = Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), [0, 1], lambda _: words)
         with Arrivals() as arrivals:
@@ -120,14 +116,14 @@ def test_the_factor_of_the_sphere_waits_once(monkeypatch: pytest.MonkeyPatch) ->
     """All blocks of a direction are made on the device before their sums are read, to scale it to the sphere."""
     monkeypatch.setattr(directions, "_GPU_CHUNK", 64)
     with FakeTensorMode():
-        weights, _ = on_a_fake_device(torch.float32, "sphere", "nearest")
+        weights, _ = on_a_fake_device(torch.float32, "sphere")
         with pytest.raises(DataDependentOutputException):
             weights.squared_norm(0)
 
 
 def test_waiting_is_seen() -> None:
     with FakeTensorMode():
-        weights, words = on_a_fake_device(torch.float32, "rademacher", "nearest")
+        weights, words = on_a_fake_device(torch.float32, "rademacher")
         with pytest.raises(DataDependentOutputException), weights.shifted(0, 1e-3):
             weights.module(words).sum().item()
         with Arrivals() as arrivals:

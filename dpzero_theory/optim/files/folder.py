@@ -181,7 +181,6 @@ def _require_begun_with(found: Header, given: Header) -> None:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")
     given.plan.require_same(found.plan)
-    choice("precision", given.precision, (found.precision,))
     choice("isolation", given.isolation, (found.isolation,))
     for name, begun, now in (
         ("seed", found.key if not found.private else given.key, given.key),

@@ -20,7 +20,6 @@ from dpzero_theory import check
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.optim.weights.precision import PRECISIONS
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.ledger import Account, LedgerError
 
@@ -28,7 +27,7 @@ RUN = "run.sqlite"
 """The file of a run in its folder."""
 OF_TRAINER = "_dpzero"
 """The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
-_KEY, _POSITION, _WEIGHTS, _KEPT = "run.key", "run.position", "weights.", "kept."
+_KEY, _POSITION, _WEIGHTS = "run.key", "run.position", "weights."
 
 
 class TranscriptError(RuntimeError):
@@ -43,7 +42,6 @@ class Header:
         plan: the public settings of the run: what it releases, and how releases move the weights.
         key: the public key of the directions, 32 hexadecimal digits.
         fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
-        precision: how half-precision weights are rounded when they move, a name in `precision.PRECISIONS`.
         private: whether noise and batches come from the operating system, and not from a seed.
         isolation: how it was made sure that a record's loss depends on no other record (`ISOLATIONS`); empty if it was
             not.
@@ -55,7 +53,6 @@ class Header:
     plan: Plan
     key: str
     fingerprint: str
-    precision: str
     private: bool = True
     isolation: str = ""
     layout: str = ""
@@ -72,7 +69,7 @@ class Header:
     def weights(self, module: nn.Module) -> Weights:
         """Return the trainable weights of a module, to be moved along the directions of the run. Raises ValueError for
         a module whose weights are not supported."""
-        return Weights(module, self.directions, precision=self.precision)
+        return Weights(module, self.directions)
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "plan": self.plan.words}, allow_nan=False)
@@ -85,7 +82,6 @@ class Header:
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
             if not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):
                 raise ValueError(f"{name} must be {digits} hexadecimal digits")
-        check.choice("precision", header.precision, PRECISIONS)
         return header
 
 
@@ -179,24 +175,20 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         weights: the trainable weights, by name.
-        kept: for half-precision weights in precision "master", the 16 bits by which each is finer than its type, by
-            name (`Weights.state_dict`); empty otherwise.
         key: the run's public key, in hexadecimal digits; "" of parameters alone.
         position: how many releases have moved the weights; None of parameters alone.
     """
 
     weights: Mapping[str, Tensor]
-    kept: Mapping[str, Tensor]
     key: str = ""
     position: int | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the checkpoint as tensors by name, which `torch.save` and safetensors keep."""
-        parts = {_WEIGHTS: self.weights, _KEPT: self.kept}
         return {
             _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
             _POSITION: torch.tensor(self.position),
-            **{prefix + name: value for prefix, part in parts.items() for name, value in part.items()},
+            **{_WEIGHTS + name: value for name, value in self.weights.items()},
         }
 
     @classmethod
@@ -204,8 +196,5 @@ class Checkpoint(NamedTuple):
         """Return the checkpoint whose method `tensors` returned these tensors. Raises ValueError for anything else."""
         if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
-        weights, kept = (
-            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-            for prefix in (_WEIGHTS, _KEPT)
-        )
-        return cls(weights, kept, bytes(tensors[_KEY].tolist()).hex(), int(tensors[_POSITION]))
+        weights = {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}
+        return cls(weights, bytes(tensors[_KEY].tolist()).hex(), int(tensors[_POSITION]))

@@ -103,7 +103,7 @@ def examine(
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)
         if probe and ranks.rank == 0:
-            _warn(rounding, plan)
+            _warn(rounding, plan, weights)
 
     try:
         ranks.every(work)
@@ -351,8 +351,15 @@ def _require_no_shared_columns(module: nn.Module) -> None:
             )
 
 
-def _warn(moved: float, plan: Plan) -> None:
-    """Warn if rounding, which can move a loss by `moved`, shows in the differences of a batch."""
+def _warn(moved: float, plan: Plan, weights: Weights) -> None:
+    """Warn if rounding, which can move a loss by `moved`, shows in the differences of a batch, and if small steps of
+    half-precision weights will be lost in rounding."""
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in weights.parameters):
+        warnings.warn(
+            "module has trainable weights in half precision, where steps below the spacing of its numbers vanish: make"
+            " them float32 and evaluate the losses under torch.autocast(device, torch.bfloat16)",
+            stacklevel=2,
+        )
     shift = moved * plan.difference_rule.rounded(plan.smoothing)
     if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
         what, instead = ("losses", " or a larger smoothing") if plan.smoothing else ("derivatives", "")

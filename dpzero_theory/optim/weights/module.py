@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights.directions import Directions, blocks, chunk, exactly, wide
-from dpzero_theory.optim.weights.precision import Rounding, require_names
 from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -52,7 +51,6 @@ class Weights:
         module: any Module on any devices. Its trainable parameters must be plain floating-point tensors in memory, or
             such tensors sharded by rows (FSDP2).
         directions: the random directions u_0, u_1, ... of the run.
-        precision: how moves are rounded in half precision, one of `precision.PRECISIONS`.
 
     Attributes:
         names: the name of each parameter; of a tied one, which is there once, the first of its names.
@@ -67,12 +65,12 @@ class Weights:
         unread: names of the parameters that no evaluation has read so far.
 
     Raises:
-        ValueError: an unknown precision; a parameter that cannot be supported: on the meta device (offloaded), a tensor
+        ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor
             subclass (quantised), sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and
             FSDP1.
     """
 
-    def __init__(self, module: nn.Module, directions: Directions, *, precision: str = "nearest") -> None:
+    def __init__(self, module: nn.Module, directions: Directions) -> None:
         found = _trainable(module)
         self.module, self.directions = module, directions
         self.collective = is_collective(module)
@@ -83,7 +81,6 @@ class Weights:
         self.d = sum(self.sizes)
         whole = [None if is_sharded(parameter) else parameter for parameter in self.parameters]
         self.ids: dict[int, int | None] = {id(p): index for index, p in enumerate(whole) if p is not None}
-        self._rounding = Rounding(precision, [held for held, _ in self.pieces()])
         self.unread = set(self.names)
         self.untrained = Untrained(module, parameters=not self.collective)
         self.guarded = True
@@ -272,7 +269,7 @@ class Weights:
         """
         flat, width, summed = held.contiguous().view(-1), math.prod(self.shapes[index][1:]), wide(held.dtype)
         one = len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width > 0
-        plain = held.is_contiguous() and self._rounding.is_plain(index)
+        plain = held.is_contiguous()
         if one and plain and (held.dtype == summed or held.is_cuda):
             # the product is one number or its negative, so that each weight is rounded once on every device
             (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
@@ -285,7 +282,7 @@ class Weights:
         for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):
             here, first = slice(start * width, (start + rows) * width), origin // width + start
             delta = self.directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
-            self._rounding.add_(flat, index, here, delta)
+            flat[here].add_(delta)
         if not held.is_contiguous():
             held.copy_(flat.view(held.shape))
 
@@ -306,7 +303,7 @@ class Weights:
                 first, last = max(start, origin), min(start + len(found), origin + len(flat))
                 if first < last:
                     delta = found[first - start : last - start].to(wide(flat.dtype)).to(flat.device)
-                    self._rounding.add_(flat, index, slice(first - origin, last - origin), delta)
+                    flat[first - origin : last - origin].add_(delta)
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
         self._moved()
@@ -360,32 +357,14 @@ class Weights:
         Raises:
             ValueError: other names or shapes.
         """
-        require_names(values, self.names)
+        if set(values) != set(self.names):
+            raise ValueError(f"state must hold the parameters {sorted(self.names)}; got {sorted(values)}")
         for name, parameter in zip(self.names, self.parameters, strict=True):
             if values[name].shape != parameter.shape:
                 raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
         self._moved()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the 16 further bits of each half-precision weight, by the parameter's name, in host memory.
-
-        They are what `values` leaves out of a checkpoint. The mapping is empty unless the precision is "master".
-        """
-        return self._rounding.state_dict(self.names, self.parameters)
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back the further bits of half-precision weights that `state_dict` returned.
-
-        They belong to the weights of the same moment, which `load_values` puts back. Raises ValueError for other names
-        or shapes.
-        """
-        self._rounding.load_state_dict(state, self.names, self.parameters)
-
-    def forget(self) -> None:
-        """Set the further bits of half-precision weights to zero, as at the start; the weights stay as they are."""
-        self._rounding.forget()
 
     def _moved(self) -> None:
         """Drop what was computed from the weights of before: gathered ones, and copies that autocast keeps."""

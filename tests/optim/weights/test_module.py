@@ -190,8 +190,6 @@ def test_bad_numbers_move_nothing(bad):
     with pytest.raises(ValueError, match=r"^number must be an integer with 0 <= number"):
         weights.move_([(0, 1.0), (-1, 1.0)])
     assert weights.fingerprint() == before
-    with pytest.raises(ValueError, match=r"^precision must be one of nearest, master; got 'double'"):
-        Weights(module, Directions(KEY, "gaussian"), precision="double")
 
 
 def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
@@ -252,3 +250,19 @@ def test_low_rank_adapters_are_what_is_trained():
     weights.move_([(0, 1.0)])
     assert all(torch.equal(p, base[name]) for name, p in module.named_parameters() if name in base)
     weights.require_used()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_moves_do_not_depend_on_pieces_or_the_order_of_memory(dtype, monkeypatch):
+    results = []
+    for chunk, turned in ((1 << 18, False), (256, False), (1 << 18, True)):
+        monkeypatch.setattr("dpzero_theory.optim.weights.directions._CPU_CHUNK", chunk)
+        torch.manual_seed(0)
+        module = nn.Conv2d(6, 10, 5).to(dtype)
+        if turned:
+            module = module.to(memory_format=torch.channels_last)
+        weights = Weights(module, Directions(KEY, "gaussian"))
+        weights.move_([(0, 1e-3), (1, -2e-3)])
+        weights.move_([(2, 1e-3)])
+        results.append(weights.fingerprint())
+    assert results[0] == results[1] == results[2]

@@ -67,12 +67,12 @@ def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[d
 
 
 def test_what_ranks_and_shards_have_left_is_verified_without_them(ranks: list[dict[str, Any]], folder: Path) -> None:
-    initial = Checkpoint(dict(Net().named_parameters()), {})
-    found = verify(folder / f"private-{len(ranks)}", initial, Checkpoint(ranks[0]["private"], {}))
+    initial = Checkpoint(dict(Net().named_parameters()))
+    found = verify(folder / f"private-{len(ranks)}", initial, Checkpoint(ranks[0]["private"]))
     assert found.fault == ""
     assert [line.holds for line in found.findings if line.name in ("initial weights", "final weights")] == [True, True]
     other = {name: value + 1 for name, value in ranks[0]["private"].items()}
-    assert "final weights" in verify(folder / f"private-{len(ranks)}", initial, Checkpoint(other, {})).fault
+    assert "final weights" in verify(folder / f"private-{len(ranks)}", initial, Checkpoint(other)).fault
 
 
 def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[str, Any]], folder: Path) -> None:
