@@ -250,8 +250,11 @@ class Weights:
             for index, (held, origin) in enumerate(self.pieces()):
                 self._move(held, index, origin, scales)
 
-        record, known = self.recorder(), (len(scales), self.memory())
-        if record is None or known not in self._moves:
+        record = self.recorder()
+        if record is None:
+            return move()
+        known = len(scales), self.memory()
+        if known not in self._moves:
             self._moves = {known: None}
             move()
             return

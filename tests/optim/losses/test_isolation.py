@@ -75,6 +75,7 @@ class Linear8bitLt(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:module has trainable weights in half precision")
 @pytest.mark.parametrize("name", SOUND)
 def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) -> None:
     run, sizes = started(SOUND[name], tmp_path / "run")
@@ -217,3 +218,8 @@ def test_rounding_that_lambda_makes_visible_is_said_once(tmp_path: Path) -> None
     started(SOUND["float64"], tmp_path / "b", smoothing=1e-6)
     started(table(), tmp_path / "c", smoothing=1e-6, micro_batch=1)
     started(table(), tmp_path / "d", smoothing=1e-6, isolation="exact")
+
+
+def test_half_precision_weights_are_said(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"^module has trainable weights in half precision, .* make them float32"):
+        started(SOUND["bfloat16"], tmp_path, smoothing=1.0)
