@@ -9,11 +9,10 @@ from functools import partial
 
 from paper_checks.outcome import Checked
 from paper_checks.registry import Claim, Finding, check
-from paper_checks.sharp import correlated, low_rank, moments, one_run, promises, runs, schedules, signs, steps
+from paper_checks.sharp import low_rank, moments, one_run, promises, runs, schedules, signs, steps
 
 LAWS = (("gaussian", "gaussian"), ("frame", "frame"), ("sign", "rademacher"), ("low-rank", "low-rank"))
 CHECKS: dict[str, Callable[[], Checked]] = {
-    "tail-moments-sampled": moments.tail_moments_sampled,
     "convex-order": moments.convex_order,
     "inner-product": partial(moments.moment, "inner"),
     "second-moment": partial(moments.moment, "second"),
@@ -23,15 +22,12 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "unbounded": moments.without_lipschitz,
     "smoothing-error": partial(steps.smoothing_error, "central"),
     "forward-smoothing-error": partial(steps.smoothing_error, "forward"),
-    "difference-rules": steps.difference_rules,
     "one-step": steps.one_step,
-    "poisson-variance": steps.poisson_variance,
     "minimiser": promises.minimiser,
     "directions-table": promises.directions_table,
     "constant-schedule": promises.constant_schedule,
     "last-steps": promises.last_steps,
-    "price-of-signs": promises.price_of_signs,
-    "price-of-low-rank": promises.price_of_low_rank,
+    "price-of-laws": promises.price_of_laws,
     **{
         f"{name}-{what}": partial(moments.moment, part, kind)
         for name, kind in LAWS
@@ -72,10 +68,6 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "last-iterate-value": schedules.last_iterate_value,
     "any-schedule": schedules.any_schedule,
     "last-iterate-sampled": schedules.last_iterate_sampled,
-    "crossed-terms": correlated.crossed_terms,
-    "independent-noise": correlated.independent_noise,
-    "full-batches": correlated.full_batches,
-    "projected-vectors": correlated.projected_vectors,
     "run-step": one_run.run_step,
     "run-coverage": one_run.run_coverage,
 }

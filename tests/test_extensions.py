@@ -90,7 +90,6 @@ class EveryOther(Sampling):
 TWO_POINT = DirectionLaw(
     name="lopsided",
     sample=lambda rng, size, d: rng.choice([-1.0, 1.0], size=(size, d)),
-    fourth_moments=lambda d: (1.0, 1.0),
     table=lambda: np.array([-1.0, 1.0]),
     fixed_norm=True,
 )

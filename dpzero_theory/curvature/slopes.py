@@ -7,13 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from scipy.special import betaincc
 from torch import Tensor
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, mean_interval
 from dpzero_theory.curvature.lanczos import Operator, random_start
-from dpzero_theory.sphere import sphere_tail
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,19 @@ def clipped_shares(
     clipped = []
     for clip in clips:
         shares = (table.abs() >= check.real("clip", clip, above=0)).double().mean(dim=1).numpy()
-        law = sum(float(sphere_tail(clip, float(size), d)) for size in sizes if size > 0) / len(sizes)
+        law = float(np.mean(_tail(clip, sizes, d)))
         mean = mean_interval(shares, level)
         clipped.append(Clipped(clip, replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)), law))
     return clipped, table
+
+
+def _tail(clip: float, sizes: Array, d: int) -> Array:
+    """Returns P(|u^T a| >= clip) for vectors a of the lengths `sizes` and u uniform on the sphere of radius sqrt(d).
+
+    By symmetry it is P(|u_1| >= clip/||a||), with u_1^2/d ~ Beta(1/2, (d-1)/2); for d = 1 always u_1^2 = 1.
+    """
+    if d == 1:
+        return (sizes >= clip).astype(np.float64)
+    with np.errstate(divide="ignore"):
+        share = np.minimum((clip / sizes) ** 2 / d, 1.0)
+    return np.asarray(betaincc(0.5, (d - 1) / 2, share))

@@ -108,6 +108,14 @@ def on_sphere(z: Array) -> Array:
     return scaled
 
 
+def outer_moment(a: Array) -> Array:
+    """Return E[(u^T a)^2 u u^T] = d/(d+2) (2 a a^T + |a|^2 I) for u uniform on the sphere of radius sqrt(d), the last
+    statement of Lemma lm:sphere (iii)."""
+    d = len(a)
+    moment: Array = d / (d + 2) * (2 * np.outer(a, a) + (a @ a) * np.eye(d))
+    return moment
+
+
 def largest_change(draws: Iterable[Array], clip: float) -> float:
     """Return the largest change, over matrices of shape (n, width), of the mean of a matrix's rows, each clipped to the
     norm `clip`, when the first row is turned around: the replaced record that changes such a mean most."""

@@ -10,7 +10,7 @@ import sympy as sp
 from scipy import stats
 
 from dpzero_theory import sphere
-from paper_checks.checks.instances import on_sphere
+from paper_checks.checks.instances import on_sphere, outer_moment
 from paper_checks.registry import Disagreement, Finding, agree, check
 
 _DIMENSIONS = (1, 2, 3, 4, 7, 20)
@@ -43,10 +43,6 @@ def _projected(a: list[Fraction], rest: tuple[int, ...]) -> Fraction:
 
 def _vector(d: int) -> list[Fraction]:
     return [Fraction(3 * i - 4, i + 2) for i in range(1, d + 1)]
-
-
-def _floats(a: list[Fraction]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([float(x) for x in a])
 
 
 def exact_tail(c: float, d: int) -> float:
@@ -97,13 +93,7 @@ def _(full: bool) -> Finding:
         a = _vector(d)
         total = sum((_projected(a, (i, i)) for i in range(d)), Fraction(0))
         holds &= total == d * sum(x * x for x in a)
-        agree("sphere.projection_outer, trace", np.trace(sphere.projection_outer(_floats(a))), float(total))
     return Finding(holds)
-
-
-def _all_signs(d: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return all 2^d vectors of d signs, shape (2^d, d)."""
-    return np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
 
 
 def _outer(a: list[Fraction]) -> list[list[Fraction]]:
@@ -120,10 +110,7 @@ def _(full: bool) -> Finding:
         a = _vector(d)
         exact = [[_projected(a, (i, j)) for j in range(d)] for i in range(d)]
         holds &= exact == _outer(a)
-        agree("sphere.projection_outer", sphere.projection_outer(_floats(a)), np.array(exact, dtype=float))
-        u = _all_signs(d)
-        signs = np.einsum("k,ki,kj->ij", (u @ _floats(a)) ** 2, u, u) / len(u)
-        agree("sphere.projection_outer, signs", sphere.projection_outer(_floats(a), "rademacher"), signs)
+        agree("outer_moment", outer_moment(np.array([float(x) for x in a])), np.array(exact, dtype=float))
     return Finding(holds)
 
 
@@ -167,11 +154,6 @@ def _(full: bool) -> Finding:
     w1 = sp.simplify(sp.expand_func(raw(2)))
     w2 = sp.simplify((d - w1) / (d - 1))
     holds = sp.simplify(w1 - 3 * d / (d + 2)) == 0 and sp.simplify(w2 - d / (d + 2)) == 0
-    for size in (1, 2, 5, 300):
-        pair = float(moment((4,), size)), float(moment((2, 2), size))
-        agree("sphere.fourth_moments", sphere.fourth_moments(size), pair)
-    agree("sphere.fourth_moments, Gaussian", sphere.fourth_moments(9, "gaussian"), (3, 1))
-    agree("sphere.fourth_moments, signs", sphere.fourth_moments(9, "rademacher"), (1, 1))
     return Finding(bool(holds))
 
 
@@ -219,11 +201,6 @@ def _(full: bool) -> Finding:
         form = sum((a[i] * h[i][j] * a[j] for i in range(d) for j in range(d)), Fraction(0))
         stated = Fraction(d, d + 2) * (2 * form + sum(x * x for x in a) * sum(h[i][i] for i in range(d)))
         holds &= exact == stated
-        u, matrix = _all_signs(d), np.array(h, dtype=float)
-        agree("sphere.projection_outer, with H", np.sum(sphere.projection_outer(_floats(a)) * matrix), float(exact))
-        signs = float(np.mean((u @ _floats(a)) ** 2 * np.einsum("ki,ij,kj->k", u, matrix, u)))
-        library = np.sum(sphere.projection_outer(_floats(a), "rademacher") * matrix)
-        agree("sphere.projection_outer, with H, signs", library, signs)
     return Finding(holds)
 
 

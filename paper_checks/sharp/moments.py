@@ -26,31 +26,6 @@ from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Checked, clip_joi
 
 TRIED = (1, 4, 64)
 """The numbers K of directions per step with which each inequality is tried."""
-POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0))
-
-
-def tail_moments_sampled() -> Checked:
-    """Section 4 of the sharpened theorem's proof: the library's moments E[(v - c)_+^i v^j] agree with 1,000 to 100,000
-    sampled steps, within 4.5 standard errors. Here v is the length of the projection of a unit vector onto a step's K
-    directions, divided by sqrt(K)."""
-    worst = 0.0
-    for kind, k, d, c in (
-        ("sphere", 1, 1, 0.5),
-        ("sphere", 1, 2, 0.9),
-        ("sphere", 1, 40, 1.1),
-        ("sphere", 1, 3000, 1.5),
-        ("gaussian", 5, 6, 1.2),
-        ("gaussian", 64, 2, 1.05),
-        ("frame", 2, 3, 0.9),
-        ("frame", 5, 20, 1.1),
-        ("frame", 8, 8, 0.7),
-    ):
-        v = _sampled_lengths(kind, k, d)
-        law = Projection(k, math.inf if kind == "gaussian" else d)
-        expected = law.excess(np.array([c]), *POWERS)
-        for (i, j), value in zip(POWERS, expected, strict=True):
-            worst = max(worst, abs(_z(np.maximum(v - c, 0) ** i * v**j, float(value[0]))))
-    return within(worst, STANDARD_ERRORS, "moments of v against sampled directions, d = 1 to 3000: largest z")
 
 
 @cache

@@ -230,33 +230,6 @@ def _smoothing_errors(rule: str) -> list[tuple[float, int, float, str, float | N
     return found
 
 
-def difference_rules() -> Checked:
-    """Step 2 of the sharpened theorem's proof: central and forward differences differ from u'g by at most (lambda/2)
-    u'Hu, on 2,000 random losses whose curvature is within H, and attain it."""
-    rng = np.random.default_rng(SEED + 33)
-    largest = dict.fromkeys(("central", "forward"), 0.0)
-    for case in range(2000):
-        d = int(rng.integers(1, 6))
-        rows, sizes, phases = rng.standard_normal((3, d)), rng.random(3), rng.uniform(0, 6, 3)
-        kinked = case % 4 == 0
-
-        def loss(x: Array, rows: Array = rows, sizes: Array = sizes, phases: Array = phases, k: bool = kinked) -> float:
-            along = rows @ x
-            waves = np.cos(along + phases)
-            return float(sizes @ (along * np.abs(along) / 2 if k else waves if phases[0] < 4 else along**2 / 2))
-
-        slope = np.zeros(d)
-        if not kinked and phases[0] < 4:
-            slope = -(sizes * np.sin(phases)) @ rows
-        u, smoothing = rng.choice([-1.0, 1.0], d), float(rng.choice([0.01, 0.3, 2.0]))
-        allowed = smoothing / 2 * float(sizes @ (rows @ u) ** 2)
-        here, ahead, behind = (loss(s * smoothing * u) for s in (0, 1, -1))
-        for rule, found in (("central", (ahead - behind) / 2 / smoothing), ("forward", (ahead - here) / smoothing)):
-            largest[rule] = max(largest[rule], abs(found - float(u @ slope)) / allowed)
-    worst = max(abs(ratio - 1) for ratio in largest.values())
-    return within(worst, 1e-9, "remainders of differences over their bounds: largest distance from 1")
-
-
 def _power(p: Problem) -> float:
     """Return the power among 0, 1 and 4 for which the eigenvalues 1, 2^-power, ..., d^-power, as the problems of
     `one_step_problems` have them, have a sum nearest to r of the problem `p`."""
@@ -331,20 +304,3 @@ def _steps_within(
             bound = case.step_size * (found.floor - found.progress * g * g + found.drift * g) - case.problem.gap
             worst = max(worst, (mean - bound) / error)
     return within(worst, STANDARD_ERRORS, f"{text}: largest violation (z)")
-
-
-def poisson_variance() -> Checked:
-    """The step with Poisson sampling: summed over all 2^n batches, the batch sum over q n has the full mean as its
-    mean, and the variance (1 - q)/(q n) times the mean square. Here q is the sampling rate and n the number of
-    records."""
-    rng = np.random.default_rng(SEED + 8)
-    worst = 0.0
-    for n, rate in ((1, 0.3), (4, 0.1), (7, 0.6), (9, 0.95)):
-        values = np.clip(rng.standard_normal(n), -0.7, 0.7)
-        batches = np.array(list(itertools.product((0, 1), repeat=n)))
-        chance = np.prod(np.where(batches == 1, rate, 1 - rate), axis=1)
-        means = batches @ values / (rate * n)
-        variance = chance @ (means - values.mean()) ** 2
-        stated = (1 - rate) / (rate * n) * np.mean(values**2)
-        worst = max(worst, abs(chance @ means - values.mean()), abs(variance / stated - 1))
-    return within(worst, 1e-12, "mean and variance of a Poisson batch mean, all batches: largest error")

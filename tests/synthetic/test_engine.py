@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy.noise import SeededNoise
-from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
+from dpzero_theory.sphere import DIRECTIONS, sample_sphere
 from dpzero_theory.synthetic import clipping, engine, first_order
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.first_order import dpgd
@@ -31,7 +31,7 @@ def test_zeroth_order_lanes_equal_the_reference(
     problem = quadratic(seed, n, d, mode)
     grid = lanes(seed, 12, 60)
     x0 = np.full(d, start)
-    draw = sample_sphere if seed % 2 else sample_gaussian
+    draw = sample_sphere if seed % 2 else DIRECTIONS["gaussian"].sample
     u = draw(np.random.default_rng(seed), 60, d)
     other = np.random.default_rng(seed).standard_normal(d)
     # The smoothing is large enough for the reference's differences of losses to keep ten digits.

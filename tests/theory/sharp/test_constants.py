@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from benchmarks.problems.hardest import hardest
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.sphere import DIRECTIONS, DirectionLaw, sample_gaussian
+from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
@@ -120,9 +120,7 @@ def test_a_frame_has_at_most_d_directions() -> None:
 
 
 def test_a_law_without_constants_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    law = DirectionLaw(
-        name="dice", sample=sample_gaussian, fourth_moments=lambda d: (3.0, 1.0), table=lambda: np.array([-1.0, 1.0])
-    )
+    law = DirectionLaw(name="dice", sample=DIRECTIONS["gaussian"].sample, table=lambda: np.array([-1.0, 1.0]))
     monkeypatch.setitem(DIRECTIONS, "dice", law)
     with pytest.raises(PreconditionError, match=r"covers the directions sphere, .*; it has none for dice$"):
         constants(1.0, 10, 2.0, "dice")
