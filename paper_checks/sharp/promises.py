@@ -88,7 +88,7 @@ def directions_table() -> Checked:
     return within(worst, 0.01, "bounds for K = 1 to 256, two laws, five budgets, over an independent table, minus 1")
 
 
-PRICES = (
+PRICES: tuple[tuple[str, str, int | str, int, float, float], ...] = (
     *(("rademacher", "sphere", 1, evaluations, stated, 0.01)
       for evaluations, stated in ((1000, 1.05), (4672, 1.14), (155_200, 1.15), (1_552_000, 1.17))),
     *(("rademacher", "sphere", "best", evaluations, stated, 0.01)
