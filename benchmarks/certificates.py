@@ -43,10 +43,9 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import paper_spectrum
-from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.theorems import theorem_3
+from dpzero_theory.theory.theorems import Inequality, displayed
 
 DELTA = 1e-6
 SENTENCES = Path(__file__).parents[2] / "shared" / "data" / "sst2_train.tsv"
@@ -169,14 +168,14 @@ def prescriptions(
     paper's parameters."""
     found: dict[str, tuple[str, Prescription]] = {}
     exact = float(gdp_from_epsilon(epsilon, DELTA))
-    paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
+    paper = displayed("theorem-3", problem, float(paper_gdp(epsilon, DELTA)))
     cap = paper.steps if max_steps is None else max_steps
     for name in names:
         if name == "paper":
             found[name] = "paper", paper
         elif name == "paper-best":
-            inequality = inequalities.dpzero(problem, exact)
-            found[name] = "exact", minimised(inequality, theorem_3(problem, exact), max_steps=cap)
+            inequality = Inequality.of("theorem-3", problem, exact)
+            found[name] = "exact", minimised(inequality, displayed("theorem-3", problem, exact), max_steps=cap)
         else:
             k, law = SHARP[name]
             found[name] = (

@@ -67,7 +67,7 @@ def train() -> None:
         loss_bound=2 * loss.gap(x0),
     )
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
-    paper = theorems.theorem_3(problem, gdp)
+    paper = theorems.displayed("theorem-3", problem, gdp)
     ours = sharp.prescribe(problem, gdp, max_steps=paper.steps)
     print(f"\n2. Private logistic regression on digits: n = {loss.n}, d = {loss.d}, L = 1, ell = 1/4, r = 1,")
     print(f"   (epsilon, delta) = ({EPSILON:g}, {DELTA:g}), replace-one, full batches, noise of the operating system\n")

@@ -36,11 +36,11 @@ from benchmarks.slopes import OF_RANK
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import prescribe
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
+from dpzero_theory.theory.theorems import Inequality
 
 ROOT = RESULTS.parents[1]
 PAGES = [
@@ -319,7 +319,7 @@ def certified_bounds() -> str:
     problem, gdp = Problem(n=10_000, d=2_000, r=8.178, loss_bound=1.0), float(gdp_from_epsilon(2, 1e-6))
     paper = {one.calibration: one for one in calculate(problem, 2, 1e-6)[0] if one.result.id == "theorem-3"}
     closed = paper["exact"].prescription
-    best = minimised(inequalities.dpzero(problem, closed.gdp), closed)
+    best = minimised(Inequality.of("theorem-3", problem, closed.gdp), closed)
     most = paper["paper"].prescription.steps
     free = prescribe(problem, gdp)
     noise = poisson_noise(2, 1e-6)

@@ -2,13 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, calibrated_gdp
 from dpzero_theory.theory.sharp.certificate import Certificate, certificate
+from dpzero_theory.theory.sharp.smallest import SearchOptions
 
 if TYPE_CHECKING:
     from dpzero_theory.optim.plan import Plan
@@ -40,12 +41,7 @@ def prescribe(
     delta: float,
     result: str = "theorem-3-sharp",
     calibration: str = "exact",
-    max_steps: int | None = None,
-    max_evaluations: int | None = None,
-    max_points: int | None = None,
-    direction: str = "sphere",
-    directions_per_step: int | str = 1,
-    difference: str = "central",
+    **options: Unpack[SearchOptions],
 ) -> Prescribed:
     """The parameters that a theorem prescribes for a problem under (epsilon, delta)-differential privacy.
 
@@ -60,16 +56,15 @@ def prescribe(
         result: id of the theorem or corollary, one of `theory.results.RESULTS`; the default is the sharpest.
         calibration: how the noise for (epsilon, delta) is computed: "exact", by the exact conversion of Gaussian
             differential privacy, or "paper", by the paper's composition lemma.
-        max_steps: the largest number of steps T, for a result whose parameters are searched for.
-        max_evaluations: the largest product n K T of the numbers of records, directions a step and steps, which is the
-            number of per-record loss differences, for such a result. For each of these three limits None sets none.
-        max_points: the largest number of evaluations of a record's loss for such a result: n T 2 K with central
-            differences, n T (K + 1) with forward and exact ones.
-        direction: law of the random directions, one of `DIRECTIONS` that the theorem covers.
-        directions_per_step: K >= 1, the number of directions a step, or "best" to search for it.
-        difference: how a record's change of loss along a direction is found: "central", "forward" or "exact". Forward
-            differences have the same bound for the same parameters and take fewer evaluations. Exact derivatives
-            have no smoothing; they cannot serve losses without a derivative, such as the error rate.
+        options: what the theorem's parameters may be chosen from; every one may be left out. `max_steps` caps the steps
+            T; `max_evaluations` caps n K T, the number of per-record loss differences with K directions a step; and
+            `max_points` caps the evaluations of a record's loss, n T 2 K with central differences, n T (K + 1) with
+            forward and exact ones. A result of the paper ignores these three. `direction` is the law of the random
+            directions, one of `DIRECTIONS` that the theorem covers (by default "sphere"), `directions_per_step` is
+            K >= 1 or "best" to search for it (1), and `difference` is how a record's change of loss along a direction
+            is found: "central" (the default), "forward" or "exact". Forward differences have the same bound for the
+            same parameters and take fewer evaluations. Exact derivatives have no smoothing; they cannot serve losses
+            without a derivative, such as the error rate.
 
     Returns:
         The parameters. Their `bound` is an upper bound on the quantity that `guarantee` names, the expected squared
@@ -80,16 +75,7 @@ def prescribe(
         PreconditionError: the theorem's assumptions are not met.
     """
     theorem = RESULTS[check.choice("result", result, RESULTS)]
-    found = theorem.prescribe(
-        problem,
-        calibrated_gdp(epsilon, delta, calibration),
-        max_steps=max_steps,
-        max_evaluations=max_evaluations,
-        max_points=max_points,
-        direction=direction,
-        directions_per_step=directions_per_step,
-        difference=difference,
-    )
+    found = theorem.prescribe(problem, calibrated_gdp(epsilon, delta, calibration), **options)
     return Prescribed(**{name: getattr(found, name) for name in Prescription.__dataclass_fields__})
 
 
@@ -112,7 +98,6 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         raise ValueError(f"problem must have the plan's n = {plan.n}; got {problem.n}")
     if isinstance(plan, Prescription):
         step_size, noise_std = plan.step_size, plan.noise_std
-        check.precondition(plan.noise_ratio == 1, f"noise_ratio must be 1; got {plan.noise_ratio!r}")
     else:
         if len(set(plan.step_sizes)) != 1 or plan.law is None or plan.law.noise != "gaussian":
             raise ValueError("plan must have one step size and Gaussian noise to be certified")

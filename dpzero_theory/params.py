@@ -21,7 +21,7 @@ from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import CALIBRATIONS, RESULTS, Calculated, Unmet, calculate
 from dpzero_theory.theory.sharp.constants import known_direction
-from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
+from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
 END_OF_INTEGERS = 10**15  # --solve-for looks for n and d up to this value
@@ -246,7 +246,7 @@ def _with_one_run(inputs: dict[str, Any], answer: Calculated, confidence: float)
     """
     if answer.result.id != "theorem-3-sharp":
         return answer
-    bound = certify_run(_problem(inputs), RunParameters.of(answer.prescription), failure=1 - confidence).bound
+    bound = certify_run(_problem(inputs), failure=1 - confidence, **answer.prescription.run).bound
     note = f"one run: its mean of ||grad F_S(x_t)||^2 is at most {bound:.4g} with probability at least {confidence:g}"
     return dataclasses.replace(answer, notes=(*answer.notes, note))
 

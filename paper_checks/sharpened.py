@@ -53,7 +53,6 @@ CHECKS: dict[str, Callable[[], Checked]] = {
     "other-directions": steps.other_directions,
     "vector-noise": steps.vector_noise,
     "last-iterate": runs.last_iterate,
-    "shrinking-noise": promises.shrinking_noise,
     "quadratic-growth": promises.quadratic_growth,
     "runs": runs.runs,
     "unbounded-floors": moments.unbounded_floors,

@@ -21,7 +21,7 @@ from dpzero_theory import check
 from dpzero_theory.bisection import halved
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.projection import Projection
-from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap
+from dpzero_theory.theory.sharp.smallest import ScaledRun
 
 _OPPOSED = np.linspace(0.0, 1.0, 101)  # The backward slopes that are tried, as shares of the forward slope
 
@@ -92,13 +92,20 @@ def hardest(
     """
     p = problem
     p.require_lipschitz("the family of hardest problems")
-    k = check.integer("directions_per_step", directions_per_step)
-    t = check.integer("steps", steps)
+    at = ScaledRun.of(
+        p,
+        step_size=step_size,
+        steps=steps,
+        clip=clip,
+        smoothing=0.0,
+        noise_std=noise_std,
+        directions_per_step=directions_per_step,
+        difference="exact",
+    )
+    k, c, gap, path = at.directions, at.clip, at.gap, at.alpha * at.steps
     rho = check.real("saturation", saturation, above=0, below=1)
     longer = check.real("lengthened", lengthened, at_least=0)
-    alpha = check.real("step_size", step_size, above=0) * p.smoothness
-    variance = alpha * (check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2 / k
-    c, gap, path = clip_share(clip, p, k), relative_gap(p), alpha * t
+    variance = at.alpha * (noise_std / p.lipschitz) ** 2 / k
     law = Projection(k, math.inf)
     forward = math.sqrt(1 - rho * rho)
     width = forward

@@ -1,4 +1,4 @@
-"""The parameters that minimise the inequality in the proof of a result of the paper (module `inequalities`).
+"""The parameters that minimise the inequality in the proof of a result of the paper (`theorems.Inequality`).
 
 For a fixed number of steps T the bound is minimised over the step size alpha and, for Algorithm 2, over the threshold
 C_0, by grids in logarithms that zoom in on the best point. The bound is log-convex in log alpha, and the first grid is
@@ -21,9 +21,9 @@ from dpzero_theory import check
 from dpzero_theory.bisection import halved, integer_between
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
-from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription
 from dpzero_theory.theory.sharp.smallest import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
+from dpzero_theory.theory.theorems import Inequality
 
 Range = tuple[float, float]
 """The logarithms of the smallest and of the largest value of a parameter."""
@@ -73,7 +73,7 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
         PreconditionError: no admissible parameters give a finite bound.
     """
     p = inequality.problem
-    bound = inequality.of(closed_form.guarantee)
+    bound = inequality.bound
     largest_step = 1 / (2 * inequality.growth * p.smoothness)
     alphas = (math.log(largest_step * 1e-18), math.log(largest_step * (1 - 1e-9)))
     thresholds = (math.log(0.5 * p.lipschitz), math.log(60 * p.lipschitz))

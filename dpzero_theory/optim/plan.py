@@ -172,8 +172,6 @@ class Plan:
             ValueError: a prescription that cannot be run.
         """
         p = prescription
-        if p.noise_ratio != 1:
-            raise ValueError(f"noise_ratio must be 1, as the noise of a run is constant; got {p.noise_ratio!r}")
         noise = check.real("noise_multiplier", p.noise_multiplier, above=0)
         law = _private(p.algorithm).law("gaussian")
         same = ("n", "steps", "clip", "smoothing", "algorithm", "direction", "directions_per_step", "difference")

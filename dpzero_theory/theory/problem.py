@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
@@ -169,6 +169,25 @@ def _pair(name: str, value: object) -> tuple[object, object]:
     return value[0], value[1]
 
 
+class Run(TypedDict):
+    """The parameters of a run of Algorithm 2 (DPZero), as keyword arguments.
+
+    step_size: alpha > 0. steps: T >= 1. clip: C > 0, of the norm of a sample's K differences. smoothing: lambda > 0; 0
+    with the exact difference rule. noise_std: sigma >= 0, of each coordinate of the average. direction: the law of the
+    directions, a name in `sharp.constants.LAWS`, by default the paper's "sphere". directions_per_step: K >= 1, by
+    default 1. difference: the difference rule, a name in `difference.DIFFERENCES`, by default "central".
+    """
+
+    step_size: float
+    steps: int
+    clip: float
+    smoothing: float
+    noise_std: float
+    direction: NotRequired[str]
+    directions_per_step: NotRequired[int]
+    difference: NotRequired[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prescription:
     """Parameters of an algorithm, what they are for, and the bound certified for them.
@@ -196,8 +215,6 @@ class Prescription:
             norm of its vector (dpgd-0th).
         noise_std: sigma, the standard deviation of the noise on the average, with which `steps` releases meet `gdp`; on
             each coordinate for dpgd-0th.
-        noise_ratio: the noise of step t is noise_std noise_ratio^(T-1-t), so noise_std is that of the last step; with 1
-            all steps have the same noise.
         bound: the right-hand side of the theorem or corollary, on the quantity `guarantee`.
         bound_at_steps: the inequality of the proof, before parameters are substituted, at these parameters and the
             integer `steps`.
@@ -228,8 +245,21 @@ class Prescription:
     bound_at_steps: float
     trivial_bound: float
     evaluations: int
-    noise_ratio: float = 1.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> Run:
+        """The parameters of a run, as the certificates take them."""
+        return Run(
+            step_size=self.step_size,
+            steps=self.steps,
+            clip=self.clip,
+            smoothing=self.smoothing,
+            noise_std=self.noise_std,
+            direction=self.direction,
+            directions_per_step=self.directions_per_step,
+            difference=self.difference,
+        )
 
     @property
     def sampling(self) -> str:
@@ -253,7 +283,9 @@ class Prescription:
         It is q_s n T times the points of a step: 2 K with central differences, K + 1 with forward ones, and K + 1 with
         exact derivatives, each of which counts as one evaluation.
         """
-        return round(self.expected_batch * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step))
+        return round(
+            self.sample_rate * self.n * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step)
+        )
 
     @property
     def noise_multiplier(self) -> float:

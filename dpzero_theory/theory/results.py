@@ -7,16 +7,19 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
+
+import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
-from dpzero_theory.theory import pl, theorems
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import last_iterate
 from dpzero_theory.theory.sharp.constants import known_direction
-from dpzero_theory.theory.theorems import guard_float_results
+from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
+from dpzero_theory.theory.sharp.smallest import SearchOptions
+from dpzero_theory.theory.theorems import displayed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +31,8 @@ class Result:
         title: its name and label in the paper.
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
-        closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
-        minimiser: (problem, gdp, max_steps=, max_evaluations=, max_points=, direction=, directions_per_step=,
-            difference=) -> the parameters with the smallest bound, and that bound; None for a result that has a closed
-            form.
+        minimiser: (problem, gdp, options of `SearchOptions`) -> the parameters with the smallest bound, and that bound;
+            None for a result of the paper, which displays its parameters.
         formulas: a field of `Prescription` -> the displayed formula, where v is sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
         opt_in: whether it is calculated only when asked for by id.
@@ -42,54 +43,43 @@ class Result:
     assumptions: str
     guarantee: Guarantee
     formulas: Mapping[str, str]
-    closed_form: Callable[[Problem, float], Prescription] | None = None
     minimiser: Callable[..., Prescription] | None = None
     needs_pl: bool = False
     opt_in: bool = False
 
-    def prescribe(
-        self,
-        problem: Problem,
-        gdp: float,
-        *,
-        max_steps: int | None = None,
-        max_evaluations: int | None = None,
-        max_points: int | None = None,
-        direction: str = "sphere",
-        directions_per_step: int | str = 1,
-        difference: str = "central",
-    ) -> Prescription:
-        """The prescription of the result's closed form for `problem`, or for a result that has none the parameters with
-        the smallest bound.
+    def prescribe(self, problem: Problem, gdp: float, **options: Unpack[SearchOptions]) -> Prescription:
+        """The parameters that the result prescribes for a problem: those displayed, or those with the smallest bound.
 
-        gdp is the mu > 0 of Gaussian DP of the whole run. `max_steps`, `max_evaluations` and `max_points` cap the
-        number of steps T, n K T and the evaluations of single samples' losses, where K is the number of directions a
-        step; they matter only for a result without a closed form. `direction` is the law of the directions,
-        `directions_per_step` K or 'best', and `difference` the difference rule; a closed form holds only for the
-        defaults of these three. Raises ValueError for an argument outside its range, PreconditionError where the result
-        does not apply.
+        Args:
+            problem: the constants.
+            gdp: mu > 0 of Gaussian DP of the whole run.
+            options: what a search may choose from. A result of the paper displays its parameters: it ignores the caps,
+                and holds only for the defaults of the other three.
+
+        Raises:
+            ValueError: an argument outside its range.
+            PreconditionError: the result does not apply, or a number leaves the range of float64.
         """
-        rule = check.choice("difference", difference, DIFFERENCES)
-        if self.closed_form is not None:
+        rule = check.choice("difference", options.get("difference", "central"), DIFFERENCES)
+        if self.minimiser is None:
             problem.require_lipschitz(self.id)
-            law = known_direction(direction)
+            law, k = known_direction(options.get("direction", "sphere")), options.get("directions_per_step", 1)
             check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
-            one = directions_per_step in (1, "best")
-            check.precondition(one, f"{self.id} is proved for one direction a step; got {directions_per_step}")
-            central = rule == "central"
-            check.precondition(central, f"{self.id} is proved for central differences, not for {rule} ones")
-            return self.closed_form(problem, gdp)
-        assert self.minimiser is not None
-        return self.minimiser(
-            problem,
-            gdp,
-            max_steps=max_steps,
-            max_evaluations=max_evaluations,
-            max_points=max_points,
-            direction=direction,
-            directions_per_step=directions_per_step,
-            difference=difference,
-        )
+            check.precondition(k in (1, "best"), f"{self.id} is proved for one direction a step; got {k}")
+            check.precondition(rule == "central", f"{self.id} is proved for central differences, not for {rule} ones")
+        try:
+            with np.errstate(all="ignore"):
+                if self.minimiser is None:
+                    found = displayed(self.id, problem, gdp)
+                else:
+                    found = self.minimiser(problem, gdp, **options)
+        except (OverflowError, ZeroDivisionError) as error:
+            raise check.PreconditionError("a value leaves the range of float64 for these inputs") from error
+        smoothing = ("smoothing",) if DIFFERENCES[rule].smoothing else ()
+        for field in ("step_size", *smoothing, "clip", "noise_std", "bound"):
+            inside = 0 < getattr(found, field) < math.inf
+            check.precondition(inside, f"{self.id}: the {field} leaves the range of float64 for these inputs")
+        return found
 
 
 _SMOOTH = "every f L-Lipschitz; F_S ell-smooth (asp:smooth)"
@@ -111,7 +101,6 @@ _ALL = (
         title="Theorem 1 (thm:d-dependent), DPGD-0th",
         assumptions=_SMOOTH,
         guarantee=Guarantee.GRADIENT,
-        closed_form=theorems.theorem_1,
         formulas={
             "step_size": "1/(4 ell d)",
             "T": "n/(sqrt(d) v)",
@@ -125,7 +114,6 @@ _ALL = (
         title="Theorem 2 (thm:d-dependent-rank), DPGD-0th",
         assumptions=_RANK,
         guarantee=Guarantee.GRADIENT,
-        closed_form=theorems.theorem_2,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "n (r + 2)/(d sqrt(r) v)",
@@ -139,7 +127,6 @@ _ALL = (
         title="Theorem 3 (thm:d-free), DPZero",
         assumptions=_BOUNDED,
         guarantee=Guarantee.GRADIENT,
-        closed_form=theorems.theorem_3,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "n (r + 2)/(4 sqrt(r) v)",
@@ -153,7 +140,6 @@ _ALL = (
         title="Corollary 1 (cor:pl-d), DPGD-0th",
         assumptions=_SMOOTH + _PL,
         guarantee=Guarantee.SUBOPTIMALITY,
-        closed_form=pl.corollary_1,
         formulas={
             "step_size": "1/(4 ell d)",
             "T": "8 kappa d log X, X = n^2/(kappa d^3 v^2)",
@@ -168,7 +154,6 @@ _ALL = (
         title="Corollary 2 (cor:pl-d-rank), DPGD-0th",
         assumptions=_RANK + _PL,
         guarantee=Guarantee.SUBOPTIMALITY,
-        closed_form=pl.corollary_2,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "8 kappa (r + 2) log X, X = n^2/(kappa r d^2 v^2)",
@@ -183,7 +168,6 @@ _ALL = (
         title="Corollary 3 (cor:pl-free), DPZero",
         assumptions=_BOUNDED + _PL + "; |F_S^*| <= B",
         guarantee=Guarantee.SUBOPTIMALITY,
-        closed_form=pl.corollary_3,
         formulas={
             "step_size": "1/(4 ell (r + 2))",
             "T": "8 kappa (r + 2) log X, X = n^2/(kappa r v^2)",
@@ -198,7 +182,7 @@ _ALL = (
         title="Theorem 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK,
         guarantee=Guarantee.GRADIENT,
-        minimiser=guard_float_results(sharp.prescribe),
+        minimiser=sharp.prescribe,
         formulas=_SHARP_FORMULAS,
     ),
     Result(
@@ -206,7 +190,7 @@ _ALL = (
         title="Theorem 2 sharpened (dpzero_theory/theory/sharp/proof.md), DPGD-0th",
         assumptions=_RANK,
         guarantee=Guarantee.GRADIENT,
-        minimiser=guard_float_results(functools.partial(sharp.prescribe, algorithm="dpgd-0th")),
+        minimiser=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
         formulas=_SHARP_FORMULAS,
         opt_in=True,
     ),
@@ -215,7 +199,7 @@ _ALL = (
         title="Corollary 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
         guarantee=Guarantee.SUBOPTIMALITY,
-        minimiser=guard_float_results(functools.partial(last_iterate.prescribe_last_iterate, schedule="constant")),
+        minimiser=prescribe_last_iterate,
         formulas={**_SHARP_FORMULAS, "bound": "one-step inequality with ||grad F||^2 >= 2 mu_PL (F - F^*), resolved"},
         needs_pl=True,
         opt_in=True,
@@ -274,15 +258,10 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
     return float(gdp_from_epsilon(epsilon, delta))
 
 
-def applicable(problem: Problem) -> tuple[str, ...]:
-    """The ids of the results that `calculate` answers if none are named.
-
-    These are all of `RESULTS` but those that need a `pl` or `lipschitz` that the problem lacks, and those marked
-    `opt_in`.
-    """
+def _applicable(problem: Problem) -> tuple[str, ...]:
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     if math.isinf(problem.lipschitz):
-        stated = (result for result in stated if result.closed_form is None)
+        stated = (result for result in stated if result.minimiser is not None)
     return tuple(result.id for result in stated if not result.opt_in)
 
 
@@ -293,12 +272,7 @@ def calculate(
     *,
     results: Sequence[str] | None = None,
     calibrations: Sequence[str] = CALIBRATIONS,
-    max_steps: int | None = None,
-    max_evaluations: int | None = None,
-    max_points: int | None = None,
-    direction: str = "sphere",
-    directions_per_step: int | str = 1,
-    difference: str = "central",
+    **options: Unpack[SearchOptions],
 ) -> tuple[list[Calculated], list[Unmet]]:
     """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
 
@@ -306,16 +280,12 @@ def calculate(
         problem: the constants.
         epsilon: epsilon > 0.
         delta: 0 < delta < 1.
-        results: ids of the results; by default `applicable(problem)`.
+        results: ids of the results; by default all of `RESULTS` but those that need a `pl` or `lipschitz` that the
+            problem lacks, and those marked `opt_in`.
         calibrations: a subset of `CALIBRATIONS`.
-        max_steps: a cap on the steps T for parameters that are searched for; closed forms ignore it.
-        max_evaluations: a cap on n K T for such parameters, where K is the number of directions a step.
-        max_points: a cap on the number of evaluations of single samples' losses in the whole run, for such parameters;
-            see `sharp.smallest.step_cap`.
-        direction: the law of the directions, one of `constants.known_directions`. The paper's results hold for its
-            sphere only.
-        directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
-        difference: the difference rule, one of `DIFFERENCES`. The paper's results have central differences.
+        options: what a search for parameters may choose from, as of `SearchOptions`. The paper's results ignore the
+            caps, and do not apply to other directions than one on the sphere, nor to other rules than central
+            differences.
 
     Returns:
         The list of the answers, ordered by result and then by calibration, and the list of the results whose
@@ -326,24 +296,15 @@ def calculate(
     """
     answers: list[Calculated] = []
     unmet: list[Unmet] = []
-    known_direction(direction)
-    check.choice("difference", difference, DIFFERENCES)
+    known_direction(options.get("direction", "sphere"))
+    check.choice("difference", options.get("difference", "central"), DIFFERENCES)
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
     privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}
-    for id in applicable(problem) if results is None else results:
+    for id in _applicable(problem) if results is None else results:
         result = RESULTS[check.choice("result", id, RESULTS)]
         for calibration, gdp in gdps.items():
             try:
-                prescription = result.prescribe(
-                    problem,
-                    gdp,
-                    max_steps=max_steps,
-                    max_evaluations=max_evaluations,
-                    max_points=max_points,
-                    direction=direction,
-                    directions_per_step=directions_per_step,
-                    difference=difference,
-                )
+                prescription = result.prescribe(problem, gdp, **options)
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
                 continue

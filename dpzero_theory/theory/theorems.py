@@ -1,161 +1,158 @@
-"""Theorems 1, 2 and 3 of the paper: from a problem and a privacy level, the prescribed parameters and the bound.
+"""Theorems 1 to 3 and Corollaries 1 to 3 of the paper: from a problem and a privacy level, parameters and a bound.
 
-All three are for full batches and the replace-one relation. Every bound is on E||grad F_S(x_tau)||^2, with tau uniform
-on 0, ..., T - 1, where T is the number of steps. In the formulas v = sqrt(log(e + epsilon/delta))/epsilon is the noise
-level, computed as 1/(2 sqrt(2) mu) by `noise_level`; everything else is as displayed in the paper. `results.RESULTS`
-shows each formula in words.
+All six are for full batches and the replace-one relation. A theorem bounds E||grad F_S(x_tau)||^2, with tau uniform on
+0, ..., T - 1, where T is the number of steps; a corollary (appendix app:pl) bounds E[F_S(x_T) - F_S^*] under the PL
+inequality. Privacy enters through the noise level v = sqrt(log(e + epsilon/delta))/epsilon = 1/(2 sqrt(2) mu) alone,
+where mu is that of Gaussian DP. Everything else is as displayed in the paper; `results.RESULTS` shows it in words.
 
-Each function takes the problem's constants and `gdp`, the mu > 0 of Gaussian DP of the whole run, and returns a
-`Prescription`. ValueError is raised for another gdp, and PreconditionError for a result outside the range of float64.
+`Inequality` is what the proofs have before parameters are substituted. With the parameters of a theorem it equals the
+theorem's displayed right-hand side exactly.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from typing import ParamSpec
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
-from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
-from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-P = ParamSpec("P")
 
+@dataclass(frozen=True)
+class Inequality:
+    """The inequality of one proof for a problem at mu-GDP, as a function of the parameters.
 
-def guard_float_results(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
-    """Returns the function `prescribe` with a guard against numbers outside the range of float64.
+    alpha is the step size, lambda the smoothing, C the clip, sigma the noise, B the bound on |F_S| along the run, mu
+    that of the PL inequality, and gap = F_S(x_0) - F_S^*. Summing the one-step inequality of a proof over the steps
+    gives, for every admissible (alpha, T, lambda, C),
 
-    If its arithmetic overflows or divides by 0, or if the step size, smoothing, clip, noise or bound of the result is
-    not positive and finite, PreconditionError is raised instead of a warning, NaN or infinity. The smoothing may be 0
-    with a difference rule that shifts no weights.
+        E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
+            (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
+
+    and under the PL inequality, with the contraction rho = mu alpha (1 - 2 k ell alpha),
+
+        E[F_S(x_T) - F_S^*] <= e^(-rho T) gap
+            + (alpha/rho) (ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p) + 2 B p
+
+    where (k, s, p) is (d, d, 0) for Theorem 1, Eq. (eq:onestep1); (r + 2, r, 0) for Theorem 2, Eq. (eq:onestep2); and
+    (r + 2, r, P(clipping ever happens)) for Theorem 3, Eq. (eq:onestep3b). The proofs bound the smoothing terms ell^2
+    lambda^2 d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows.
+
+    Attributes:
+        problem: the constants.
+        gdp: mu of the whole run.
+        growth: k in the factor 1 - 2 k ell alpha: d for Theorem 1, r + 2 for Theorems 2 and 3.
+        trace: s in the noise's term ell alpha s sigma^2/2, d or r. It comes from E[z' H z] = s ell sigma^2 or less,
+            where z is the noise and H bounds the Hessian.
+        clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
+        guarantee: which of the two quantities is bounded.
+        noise: sigma with which one release at clip 1 has the privacy `gdp`.
     """
 
-    @functools.wraps(prescribe)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> Prescription:
-        try:
-            with np.errstate(all="ignore"):
-                prescription = prescribe(*args, **kwargs)
-        except (OverflowError, ZeroDivisionError) as error:
-            raise check.PreconditionError("a value leaves the range of float64 for these inputs") from error
-        smoothing = ("smoothing",) if DIFFERENCES[prescription.difference].smoothing else ()
-        for field in ("step_size", *smoothing, "clip", "noise_std", "bound"):
-            value = getattr(prescription, field)
-            check.precondition(
-                0 < value < math.inf, f"{prescription.id}: the {field} leaves the range of float64 for these inputs"
-            )
-        return prescription
+    problem: Problem
+    gdp: float
+    growth: float
+    trace: float
+    clips: bool
+    guarantee: Guarantee
+    noise: float
 
-    return guarded
+    @classmethod
+    def of(cls, id: str, problem: Problem, gdp: float) -> Self:
+        """The inequality in the proof of a result: 'theorem-1', 'theorem-2', 'theorem-3' or one of the corollaries.
+
+        problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
+        """
+        growth, trace = (problem.d, problem.d) if id.endswith("-1") else (problem.r + 2, problem.r)
+        guarantee = Guarantee.SUBOPTIMALITY if id.startswith("corollary") else Guarantee.GRADIENT
+        noise = float(noise_std(gdp, 1, 1.0, problem.n, "replace-one"))
+        return cls(problem, gdp, growth, trace, id.endswith("-3"), guarantee, noise)
+
+    def bound(
+        self,
+        step_size: ArrayLike,
+        T: ArrayLike,
+        smoothing: ArrayLike,
+        clip: ArrayLike,
+        threshold: ArrayLike | None = None,
+    ) -> Array:
+        """The right-hand side of the inequality; parameters may be arrays, which broadcast.
+
+        Args:
+            step_size: alpha, admissible where 2 k ell alpha < 1.
+            T: the number of steps, any positive real.
+            smoothing: lambda >= 0.
+            clip: C; for Algorithm 1, whose proof rules clipping out, admissible where C >= L d.
+            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2, and by default the
+                largest such value. Clipping at step t needs |u_t' grad f_i| >= C_0 for some sample i.
+
+        Returns:
+            The bound, infinite where a parameter is inadmissible, so that a search can skip the point.
+
+        Raises:
+            PreconditionError: a corollary's problem has no `pl`.
+        """
+        p, gradient = self.problem, self.guarantee is Guarantee.GRADIENT
+        pl = math.nan if gradient else p.smoothness / p.condition_number
+        alpha, t, lam, c = (np.asarray(x, dtype=float) for x in (step_size, T, smoothing, clip))
+        with np.errstate(all="ignore"):
+            progress = 1 - 2 * self.growth * p.smoothness * alpha
+            variance = t * (c * self.noise) ** 2
+            error = (p.smoothness * lam) ** 2 * float(p.d) ** 3 / 4
+            error = error + p.smoothness * alpha * self.trace * variance / 2
+            clipping, admissible = np.zeros(()), (progress > 0) & (alpha > 0)
+            if self.clips:
+                largest = c - p.smoothness * lam * p.d / 2
+                c0 = largest if threshold is None else np.asarray(threshold, dtype=float)
+                ratio = c0 / p.lipschitz
+                # Lemma lm:sphere (ii) for each of n samples and T steps: the probability that clipping ever happens
+                clipping = 2 * math.sqrt(2 * math.pi) * p.n * t * np.exp(-ratio * ratio / 8)
+                error = error + (p.lipschitz**2 * p.d + 2 * p.loss_bound / alpha) * clipping
+                admissible = admissible & (c0 > 0) & (c0 <= largest * (1 + 1e-12))
+            else:
+                admissible = admissible & (c >= p.lipschitz * p.d)
+            if gradient:
+                value = 2 / progress * (p.gap / (alpha * t) + error)
+            else:
+                contraction = np.exp(-pl * progress * alpha * t)
+                value = contraction * p.gap + error / (pl * progress) + 2 * p.loss_bound * clipping
+        return np.where(admissible & ~np.isnan(value), value, math.inf)
 
 
-def noise_level(gdp: float) -> float:
-    """The paper's v = sqrt(log(e + epsilon/delta))/epsilon, computed as 1/(2 sqrt(2) mu), where `gdp` is the mu of
-    Gaussian DP. The theorems depend on the privacy budget through v alone. ValueError is raised unless gdp > 0."""
-    return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
+class _Displayed(NamedTuple):
+    """What a theorem displays: its step size alpha, number of steps T, smoothing lambda, clip C and bound."""
+
+    step_size: float
+    T: float
+    smoothing: float
+    clip: float
+    bound: float
 
 
-def positive_log(value: float, statement: str) -> float:
-    """The natural logarithm of `value`, where this logarithm must be positive and finite.
-
-    Unless 1 < value < infinity, PreconditionError is raised with `statement`, a sentence that names the rule.
-    """
+def _positive_log(value: float, statement: str) -> float:
     check.precondition(1 < value < math.inf, f"{statement}; it is {value:g}")
     return math.log(value)
 
 
-def trivial_bound(problem: Problem, guarantee: Guarantee) -> float:
-    """The bound that holds at every point, without running anything, on the quantity that `guarantee` names.
+def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
+    """log X, to which a corollary's number of steps is proportional, with X = n^2/(kappa spread) and kappa = ell/mu_PL.
 
-    It is L^2 on ||grad F_S||^2 (the paper's Remark rmk:bound), or L^2/(2 mu) on F_S - F_S^* under the PL inequality,
-    where L is the problem's `lipschitz` and mu its `pl`.
+    spread is d^3 v^2, r d^2 v^2 or r v^2, and `condition` kappa spread/v^2 as a formula for the error's text.
+    PreconditionError is raised for X <= 1, a side condition that the paper does not state.
     """
-    square = problem.lipschitz**2
-    if guarantee is Guarantee.GRADIENT:
-        return square
-    return square * problem.condition_number / (2 * problem.smoothness)
+    x = problem.n**2 / (problem.condition_number * spread)
+    return _positive_log(x, f"{id} requires n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1")
 
 
-def prescription(
-    inequality: Inequality,
-    guarantee: Guarantee,
-    *,
-    id: str,
-    algorithm: str,
-    step_size: float,
-    T: float,
-    smoothing: float,
-    clip: float,
-    bound: float,
-) -> Prescription:
-    """The prescription with a theorem's parameters, and with a whole number of steps next to the theorem's real T.
-
-    Of the two integers next to T (at least 1) the one with the smaller bound in the inequality of the proof is taken.
-    The noise, the evaluations and `bound_at_steps` are for that integer.
-
-    Args:
-        inequality: the inequality of the result's proof, with the problem and the mu of Gaussian DP of the whole run.
-        guarantee: which quantity is bounded, the squared gradient or the suboptimality of the last iterate.
-        id: the name of the theorem or corollary, for example 'theorem-3'.
-        algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
-        step_size: alpha > 0.
-        T: the number of steps by the formula, a real number.
-        smoothing: lambda > 0.
-        clip: C > 0.
-        bound: the right-hand side that the theorem displays.
-
-    Raises:
-        PreconditionError: T exceeds 1e18.
-    """
-    check.precondition(0 < T <= 1e18, f"{id} requires 0 < T <= 1e18; got T = {T:g}")
-    neighbours = sorted({max(1, math.floor(T)), max(1, math.ceil(T))})
-    problem, bound_at = inequality.problem, inequality.of(guarantee)
-    values = [float(bound_at(step_size, t, smoothing, clip)) for t in neighbours]
-    best = min(range(len(neighbours)), key=values.__getitem__)
-    steps = neighbours[best]
-    notes = () if T >= 1 else (f"T = {T:.3g} is below 1: one step is prescribed, and `bound` is not reached by it",)
-    return Prescription(
-        id=id,
-        guarantee=guarantee,
-        algorithm=algorithm,
-        n=problem.n,
-        gdp=inequality.gdp,
-        step_size=step_size,
-        T=T,
-        steps=steps,
-        smoothing=smoothing,
-        clip=clip,
-        noise_std=noise_std(inequality.gdp, steps, clip, problem.n, Relation.REPLACE_ONE),
-        bound=bound,
-        bound_at_steps=values[best],
-        trivial_bound=trivial_bound(problem, guarantee),
-        evaluations=problem.n * steps,
-        notes=notes,
-    )
-
-
-@guard_float_results
-def theorem_1(problem: Problem, gdp: float) -> Prescription:
-    """The parameters and the bound (Eq. eq:d-dependent) of Theorem 1 (thm:d-dependent): Algorithm 1.
-
-    It holds under Assumption asp:smooth. Of the problem it uses n, d, lipschitz, smoothness and gap; gdp is the mu > 0
-    of Gaussian DP of the whole run.
-
-    Raises:
-        ValueError: a gdp that is no finite number above 0.
-        PreconditionError: T above 1e18, or a result outside the range of float64.
-    """
-    p, v = problem, noise_level(gdp)
+def _theorem_1(p: Problem, v: float) -> _Displayed:
+    """Theorem 1 (thm:d-dependent), Eq. (eq:d-dependent): Algorithm 1 under Assumption asp:smooth."""
     rate = math.sqrt(p.d) * v / p.n
-    return prescription(
-        inequalities.dpgd_0th(p, gdp),
-        Guarantee.GRADIENT,
-        id="theorem-1",
-        algorithm="dpgd-0th",
+    return _Displayed(
         step_size=1 / (4 * p.smoothness * p.d),
         T=p.n / (math.sqrt(p.d) * v),
         smoothing=4 * p.lipschitz / (p.smoothness * p.d) * math.sqrt(rate),
@@ -164,24 +161,10 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
     )
 
 
-@guard_float_results
-def theorem_2(problem: Problem, gdp: float) -> Prescription:
-    """The parameters and the bound (Eq. eq:d-dependent-rank) of Theorem 2 (thm:d-dependent-rank): Algorithm 1.
-
-    It holds under Assumption asp:rank. Of the problem it uses n, d, r, lipschitz, smoothness and gap; gdp is the mu > 0
-    of Gaussian DP of the whole run.
-
-    Raises:
-        ValueError: a gdp that is no finite number above 0.
-        PreconditionError: T above 1e18, or a result outside the range of float64.
-    """
-    p, v = problem, noise_level(gdp)
+def _theorem_2(p: Problem, v: float) -> _Displayed:
+    """Theorem 2 (thm:d-dependent-rank), Eq. (eq:d-dependent-rank): Algorithm 1 under Assumption asp:rank."""
     rate = math.sqrt(p.r) * v / p.n
-    return prescription(
-        inequalities.dpgd_0th_rank(p, gdp),
-        Guarantee.GRADIENT,
-        id="theorem-2",
-        algorithm="dpgd-0th",
+    return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
         T=p.n * (p.r + 2) / (p.d * math.sqrt(p.r) * v),
         smoothing=4 * p.lipschitz / (p.smoothness * p.d) * math.sqrt(rate),
@@ -190,29 +173,135 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
     )
 
 
-@guard_float_results
-def theorem_3(problem: Problem, gdp: float) -> Prescription:
-    """The parameters and the bound (Eq. eq:d-free) of Theorem 3 (thm:d-free): Algorithm 2 under Assumption asp:rank.
+def _theorem_3(p: Problem, v: float) -> _Displayed:
+    """Theorem 3 (thm:d-free), Eq. (eq:d-free): Algorithm 2 under Assumption asp:rank, with |F_S(x_t)| <= B.
 
-    It assumes that |F_S(x_t)| is at most B, which is `loss_bound`. The clip is 4 L-tilde, where the paper's L-tilde is
-    L times the square root of a logarithm. Of the problem it uses everything but pl and sample_rank; gdp is the mu > 0
-    of Gaussian DP of the whole run. PreconditionError is raised if that logarithm is not positive.
+    PreconditionError is raised if the logarithm in the paper's L-tilde, L times its square root, is not positive.
     """
-    p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
     argument = 2 * math.sqrt(2 * math.pi) * p.n * (p.r + 2) * dimension / rate**2
-    log = positive_log(argument, "theorem-3 requires the argument of the logarithm in L-tilde to be above 1")
+    log = _positive_log(argument, "theorem-3 requires the argument of the logarithm in L-tilde to be above 1")
     lipschitz_tilde = p.lipschitz * math.sqrt(log)
-    return prescription(
-        inequalities.dpzero(p, gdp),
-        Guarantee.GRADIENT,
-        id="theorem-3",
-        algorithm="dpzero",
+    return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
         T=p.n * (p.r + 2) / (4 * math.sqrt(p.r) * v),
         smoothing=min(4 * (2 - math.sqrt(2)) * lipschitz_tilde, p.lipschitz / math.sqrt(p.d) * math.sqrt(rate))
         / (p.smoothness * p.d),
         clip=4 * lipschitz_tilde,
         bound=(64 * (p.gap * p.smoothness + lipschitz_tilde**2) + 2 * p.lipschitz**2) * rate,
+    )
+
+
+def _corollary_1(p: Problem, v: float) -> _Displayed:
+    """Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl."""
+    spread = float(p.d) ** 3 * v**2
+    step_size, smoothing = 1 / (4 * p.smoothness * p.d), 2 * p.lipschitz / p.smoothness * v / p.n
+    return _dpgd_0th(p, step_size, p.d, spread, smoothing, _horizon(p, spread, "corollary-1", "kappa d^3"))
+
+
+def _corollary_2(p: Problem, v: float) -> _Displayed:
+    """Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl."""
+    spread, step_size = p.r * float(p.d) ** 2 * v**2, 1 / (4 * p.smoothness * (p.r + 2))
+    smoothing = 2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n
+    return _dpgd_0th(p, step_size, p.r + 2, spread, smoothing, _horizon(p, spread, "corollary-2", "kappa r d^2"))
+
+
+def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float) -> _Displayed:
+    """Corollaries 1 and 2, which differ in these arguments: growth is d or r + 2, spread d^3 v^2 or r d^2 v^2, and log
+    is log X."""
+    kappa = p.condition_number
+    return _Displayed(
+        step_size=step_size,
+        T=8 * kappa * growth * log,
+        smoothing=smoothing,
+        clip=p.lipschitz * p.d,
+        bound=(p.smoothness * p.gap + 64 * p.lipschitz**2 * kappa * log + 2 * p.lipschitz**2)
+        * spread
+        * kappa
+        / (p.smoothness * p.n**2),
+    )
+
+
+def _corollary_3(p: Problem, v: float) -> _Displayed:
+    """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, with |F_S(x_t)|, |F_S^*| <= B.
+
+    The paper's L-tilde is 8 L times the square root of a logarithm. PreconditionError is raised if that is not
+    positive, and for gap > 2 B, which |F_S(x_0)|, |F_S^*| <= B exclude.
+    """
+    kappa = p.condition_number
+    check.precondition(
+        p.gap <= 2 * p.loss_bound,
+        f"gap must be at most 2 loss_bound for corollary-3; got gap = {p.gap:g}, loss_bound = {p.loss_bound:g}",
+    )
+    spread = p.r * v**2
+    log = _horizon(p, spread, "corollary-3", "kappa r")
+    dimension = p.d + (8 * p.smoothness * (p.r + 2) + p.smoothness / kappa) * p.loss_bound / p.lipschitz**2
+    argument = 32 * math.sqrt(2 * math.pi) * kappa * float(p.n) ** 3 * (p.r + 2) * dimension / spread
+    log_tilde = _positive_log(argument, "corollary-3 requires the argument of the logarithm in L-tilde to be above 1")
+    lipschitz_tilde = 8 * p.lipschitz * math.sqrt(log_tilde)
+    return _Displayed(
+        step_size=1 / (4 * p.smoothness * (p.r + 2)),
+        T=8 * kappa * (p.r + 2) * log,
+        smoothing=min((2 - math.sqrt(2)) * lipschitz_tilde, 4 * p.lipschitz / math.sqrt(p.d) * math.sqrt(p.r) * v / p.n)
+        / (2 * p.smoothness * p.d),
+        clip=lipschitz_tilde / 2,
+        bound=(p.smoothness * p.gap + log * (p.lipschitz**2 + 16 * lipschitz_tilde**2 * kappa) + 2 * p.lipschitz**2)
+        * spread
+        * kappa
+        / (p.smoothness * p.n**2),
+    )
+
+
+_FORMULAS: Mapping[str, Callable[[Problem, float], _Displayed]] = {
+    "theorem-1": _theorem_1,
+    "theorem-2": _theorem_2,
+    "theorem-3": _theorem_3,
+    "corollary-1": _corollary_1,
+    "corollary-2": _corollary_2,
+    "corollary-3": _corollary_3,
+}
+
+
+def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
+    """The parameters and the bound that a theorem or corollary of the paper displays.
+
+    The whole number of steps is the one next to the theorem's real T (at least 1) with the smaller bound in the
+    inequality of the proof; the noise, the evaluations and `bound_at_steps` are for it.
+
+    Args:
+        id: the result's name, such as 'theorem-3'.
+        problem: the constants.
+        gdp: mu > 0 of the whole run.
+
+    Raises:
+        ValueError: a gdp that is no finite number above 0.
+        PreconditionError: an assumption that the problem does not meet, or T above 1e18.
+    """
+    v = 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
+    shown = _FORMULAS[id](problem, v)
+    check.precondition(0 < shown.T <= 1e18, f"{id} requires 0 < T <= 1e18; got T = {shown.T:g}")
+    inequality = Inequality.of(id, problem, gdp)
+    bounds = {
+        steps: float(inequality.bound(shown.step_size, steps, shown.smoothing, shown.clip))
+        for steps in (max(1, math.floor(shown.T)), max(1, math.ceil(shown.T)))
+    }
+    steps = min(bounds, key=bounds.__getitem__)
+    trivial = problem.lipschitz**2  # the paper's Remark rmk:bound
+    if inequality.guarantee is Guarantee.SUBOPTIMALITY:
+        trivial = trivial * problem.condition_number / (2 * problem.smoothness)
+    few = f"T = {shown.T:.3g} is below 1: one step is prescribed, and `bound` is not reached by it"
+    return Prescription(
+        **shown._asdict(),
+        id=id,
+        guarantee=inequality.guarantee,
+        algorithm="dpzero" if inequality.clips else "dpgd-0th",
+        n=problem.n,
+        gdp=gdp,
+        steps=steps,
+        noise_std=float(noise_std(gdp, steps, shown.clip, problem.n, "replace-one")),
+        bound_at_steps=bounds[steps],
+        trivial_bound=trivial,
+        evaluations=problem.n * steps,
+        notes=() if shown.T >= 1 else (few,),
     )

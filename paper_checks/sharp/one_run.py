@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.problems import hardest, worst_case
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.problem import Prescription, Problem, Run
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
@@ -66,7 +66,7 @@ def run_step() -> Checked:
     for kind, k, case, mean, error in _sampled_steps():
         alpha, g = case.step_size, case.weights @ case.gradients
         problem = Problem(n=1000, d=len(case.curvature), r=float(case.curvature.sum()))
-        at = high_probability.RunParameters(
+        at = Run(
             step_size=alpha,
             steps=1000,
             clip=case.clip * math.sqrt(k),
@@ -75,7 +75,7 @@ def run_step() -> Checked:
             direction=kind,
             directions_per_step=k,
         )
-        step = high_probability.step_of(problem, at, failure=0.05)
+        step = high_probability.step_of(problem, failure=0.05, **at)
         kept, levels, lost = step.progress(problem, case.share / alpha)
         i = int(np.searchsorted(levels, float(np.linalg.norm(g)) * (1 - 1e-12)))
         stated = case.share * (float(lost[i]) - kept * float(g @ g))
@@ -153,8 +153,7 @@ def run_coverage() -> Checked:
     worst, shown = 0.0, []
     for problem, q in _settings():
         found = _whole_runs(_family(problem, q)[0], q)
-        theorem = high_probability.RunParameters.of(q)
-        half, bound = (high_probability.certify_run(problem, theorem, failure=x).bound for x in (0.5, 0.05))
+        half, bound = (high_probability.certify_run(problem, failure=x, **q.run).bound for x in (0.5, 0.05))
         worst = max(worst, float(found.mean.max()) / half)
         shown.append(f"{float(found.mean.max()) / bound:.2f}")
     return within(worst, 1.0, f"mean over one run over its bound at delta = 0.5, and at 0.05: {', '.join(shown)}")

@@ -12,7 +12,7 @@ from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
-from dpzero_theory.theory.theorems import theorem_3
+from dpzero_theory.theory.theorems import displayed
 
 TINY = [
     certificates.CertificateCell("pseudo-huber", "c", 400, 10, (2.0, 8.0)),
@@ -49,7 +49,7 @@ def test_rows_hold_their_certificates_and_are_resumed(tmp_path: Path) -> None:
 def test_the_best_k_is_the_calculators() -> None:
     row = certificates.run_cell(TINY[1], 0, ["sharp-best-k"])[0]
     problem = Problem(**{name: row[name] for name in ("n", "d", "r", "lipschitz", "smoothness", "gap", "loss_bound")})
-    most = theorem_3(problem, float(paper_gdp(0.5, certificates.DELTA))).steps * problem.n
+    most = displayed("theorem-3", problem, float(paper_gdp(0.5, certificates.DELTA))).steps * problem.n
     gdp = float(gdp_from_epsilon(0.5, certificates.DELTA))
     wanted = prescribe(problem, gdp, max_evaluations=most, directions_per_step="best")
     for name in (*certificates.LANE, "directions_per_step", "bound"):

@@ -12,28 +12,18 @@ from scipy import optimize
 
 from benchmarks.problems.minimise import SMOOTHING_SHARE, STEPS_SHARE, minimised
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.theorems import Inequality
 from tests import paper_oracle as paper
 
-PROOFS: dict[str, Callable[[Problem, float], Inequality]] = {
-    "theorem-1": inequalities.dpgd_0th,
-    "theorem-2": inequalities.dpgd_0th_rank,
-    "theorem-3": inequalities.dpzero,
-    "corollary-1": inequalities.dpgd_0th,
-    "corollary-2": inequalities.dpgd_0th_rank,
-    "corollary-3": inequalities.dpzero,
-}
-IDS = list(PROOFS)
+IDS = list(paper.IDS)
 PROBLEM = Problem(n=500, d=40, r=6.5, lipschitz=1.5, smoothness=2.5, gap=0.8, loss_bound=1.2, pl=0.3)
 CASE = paper.Case(500, 40, 6.5, 1.5, 2.5, 0.8, 1.2, 0.3, 1.0, 1e-3)
 
 
 def right_side(id: str, problem: Problem, gdp: float) -> Callable[..., Any]:
-    inequality = PROOFS[id](problem, gdp)
-    return inequality.last_iterate if id.startswith("corollary") else inequality.gradient
+    return Inequality.of(id, problem, gdp).bound
 
 
 def growth(id: str, problem: Problem) -> float:
@@ -89,11 +79,9 @@ def test_inadmissible_parameters_are_infinite(id: str) -> None:
 
 def test_last_iterate_needs_pl() -> None:
     with pytest.raises(PreconditionError, match="pl must be given"):
-        inequalities.dpzero(dataclasses.replace(PROBLEM, pl=None), 1.0).last_iterate(1e-3, 10, 1e-4, 20.0)
+        Inequality.of("corollary-3", dataclasses.replace(PROBLEM, pl=None), 1.0).bound(1e-3, 10, 1e-4, 20.0)
 
 
-INEQUALITIES = {"1": inequalities.dpgd_0th, "2": inequalities.dpgd_0th_rank, "3": inequalities.dpzero}
-"""The inequality of the proof of each theorem and of its corollary, by their number."""
 MINIMISE_IDS = list(paper.STATEMENTS)
 BOTH_SHARES = (1 + SMOOTHING_SHARE) ** 2 * (1 + STEPS_SHARE) * 1.003
 ONE_SHARE = (1 + SMOOTHING_SHARE) ** 2 * 1.003
@@ -104,11 +92,9 @@ lambda costs one share by itself and, where C grows with it, one more through th
 
 
 def both(id: str, case: paper.Case, v: Any, max_steps: int | None = None) -> tuple[Prescription, Prescription]:
-    result, problem = RESULTS[id], Problem(**case.problem())
-    assert result.closed_form is not None
-    gdp = float(1 / (2 * mp.sqrt(2) * v))
-    closed = result.closed_form(problem, gdp)
-    return closed, minimised(INEQUALITIES[id[-1]](problem, gdp), closed, max_steps=max_steps)
+    problem, gdp = Problem(**case.problem()), float(1 / (2 * mp.sqrt(2) * v))
+    closed = RESULTS[id].prescribe(problem, gdp)
+    return closed, minimised(Inequality.of(id, problem, gdp), closed, max_steps=max_steps)
 
 
 def objective(id: str, case: paper.Case, v: float) -> Callable[[Any], float]:

@@ -12,8 +12,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Guarantee, Problem
-from dpzero_theory.theory.results import CALIBRATIONS, RESULTS, applicable, calculate, calibrated_gdp
-from dpzero_theory.theory.theorems import theorem_3
+from dpzero_theory.theory.results import CALIBRATIONS, RESULTS, calculate, calibrated_gdp
 from tests import paper_oracle as paper
 
 BASE: dict[str, Any] = {"n": 10_000, "d": 2000, "r": 8.178}
@@ -36,7 +35,7 @@ def test_sample_rank_is_between_one_and_d() -> None:
 
 
 def test_the_noise_multiplier_is_the_noise_of_the_sum_over_the_clip() -> None:
-    p = theorem_3(Problem(**BASE), 0.4)
+    p = RESULTS["theorem-3"].prescribe(Problem(**BASE), 0.4)
     assert p.expected_batch == 10_000
     assert p.noise_multiplier == pytest.approx(2 * math.sqrt(p.steps) / 0.4, rel=1e-12)
     sampled = dataclasses.replace(p, batches=Poisson(0.01))
@@ -50,7 +49,7 @@ EASY = Problem(n=10**6, d=5, r=2, lipschitz=1.5, pl=0.3)
 
 def test_results_are_the_contracts_ids() -> None:
     assert set(RESULTS) >= {*paper.STATEMENTS, "theorem-3-sharp"}
-    assert [id for id, result in RESULTS.items() if result.closed_form is not None] == CLOSED
+    assert [id for id, result in RESULTS.items() if result.minimiser is None] == CLOSED
 
 
 @pytest.mark.parametrize("id", RESULTS)
@@ -62,7 +61,7 @@ def test_a_prescription_says_what_it_is_for(id: str) -> None:
     assert (p.relation, p.sampling, p.sample_rate) == (Relation.REPLACE_ONE, "full", 1.0)
     assert (p.direction, p.directions_per_step) == ("sphere", 1)
     assert result.needs_pl == (p.guarantee is Guarantee.SUBOPTIMALITY)
-    assert (result.closed_form is None) == (id not in CLOSED)
+    assert (result.minimiser is None) == (id in CLOSED)
     trivial = EASY.lipschitz**2 if p.guarantee is Guarantee.GRADIENT else EASY.lipschitz**2 / (2 * 0.3)
     assert p.trivial_bound == pytest.approx(trivial, rel=1e-15)
 
@@ -88,9 +87,12 @@ CALCULATE_EASY = Problem(n=10**6, d=5, r=2, pl=0.5)
 
 
 def test_corollaries_apply_only_with_pl() -> None:
-    assert {"theorem-1", "theorem-2", "theorem-3", "theorem-3-sharp"} <= set(applicable(PAPER))
-    assert not any(id.startswith("corollary") for id in applicable(PAPER))
-    assert set(applicable(CALCULATE_EASY)) >= {*CLOSED, "theorem-3-sharp"}
+    without, with_pl = (
+        {answer.result.id for answer in calculate(problem, 2.0, 1e-6, max_steps=100)[0]}
+        for problem in (PAPER, CALCULATE_EASY)
+    )
+    assert without == {"theorem-1", "theorem-2", "theorem-3", "theorem-3-sharp"}
+    assert with_pl == {*CLOSED, "theorem-3-sharp"}
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 1e-6), (0.1, 1e-9), (30.0, 0.1)])

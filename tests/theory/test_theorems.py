@@ -9,7 +9,6 @@ from mpmath import mp, mpf
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, calibrated_gdp
-from dpzero_theory.theory.theorems import theorem_2
 from tests import paper_oracle as paper
 
 IDS = list(paper.STATEMENTS)
@@ -19,9 +18,7 @@ BASE: dict[str, Any] = {"n": 10_000, "d": 2000, "r": 8.178}
 
 
 def prescribe(id: str, problem: Problem, gdp: float) -> Prescription:
-    closed_form = RESULTS[id].closed_form
-    assert closed_form is not None
-    return closed_form(problem, gdp)
+    return RESULTS[id].prescribe(problem, gdp)
 
 
 def assert_close(actual: Any, expected: Any, what: object, tolerance: float = 1e-9) -> None:
@@ -143,7 +140,7 @@ def test_a_corollary_never_prescribes_zero_steps(id: str, power: int) -> None:
 def test_less_than_one_step_becomes_one_with_a_note() -> None:
     """Where the theorem gives less than one step, one step is prescribed, with a note (Remark rmk:bound)."""
     problem = Problem(n=10, d=10**6, r=10)
-    p = theorem_2(problem, calibrated_gdp(0.1, 1e-6, "paper"))
+    p = prescribe("theorem-2", problem, calibrated_gdp(0.1, 1e-6, "paper"))
     assert p.T < 1
     assert p.steps == 1
     assert p.evaluations == 10

@@ -24,6 +24,7 @@ returns. Computations are in units of L/ell for lengths and L^2/ell for losses, 
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import numpy as np
 
@@ -32,30 +33,28 @@ from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
-from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, law_of
 from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
-    NEEDS_DERIVATIVES,
     SMALLEST,
     SMALLEST_GDP,
     SMOOTHING_SHARE,
     STEPS_SHARE,
+    ScaledRun,
+    Search,
+    SearchOptions,
     SmallestBound,
-    clip_share,
     constants_of,
-    most_in_full_batches,
     number_of_directions,
     quadratic_terms,
     relative_gap,
-    scaled,
-    smoothing_error,
+    searched,
     solve_quadratic,
-    step_cap,
     step_terms,
 )
 
-ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
+_ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +79,7 @@ class Certificate:
 
 
 def certificate(
-    problem: Problem,
-    *,
-    step_size: float,
-    steps: int,
-    clip: float,
-    smoothing: float,
-    noise_std: float,
-    sample_rate: float = 1.0,
-    direction: str = "sphere",
-    directions_per_step: int = 1,
-    algorithm: str = "dpzero",
-    difference: str = "central",
+    problem: Problem, *, sample_rate: float = 1.0, algorithm: str = "dpzero", **run: Unpack[Run]
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
 
@@ -99,36 +87,25 @@ def certificate(
 
     Args:
         problem: the constants; n matters only with sample_rate < 1, and loss_bound and pl not at all.
-        step_size: alpha > 0.
-        steps: T >= 1.
-        clip: C > 0, of the norm of a sample's K finite differences (dpzero) or of the vector s_i u (dpgd-0th).
-        smoothing: lambda > 0; 0 with the exact difference rule.
-        noise_std: sigma >= 0 of the noise on each coordinate of the average over the expected batch.
-        sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
-        direction: law of the directions, one of `constants.LAWS`; the paper's is 'sphere'.
-        directions_per_step: K >= 1; 1 for dpgd-0th, at most d for a frame.
+        sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n, and the noise is on that average.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always). Both have one
-            theorem, since clip_C(s u) = clip_{C/sqrt(d)}(s) u.
-        difference: the difference rule, one of `difference.DIFFERENCES`. Central and forward differences have the same
-            bound; exact derivatives have the one of lambda = 0.
+            theorem, since clip_C(s u) = clip_{C/sqrt(d)}(s) u: for Algorithm 1 the clip is of the norm of s_i u, and
+            directions_per_step is 1.
+        run: the parameters of the run, as of `Run`. Central and forward differences have the same bound; exact
+            derivatives have the one of lambda = 0.
 
     Raises:
         ValueError: an argument outside its range.
         PreconditionError: a direction law or a number of directions that the theorem, or the algorithm, does not cover.
     """
-    p = problem
-    directions = check.integer("directions_per_step", directions_per_step)
-    gap = relative_gap(p)
-    alpha = scaled("step_size", step_size, "smoothness", p.smoothness, SMALLEST)
-    t = check.integer("steps", steps)
-    norm = _vector_norm(p, direction, directions, algorithm)
-    c = clip_share(check.real("clip", clip, above=0) / norm, p, directions)
-    e = smoothing_error(smoothing, difference, p)
-    sigma = check.real("noise_std", noise_std, at_least=0) / p.gradient_unit
+    p, direction = problem, run.get("direction", "sphere")
+    norm = _vector_norm(p, direction, run.get("directions_per_step", 1), algorithm)
+    run["clip"] = check.real("clip", run["clip"], above=0) / norm
+    at = ScaledRun.of(p, **run)
     rate = check.real("sample_rate", sample_rate, at_least=SMALLEST, at_most=1)
-    k = constants_of(p, np.array([c]), direction, directions)
-    terms = step_terms(k, p, e, sigma * sigma / directions, rate)
-    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, gap / t, np.array([alpha])))
+    k = constants_of(p, np.array([at.clip]), direction, at.directions)
+    terms = step_terms(k, p, at.error, at.variance, rate)
+    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, at.gap / at.steps, np.array([at.alpha])))
     root = p.gradient_unit * solve_quadratic(q, drift, floor)
     bound = root * root
     return Certificate(
@@ -144,14 +121,9 @@ def prescribe(
     problem: Problem,
     gdp: float,
     *,
-    max_steps: int | None = None,
-    max_evaluations: int | None = None,
-    max_points: int | None = None,
     relation: str = "replace-one",
-    direction: str = "sphere",
-    directions_per_step: int | str = 1,
     algorithm: str = "dpzero",
-    difference: str = "central",
+    **options: Unpack[SearchOptions],
 ) -> Prescription:
     """The full-batch parameters with the smallest bound by `certificate` at mu-GDP.
 
@@ -165,49 +137,38 @@ def prescribe(
     Args:
         problem: the constants.
         gdp: mu > 0 of the whole run.
-        max_steps: a cap on T; this and the two caps below are None for no cap.
-        max_evaluations: a cap on n K T, the differences of single samples; at least n K.
-        max_points: a cap on the evaluations of single samples' losses, by which difference rules compare: on n T 2 K
-            with central differences, on n T (K + 1) with forward and exact ones; at least one step's.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
-        direction: law of the directions, one of `constants.LAWS`.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
-        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-        directions_per_step: K, or 'best': the K with the smallest bound under a cap on evaluations; without one the
-            smallest K whose bound is within half of `STEPS_SHARE` of the best.
+        options: what the search may choose from, as of `SearchOptions`. The best K is the one with the smallest bound
+            under a cap on evaluations; without one, the smallest K whose bound is within half of `STEPS_SHARE` of the
+            best.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: max_evaluations or max_points below one step's; a direction law or K as for `certificate`.
+        PreconditionError: a cap below one step's evaluations; a direction law or K as for `certificate`.
     """
+    free = Search(**options)
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
-    between = Relation(relation)
-    unit = full_batch_noise(
-        gdp, 1, 1.0, problem.n, between
-    )  # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
+    between, direction, asked = Relation(relation), free.direction, free.directions_per_step
+    # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
+    unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
-
-    cap_of = functools.partial(
-        step_cap, problem, max_steps, max_evaluations, max_points=max_points, difference=difference
-    )
-    if directions_per_step == "best" and algorithm == "dpzero":
+    if asked == "best" and algorithm == "dpzero":
 
         def smallest(k: int) -> float:
-            cap = cap_of(k)
-            search = search_of(k)
+            cap, search = free.steps(problem.n, k), search_of(k)
             return search.limit(unit) if cap is None else float(search.coarse(cap, unit * unit * cap, 1.0).min())
 
-        most = most_in_full_batches(problem, max_evaluations, max_points, difference)
-        k = number_of_directions(problem, direction, most, smallest, STEPS_SHARE / 4)
+        k = number_of_directions(problem, direction, free.most_directions(problem.n), smallest, STEPS_SHARE / 4)
     else:
-        k = 1 if directions_per_step == "best" else check.integer("directions_per_step", directions_per_step)
+        k = 1 if asked == "best" else check.integer("directions_per_step", asked)
     scale = _vector_norm(problem, direction, k, algorithm)
     search, unit = search_of(k), scale * unit
-    cap = cap_of(k)
+    cap = free.steps(problem.n, k)
     steps = search.enough_steps(unit, STEPS_SHARE) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
     found = at_point(
-        search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between, difference=difference
+        search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between, difference=free.difference
     )
     if algorithm == "dpzero":
         return found
@@ -221,7 +182,7 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     it is ||u|| = sqrt(d); then PreconditionError is raised unless the `direction` law has that length always, and
     unless `directions`, K, is 1.
     """
-    if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
+    if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0
     fixed = law_of(direction).fixed_norm
     check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
@@ -253,45 +214,29 @@ def at_point(
     k = constants_of(p, np.array([c]), search.direction, directions)
     smooth = DIFFERENCES[difference].smoothing
     e = _largest_error(k, p, alpha, relative_gap(p) / steps, (unit * c) ** 2, rate) if smooth else 0.0
-    step_size, clip = alpha / p.smoothness, c * p.gradient_unit * math.sqrt(directions)
-    noise_std = unit * clip
-    smoothing = 2 * e * p.gradient_unit / p.smoothness
-    bound = certificate(
-        p,
-        step_size=step_size,
+    clip = c * p.gradient_unit * math.sqrt(directions)
+    run = Run(
+        step_size=alpha / p.smoothness,
         steps=steps,
         clip=clip,
-        smoothing=smoothing,
-        noise_std=noise_std,
-        sample_rate=rate,
+        smoothing=2 * e * p.gradient_unit / p.smoothness,
+        noise_std=unit * clip,
         direction=search.direction,
         directions_per_step=directions,
         difference=difference,
-    ).bound
+    )
     notes: tuple[str, ...] = ()
-    if not smooth:
-        notes = (NEEDS_DERIVATIVES,)
-    elif p.sample_rank is not None:
+    if smooth and p.sample_rank is not None:
         notes = (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",)
-    return Prescription(
+    return searched(
+        p,
+        run,
+        certificate(p, sample_rate=rate, **run).bound,
+        gdp,
+        relation,
         id="theorem-3-sharp",
         guarantee=Guarantee.GRADIENT,
-        algorithm="dpzero",
-        n=p.n,
-        relation=relation,
         batches=None if rate == 1 else Poisson(rate),
-        direction=search.direction,
-        directions_per_step=directions,
-        difference=difference,
-        gdp=gdp,
-        step_size=step_size,
-        T=float(steps),
-        steps=steps,
-        smoothing=smoothing,
-        clip=clip,
-        noise_std=noise_std,
-        bound=bound,
-        bound_at_steps=bound,
         trivial_bound=p.steepest * p.steepest,
         evaluations=round(rate * p.n * steps * directions),
         notes=(*notes, *_unbounded(p)) if math.isinf(p.lipschitz) else notes,

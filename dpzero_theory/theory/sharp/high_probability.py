@@ -17,18 +17,18 @@ Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10.
 """
 
 import math
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.problem import Problem, Run
 from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
-from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, smoothing_error, step_terms
+from dpzero_theory.theory.sharp.smallest import ScaledRun, relative_gap, step_terms
 
 _SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
 _GRADIENT_CELLS = 1000  # The range of the gradient norm G is divided into so many cells
@@ -38,36 +38,6 @@ counts on a whole cell with its value at the end where it is largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
 """The values that are tried for the theorem's free number kappa in (0, kept], divided by the constant `kept`; the bound
 for one run holds for each of them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunParameters:
-    """The parameters of a run of Algorithm 2 with full batches and Gaussian noise.
-
-    Attributes:
-        step_size: alpha > 0.
-        steps: T >= 1.
-        clip: C > 0, of the norm of a sample's K finite differences.
-        smoothing: lambda > 0; 0 with the exact difference rule.
-        noise_std: sigma >= 0 of each coordinate of the full-batch average.
-        direction: law of the directions, one of `constants.LAWS`.
-        directions_per_step: K >= 1, the number of directions in a step.
-        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-    """
-
-    step_size: float
-    steps: int
-    clip: float
-    smoothing: float
-    noise_std: float
-    direction: str = "sphere"
-    directions_per_step: int = 1
-    difference: str = "central"
-
-    @classmethod
-    def of(cls, prescription: Prescription) -> Self:
-        """The parameters of a run as the prescription has them."""
-        return cls(**{field.name: getattr(prescription, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,37 +127,36 @@ class StepMoments:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_of(problem: Problem, at: RunParameters, *, failure: float) -> StepMoments:
+def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> StepMoments:
     """The `StepMoments` of one step of a run: the quantities from which `certify_run` bounds its exponential moment.
 
-    problem: the constants. at: the run's parameters. failure: delta in (0, 1), the probability with which the bound for
-    the whole run may fail. Raises what `certify_run` raises.
+    problem: the constants. failure: delta in (0, 1), the probability with which the bound for the whole run may fail.
+    run: the run's parameters, as of `Run`. Raises what `certify_run` raises.
     """
-    p = problem
+    p, at = problem, ScaledRun.of(problem, **run)
     p.require_lipschitz("the bound for a single run")
-    directions = check.integer("directions_per_step", at.directions_per_step)
-    check.precondition(
-        math.isinf(law_of(at.direction).rank), f"the bound for a single run is not proved for {at.direction} directions"
-    )
-    alpha = scaled("step_size", at.step_size, "smoothness", p.smoothness, at_least=1e-100)
-    c = clip_share(at.clip, p, directions)
-    overlong = _SHARE * failure / check.integer("steps", at.steps)
+    unproved = f"the bound for a single run is not proved for {at.direction} directions"
+    check.precondition(math.isinf(law_of(at.direction).rank), unproved)
+    # in a wider range the products below leave that of float64
+    check.real("step_size smoothness", at.alpha, at_least=1e-100)
+    check.real("noise_std", run["noise_std"], at_most=1e100)
+    overlong, c = _SHARE * failure / at.steps, np.array([at.clip])
     return StepMoments(
-        step_size=alpha,
-        directions=directions,
-        clip=c,
-        variance=(check.real("noise_std", at.noise_std, at_least=0, at_most=1e100) / p.lipschitz) ** 2 / directions,
+        step_size=at.alpha,
+        directions=at.directions,
+        clip=at.clip,
+        variance=at.variance,
         rank=p.r,
-        error=smoothing_error(at.smoothing, at.difference, p),
-        mean=constants(np.array([c]), p.d, p.r, at.direction, p.sample_rank, directions),
-        along=constants(np.array([c]), p.d, 1.0, at.direction, p.sample_rank, directions),
+        error=at.error,
+        mean=constants(c, p.d, p.r, at.direction, p.sample_rank, at.directions),
+        along=constants(c, p.d, 1.0, at.direction, p.sample_rank, at.directions),
         overlong=overlong,
-        projection=math.sqrt(_longest(directions, overlong / 2)),
-        trace=p.r * _longest(directions * p.r, overlong / 2),
+        projection=math.sqrt(_longest(at.directions, overlong / 2)),
+        trace=p.r * _longest(at.directions * p.r, overlong / 2),
     )
 
 
-def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCertificate:
+def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunCertificate:
     """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
     It is the smallest of three: the theorem's bound over a grid of its free numbers theta and kappa, which depends on
@@ -196,8 +165,8 @@ def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCe
 
     Args:
         problem: the constants.
-        at: the run's parameters.
         failure: delta, 1e-100 <= delta < 1, a probability over the run's directions and noise.
+        run: the parameters of the run, as of `Run`; noise_std = 0 is allowed.
 
     Raises:
         ValueError: an argument outside its range.
@@ -206,10 +175,10 @@ def certify_run(problem: Problem, at: RunParameters, *, failure: float) -> RunCe
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)
     gap = relative_gap(p)
-    step, t = step_of(p, at, failure=delta), at.steps
+    step, t = step_of(p, failure=delta, **run), run["steps"]
     budget, needed = gap / (step.step_size * t), math.log(1 / ((1 - _SHARE) * delta))
     unit = p.lipschitz * p.lipschitz
-    of_mean = certificate(p, **vars(at)).bound
+    of_mean = certificate(p, **run).bound
     best, exponent = min(of_mean / unit / delta, 1.0), 0.0
     thetas = np.geomspace(needed / (100 * gap), max(10 / step.step_size, needed / gap), 60)
     apart = thetas[1] / thetas[0]

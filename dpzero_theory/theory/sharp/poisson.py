@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
@@ -16,17 +17,18 @@ from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
     MOST_STEPS,
     SMALLEST_GDP,
+    Search,
+    SearchOptions,
     SmallestBound,
     downhill,
-    most_directions,
     number_of_directions,
 )
 
-PoissonNoise = Callable[[float, int, Relation], float]
+_Noise = Callable[[float, int, Relation], float]
 """A function (q_s, T, relation) -> noise multiplier, the standard deviation of the noise on the clipped sum over C."""
 
 
-def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
+def poisson_noise(epsilon: float, delta: float) -> _Noise:
     """A function (q_s, T, relation) -> the noise multiplier with which T releases are (epsilon, delta)-DP.
 
     q_s is the rate of Poisson sampling, and relation says which data sets are neighbours. The noise multiplier is the
@@ -49,16 +51,11 @@ def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
 def prescribe_poisson(
     problem: Problem,
     gdp: float,
-    noise_multiplier: PoissonNoise,
+    noise_multiplier: _Noise,
     *,
-    max_evaluations: int | None = None,
-    max_points: int | None = None,
-    max_steps: int | None = None,
     expected_batch: float | None = None,
     relation: str = "replace-one",
-    direction: str = "sphere",
-    directions_per_step: int | str = 1,
-    difference: str = "central",
+    **options: Unpack[SearchOptions],
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on differences or losses evaluated.
 
@@ -72,17 +69,11 @@ def prescribe_poisson(
         gdp: mu of full batches with the same (epsilon, delta); the search starts from it, and it is recorded.
         noise_multiplier: the function that returns the noise multiplier needed for the wanted privacy, such as
             `poisson_noise(epsilon, delta)`.
-        max_evaluations: a cap on q_s n K T, the expected number of differences of single samples; this or max_points
-            must be given.
-        max_points: a cap on q_s n T points(K), the expected number of evaluations of single samples' losses. points(K)
-            is how many of one sample a step takes: 2 K with central differences, K + 1 with the other rules.
-        max_steps: a cap on T; None for no cap but `smallest.MOST_STEPS`.
         expected_batch: q_s n, if the rate q_s is given; None to search for it.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
-        direction: law of the directions, one of `constants.LAWS`.
-        difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-        directions_per_step: K >= 1, the number of directions in a step, or 'best': K is then chosen together with the
-            first rate, by the central limit theorem.
+        options: what the search may choose from, as of `SearchOptions`, with q_s n in place of n in the caps; of
+            max_evaluations and max_points at least one must be given. The best K is chosen together with the first
+            rate, by the central limit theorem.
 
     Raises:
         ValueError: an argument outside its range.
@@ -92,12 +83,15 @@ def prescribe_poisson(
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation(relation)
     given = expected_batch and check.real("expected_batch", expected_batch, above=0, at_most=p.n) / p.n
-    if max_evaluations is None and max_points is None:
+    free = Search(**options)
+    if free.max_evaluations is None and free.max_points is None:
         raise ValueError("max_evaluations or max_points must be given; got neither")
-    evaluations = math.inf if max_evaluations is None else check.integer("max_evaluations", max_evaluations)
-    points = math.inf if max_points is None else check.integer("max_points", max_points)
-    rule = DIFFERENCES[difference]
-    most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
+    evaluations, points = (
+        math.inf if cap is None else check.integer(name, cap)
+        for name, cap in (("max_evaluations", free.max_evaluations), ("max_points", free.max_points))
+    )
+    rule, direction = DIFFERENCES[free.difference], free.direction
+    most = MOST_STEPS if free.max_steps is None else check.integer("max_steps", free.max_steps, at_most=MOST_STEPS)
     search_of = cache(lambda k: SmallestBound(p, direction, k))
 
     def allowed(rate: float, k: int) -> float:
@@ -126,7 +120,7 @@ def prescribe_poisson(
         check.precondition(
             most_steps(rate, k) >= 1,
             "max_evaluations >= expected_batch directions_per_step and max_points >= expected_batch "
-            f"{rule.points(k)} are required; got {max_evaluations} and {max_points} with expected_batch = "
+            f"{rule.points(k)} are required; got {free.max_evaluations} and {free.max_points} with expected_batch = "
             f"{rate * p.n:g}, directions_per_step = {k}",
         )
         if given is not None:
@@ -138,19 +132,14 @@ def prescribe_poisson(
     def best_rate(k: int) -> tuple[float, int]:
         return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
 
-    if directions_per_step == "best":
-        least_batch = 1.0 if given is None else given * p.n
-        largest = most_directions(
-            None if max_evaluations is None else evaluations / least_batch,
-            None if max_points is None else points / least_batch,
-            difference,
-        )
+    if free.directions_per_step == "best":
+        largest = free.most_directions(1.0 if given is None else given * p.n)
         k = number_of_directions(p, direction, largest, lambda k: best_rate(k)[0])
     else:
-        k = check.integer("directions_per_step", directions_per_step)
+        k = check.integer("directions_per_step", free.directions_per_step)
     rates, search = rates_of(k), search_of(k)
     rate = rates[downhill(lambda i: candidate(rates[i], k)[0], best_rate(k)[1], len(rates), 1)]
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
-    return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between, difference=difference)
+    return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between, difference=free.difference)

@@ -8,6 +8,7 @@ import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,8 @@ from dpzero_theory import check
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.theory.problem import Problem
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.problem import Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.moments import by_excess, by_moment
 
@@ -33,8 +35,6 @@ _LARGEST_OF_MOMENT = 1e6  # The largest c = C/(L sqrt(K)) on the first grid if a
 _NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
 """Larger clips c = C/(L sqrt(K)) are replaced by this one, with the same effect: a projection exceeds either of them
 never, or with a probability below exp(-10^19)."""
-NEEDS_DERIVATIVES = "exact derivatives need losses that can be differentiated forwards; an error rate has none"
-"""The note of a prescription whose difference rule is exact."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,6 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
     if p.gradient_moment is not None:
         return by_moment(k, c, p, direction, directions_per_step)
     return k if p.mean_excess is None else by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
-
-
-def largest_below(function: Callable[[float], float], target: float) -> float:
-    """The largest e > 0 with function(e) <= target, for an increasing function; what is returned is below it by at most
-    a relative 1e-12, and never above. function(0) must be below the target, and the function must exceed the target
-    somewhere.
-    """
-
-    def small(e: float) -> bool:
-        return function(e) <= target
-
-    low, high = outward(lambda e: not small(e), 1.0, 1.0)
-    if low == high:
-        low = outward(small, 0.5, -0.25, growth=0.5)[1]
-    return halved(small, low, 2 * low, 40)[0]
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
@@ -140,7 +125,7 @@ def solve_quadratic(q: float, p: float, floor: float) -> float:
     return (p + math.sqrt(p * p + 4 * q * floor)) / (2 * q) if q > 0 else math.inf
 
 
-def smallest_root(terms: Terms, gap_per_step: float) -> Array:
+def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
     """The square root y of the bound, minimised over the step size alpha and rounded up, for each clip in `terms`.
 
     It is the root of kept y - first = sqrt(2 gap/T Q(y))/y, where gap/T is `gap_per_step`, and
@@ -207,130 +192,128 @@ def downhill(value: Callable[[int], float], start: int, count: int, jump: int) -
     return i
 
 
-def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 0.0) -> float:
-    """value * factor, where `factor` makes the argument called `name` free of units.
+class SearchOptions(TypedDict, total=False):
+    """What a search for parameters is free to choose from, as keyword arguments.
 
-    ValueError is raised unless value > 0 and the product is at least `at_least` and at most `LARGEST`; `unit` says in
-    words what the factor is.
+    max_steps: a cap on the steps T; None, the default of all three caps, is no cap.
+    max_evaluations: a cap on n K T, the differences of single samples.
+    max_points: a cap on the evaluations of single samples' losses, by which difference rules compare: on n T 2 K with
+        central differences, on n T (K + 1) with forward and exact ones.
+    direction: the law of the directions, a name in `constants.LAWS`; by default "sphere".
+    directions_per_step: K >= 1, or "best" to search for it; by default 1.
+    difference: how a change of loss along a direction is found, "central" (the default), "forward" or "exact".
     """
-    return check.real(
-        f"{name} {unit}", check.real(name, value, above=0) * factor, above=0, at_least=at_least, at_most=LARGEST
-    )
+
+    max_steps: int | None
+    max_evaluations: int | None
+    max_points: int | None
+    direction: str
+    directions_per_step: int | str
+    difference: str
 
 
-def smoothing_error(smoothing: float, difference: str, p: Problem) -> float:
-    """e = ell lambda/2 in units of L, for the smoothing lambda and the problem p; 0 if the rule `difference` shifts no
-    weights.
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What a search for parameters is free to choose from; the attributes are those of `SearchOptions`."""
 
-    Raises ValueError for an unknown rule, for lambda <= 0 with a rule that shifts the weights by lambda u, and for any
-    lambda but 0 with one that does not.
+    max_steps: int | None = None
+    max_evaluations: int | None = None
+    max_points: int | None = None
+    direction: str = "sphere"
+    directions_per_step: int | str = 1
+    difference: str = "central"
+
+    def steps(self, n: int, directions: int) -> int | None:
+        """The largest number of steps T that the caps allow in full batches of n records; None without a cap.
+
+        Raises ValueError for a cap outside its range, PreconditionError where a cap allows no step. `directions` is K.
+        """
+        points = DIFFERENCES[self.difference].points(directions)
+        caps = []
+        if self.max_steps is not None:
+            caps.append(check.integer("max_steps", self.max_steps, at_most=MOST_STEPS))
+        rule = f"{self.difference} differences, directions_per_step = {directions}"
+        for name, cap, step, words in (
+            ("max_evaluations", self.max_evaluations, n * directions, "n directions_per_step is required (full batch)"),
+            ("max_points", self.max_points, n * points, f"{points} n is required (full batch, {rule})"),
+        ):
+            if cap is not None:
+                most = check.integer(name, cap)
+                check.precondition(most >= step, f"{name} >= {words}; got {most} below {step}")
+                caps.append(min(most // step, MOST_STEPS))
+        return min(caps) if caps else None
+
+    def most_directions(self, batch: float) -> float | None:
+        """The largest K, not necessarily whole, with which one step on `batch` records keeps to the caps.
+
+        It is below 1 where not even one direction is allowed, and None without a cap on evaluations or points.
+        """
+        caps: list[float] = []
+        if self.max_evaluations is not None:
+            caps.append(check.integer("max_evaluations", self.max_evaluations) / batch)
+        if self.max_points is not None:
+            points = check.integer("max_points", self.max_points) / batch
+            of_rule = DIFFERENCES[self.difference].points
+            caps.append(bisect.bisect_right(range(1, MOST_DIRECTIONS + 1), points, key=of_rule))
+        return min(caps) if caps else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledRun:
+    """A run's parameters for one problem without their units, L = ell = 1, where L is `Problem.gradient_unit`.
+
+    Attributes:
+        gap: gap ell/L^2.
+        alpha: the step size, times ell.
+        steps: T.
+        clip: c = C/(L sqrt(K)), at most `_NEVER_CLIPS`, beyond which nothing is clipped.
+        error: e = ell lambda/2 over L; 0 with a rule that shifts no weights.
+        variance: sigma^2/K over L^2.
+        direction, directions: the law of the directions, and K.
     """
-    if DIFFERENCES[difference].smoothing:
-        return scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.gradient_unit) / 2
-    if check.real("smoothing", smoothing) != 0:
-        raise ValueError(
-            f"smoothing must be 0 with {difference} differences, which shift no weights; got {smoothing!r}"
+
+    gap: float
+    alpha: float
+    steps: int
+    clip: float
+    error: float
+    variance: float
+    direction: str
+    directions: int
+
+    @classmethod
+    def of(cls, p: Problem, **run: Unpack[Run]) -> Self:
+        """Checks the parameters of a run, and removes their units.
+
+        Raises ValueError for a parameter outside its range, and for a smoothing that does not fit the difference rule.
+        """
+        directions = check.integer("directions_per_step", run.get("directions_per_step", 1))
+        unit, gap = p.gradient_unit, relative_gap(p)
+        share = check.real("clip", run["clip"], above=0) / unit / math.sqrt(directions)
+        if math.isinf(p.lipschitz):  # some gradients may always be clipped
+            share = check.real("clip over the unit of gradients", share, at_least=SMALLEST, at_most=_NEVER_CLIPS)
+        else:
+            name = "clip/(lipschitz sqrt(directions_per_step))"
+            share = check.real(name, min(share, _NEVER_CLIPS), at_least=SMALLEST)
+        error, difference = 0.0, run.get("difference", "central")
+        if DIFFERENCES[difference].smoothing:
+            smoothing = check.real("smoothing", run["smoothing"], above=0) * (p.smoothness / unit)
+            error = check.real("smoothing smoothness/lipschitz", smoothing, above=0, at_most=LARGEST) / 2
+        elif check.real("smoothing", run["smoothing"]) != 0:
+            rule = f"0 with {difference} differences, which shift no weights"
+            raise ValueError(f"smoothing must be {rule}; got {run['smoothing']!r}")
+        alpha = check.real("step_size", run["step_size"], above=0) * p.smoothness
+        noise = check.real("noise_std", run["noise_std"], at_least=0) / unit
+        return cls(
+            gap=gap,
+            alpha=check.real("step_size smoothness", alpha, at_least=SMALLEST, at_most=LARGEST),
+            steps=check.integer("steps", run["steps"]),
+            clip=share,
+            error=error,
+            variance=noise * noise / directions,
+            direction=run.get("direction", "sphere"),
+            directions=directions,
         )
-    return 0.0
-
-
-def clip_share(clip: float, p: Problem, directions: int) -> float:
-    """The clip C in units of L sqrt(K), c = C/(L sqrt(K)), but at most `_NEVER_CLIPS`, beyond which nothing is clipped.
-
-    K is `directions`, and L is the unit of gradients of the problem p. Where p has no Lipschitz constant, so that some
-    gradients may always be clipped, ValueError is raised for a larger c.
-    """
-    share = check.real("clip", clip, above=0) / p.gradient_unit / math.sqrt(directions)
-    if math.isinf(p.lipschitz):
-        return check.real("clip over the unit of gradients", share, at_least=SMALLEST, at_most=_NEVER_CLIPS)
-    return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
-
-
-def step_cap(
-    problem: Problem,
-    max_steps: int | None,
-    max_evaluations: int | None,
-    directions: int = 1,
-    *,
-    max_points: int | None = None,
-    difference: str = "central",
-) -> int | None:
-    """The largest number of steps T that the caps allow; None if there is no cap.
-
-    n is the number of samples, and K = `directions` that of directions a step.
-
-    Args:
-        problem: only its n matters.
-        max_steps: a cap on T.
-        max_evaluations: a cap on n K T, the differences of single samples.
-        directions: K >= 1, the number of directions in a step.
-        max_points: a cap on n T points(K), the evaluations of single samples' losses in the run. points(K) is how many
-            of one sample a step takes, as the difference rule says: 2 K, or K + 1.
-        difference: the difference rule, one of `DIFFERENCES`.
-
-    Raises:
-        ValueError: a cap outside its range, an unknown rule.
-        PreconditionError: a cap allows no step.
-    """
-    points = DIFFERENCES[difference].points(directions)
-    caps = []
-    if max_steps is not None:
-        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
-    if max_evaluations is not None:
-        most = check.integer("max_evaluations", max_evaluations)
-        step = problem.n * directions
-        check.precondition(
-            most >= step, f"max_evaluations >= n directions_per_step is required (full batch); got {most} below {step}"
-        )
-        caps.append(min(most // step, MOST_STEPS))
-    if max_points is not None:
-        most = check.integer("max_points", max_points)
-        step = problem.n * points
-        check.precondition(
-            most >= step,
-            f"max_points >= {points} n is required (full batch, {difference} differences, directions_per_step = "
-            f"{directions}); got {most} below {step}",
-        )
-        caps.append(min(most // step, MOST_STEPS))
-    return min(caps) if caps else None
-
-
-def most_in_full_batches(
-    problem: Problem, max_evaluations: object, max_points: object, difference: str
-) -> float | None:
-    """The largest number K of directions, not necessarily whole, with which one step on all n samples keeps to the
-    caps; None without a cap.
-
-    It is `most_directions` for the caps divided by n.
-
-    Args:
-        problem: only its n matters.
-        max_evaluations: a cap on n K T, the differences of single samples in T steps; None for no cap.
-        max_points: a cap on n T points(K), the evaluations of single samples' losses; None for no cap.
-        difference: the difference rule.
-
-    Raises ValueError for a cap that is no integer >= 1.
-    """
-    return most_directions(
-        None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / problem.n,
-        None if max_points is None else check.integer("max_points", max_points) / problem.n,
-        difference,
-    )
-
-
-def most_directions(evaluations: float | None, points: float | None, difference: str) -> float | None:
-    """The largest number K of directions a step that caps on one step allow, which need not be whole, and is below 1
-    where not even one direction is allowed; None if there is no cap.
-
-    Args:
-        evaluations: a cap on K, the differences of a sample in a step; None for no cap.
-        points: a cap on the evaluations of a sample's loss in a step; None for no cap.
-        difference: the difference rule, one of `DIFFERENCES`, which says how many evaluations K directions take.
-    """
-    caps = [] if evaluations is None else [evaluations]
-    if points is not None:
-        caps.append(bisect.bisect_right(range(1, MOST_DIRECTIONS + 1), points, key=DIFFERENCES[difference].points))
-    return min(caps) if caps else None
 
 
 class SmallestBound:
@@ -386,7 +369,7 @@ class SmallestBound:
         free = np.zeros_like(self.clips)
         k = self.constants
         terms = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
-        return float(smallest_root(terms, relative_gap(self.problem)).min())
+        return float(_smallest_root(terms, relative_gap(self.problem)).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
         """A number of steps T whose bound is at most (1 + share) times the bound for T -> infinity, and at most 0.1%
@@ -412,7 +395,36 @@ class SmallestBound:
     def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
         terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)
         gap_per_step = relative_gap(self.problem) / steps
-        y = smallest_root(terms, gap_per_step)
+        y = _smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
         lost = spare <= 0  # only by rounding, where `first`, the bias of clipping, is nearly all of kept y
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
+
+
+def searched(
+    p: Problem, run: Run, bound: float, gdp: float, relation: Relation, *, notes: tuple[str, ...] = (), **more: Any
+) -> Prescription:
+    """The prescription of the parameters that a search found, with their certificate as its bound.
+
+    Args:
+        p: the problem.
+        run: all parameters of the run.
+        bound: the certified bound, infinite where there is none.
+        gdp, relation: mu of the whole run, and which data sets are neighbours; they are only recorded.
+        notes: remarks. One about derivatives comes first where the difference rule is exact.
+        more: further fields of `Prescription`: id, guarantee, trivial_bound, evaluations and, if sampled, batches.
+    """
+    if not DIFFERENCES[run["difference"]].smoothing:
+        notes = ("exact derivatives need losses that can be differentiated forwards; an error rate has none", *notes)
+    return Prescription(
+        **run,
+        algorithm="dpzero",
+        n=p.n,
+        relation=relation,
+        gdp=gdp,
+        T=float(run["steps"]),
+        bound=bound,
+        bound_at_steps=bound,
+        notes=notes,
+        **more,
+    )

@@ -22,10 +22,10 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS
-from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
+from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.last_iterate import certify_last_iterate, prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
-from dpzero_theory.theory.sharp.smallest import most_directions, step_cap
+from dpzero_theory.theory.sharp.smallest import Search
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
@@ -272,9 +272,9 @@ def test_the_best_number_for_poisson_batches_and_for_the_last_iterate() -> None:
         other = prescribe_poisson(PAPER, GDP, by_clt, max_evaluations=cap, directions_per_step=k)
         assert found.bound <= other.bound * 1.005
     with_pl = dataclasses.replace(PAPER, pl=0.05)
-    last = prescribe_last_iterate(with_pl, GDP, schedule="shrinking", max_evaluations=cap, directions_per_step="best")
+    last = prescribe_last_iterate(with_pl, GDP, max_evaluations=cap, directions_per_step="best")
     for k in (1, 4, 256):
-        other = prescribe_last_iterate(with_pl, GDP, schedule="shrinking", max_evaluations=cap, directions_per_step=k)
+        other = prescribe_last_iterate(with_pl, GDP, max_evaluations=cap, directions_per_step=k)
         assert last.bound <= other.bound * 1.01
     assert last.evaluations == PAPER.n * last.directions_per_step * last.steps <= cap
 
@@ -370,16 +370,14 @@ def test_one_run_and_the_last_iterate_at_no_smoothing(law: str) -> None:
     """At smoothing lambda = 0 the certificates for one run and for the last iterate are limits for small lambda."""
     problem = Problem(n=10_000, d=2000, r=8.178, pl=0.1)
     exact, small = (
-        RunParameters(**AT, direction=law, smoothing=smoothing, difference=rule)
+        {**AT, "direction": law, "smoothing": smoothing, "difference": rule}
         for rule, smoothing in (("exact", 0.0), ("forward", 1e-30))
     )
-    run = certify_run(problem, exact, failure=0.05).bound
-    assert run == pytest.approx(certify_run(problem, small, failure=0.05).bound, rel=1e-12)
-    last = certify_last_iterate(problem, **vars(exact))
-    assert last == pytest.approx(certify_last_iterate(problem, **vars(small)), rel=1e-12)
-    prescribed = prescribe_last_iterate(
-        problem, GDP, schedule="constant", max_points=3000 * problem.n, direction=law, difference="exact"
-    )
+    run = certify_run(problem, failure=0.05, **exact).bound
+    assert run == pytest.approx(certify_run(problem, failure=0.05, **small).bound, rel=1e-12)
+    last = certify_last_iterate(problem, **exact)
+    assert last == pytest.approx(certify_last_iterate(problem, **small), rel=1e-12)
+    prescribed = prescribe_last_iterate(problem, GDP, max_points=3000 * problem.n, direction=law, difference="exact")
     assert (prescribed.smoothing, prescribed.steps, prescribed.points) == (0, 1500, 3000 * problem.n)
     assert "error rate" in prescribed.notes[0]
 
@@ -406,21 +404,25 @@ def test_unknown_rules(rule: Any) -> None:
 @pytest.mark.parametrize("points", [2, 3, 4, 7.5, 64, 1e5, 1e9])
 def test_most_directions_by_trial(rule: str, points: float) -> None:
     by_trial = sum(DIFFERENCES[rule].points(k) <= points for k in range(1, 2**16 + 1))
-    assert most_directions(None, points, rule) == by_trial
-    assert most_directions(3, points, rule) == min(3, by_trial)
-    assert most_directions(None, None, rule) is None
+    cap = round(2 * points)  # for a batch of two
+    assert Search(max_points=cap, difference=rule).most_directions(2) == by_trial
+    assert Search(max_points=cap, max_evaluations=6, difference=rule).most_directions(2) == min(3, by_trial)
+    assert Search(difference=rule).most_directions(2) is None
 
 
 @pytest.mark.parametrize(("rule", "steps"), [("central", 10), ("forward", 16), ("exact", 16)])
 def test_the_cap_on_points(rule: str, steps: int) -> None:
-    problem = Problem(n=1000, d=10, r=2)
-    points = DIFFERENCES[rule].points(4) * steps * problem.n
-    assert step_cap(problem, None, None, 4, max_points=points, difference=rule) == steps
-    assert step_cap(problem, None, None, 4, max_points=points - 1, difference=rule) == steps - 1
-    assert step_cap(problem, 7, None, 4, max_points=points, difference=rule) == 7
-    assert step_cap(problem, None, 4 * 1000 * 3, 4, max_points=points, difference=rule) == 3
+    n = 1000
+    points = DIFFERENCES[rule].points(4) * steps * n
+    for caps, allowed in (
+        ({"max_points": points}, steps),
+        ({"max_points": points - 1}, steps - 1),
+        ({"max_points": points, "max_steps": 7}, 7),
+        ({"max_points": points, "max_evaluations": 4 * n * 3}, 3),
+    ):
+        assert Search(**caps, difference=rule).steps(n, 4) == allowed
     with pytest.raises(PreconditionError, match=r"^max_points >= "):
-        step_cap(problem, None, None, 4, max_points=4999, difference=rule)
+        Search(max_points=4999, difference=rule).steps(n, 4)
 
 
 @pytest.mark.parametrize(("rule", "bound"), [("central", 0.00768), ("forward", 0.0060), ("exact", 0.0060)])
@@ -503,9 +505,9 @@ def test_certificates_at_every_end() -> None:
     for problem in filter(None, (_problem(rng) for _ in range(800))):
         at: dict[str, Any] = {name: float(rng.choice(ENDS)) for name in ("step_size", "clip", "smoothing", "noise_std")}
         at |= {"steps": int(rng.choice([1, 10**4, 10**15])), **_law(rng)}
-        rate, ratio = float(rng.choice([5e-324, 1e-150, 1e-9, 1.0])), float(rng.choice([1.0, 1.01, 1e300]))
+        rate = float(rng.choice([5e-324, 1e-150, 1e-9, 1.0]))
         found = _or_one_line(partial(certificate, problem, sample_rate=rate, **at))
-        last = _or_one_line(partial(certify_last_iterate, problem, noise_ratio=ratio, **at))
+        last = _or_one_line(partial(certify_last_iterate, problem, **at))
         if found is not None:
             answered += 1
             assert found.bound > 0
@@ -522,7 +524,7 @@ def test_prescriptions_at_every_end() -> None:
         at = {"max_steps": [None, 1, 10**15][int(rng.integers(3))], **_law(rng)}
         for function in (
             partial(prescribe, problem, gdp, **at),
-            partial(prescribe_last_iterate, problem, gdp, schedule="shrinking", **at),
+            partial(prescribe_last_iterate, problem, gdp, **at),
             partial(prescribe_poisson, problem, gdp, lambda *_: 1.0, max_evaluations=10**9, **at),
         ):
             found = _or_one_line(function)

@@ -20,7 +20,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS, constants
-from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
+from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.moments import suprema
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
@@ -340,6 +340,6 @@ def test_results_that_need_a_lipschitz_constant_are_refused() -> None:
     assert not answers
     assert [item.reason.startswith("lipschitz must be given") for item in unmet] == [True, True]
     with pytest.raises(PreconditionError, match=r"^lipschitz must be given"):
-        certify_run(problem, RunParameters(**STEP), failure=0.05)
+        certify_run(problem, **STEP, failure=0.05)
     with pytest.raises(PreconditionError, match=r"^lipschitz must be given"):
         hardest(problem, step_size=0.003, steps=100, clip=1.0, noise_std=0.1)

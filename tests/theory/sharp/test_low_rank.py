@@ -13,7 +13,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants, known_direction
-from dpzero_theory.theory.sharp.high_probability import RunParameters, certify_run
+from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import prescribe_poisson
 from dpzero_theory.theory.sharp.products import Products
@@ -122,10 +122,7 @@ def test_every_difference_rule_and_algorithm(difference: str) -> None:
 
 def test_the_other_certificates() -> None:
     pl = Problem(n=10_000, d=2000, r=8.178, pl=0.1)
-    found = [
-        prescribe_last_iterate(pl, GDP, schedule="constant", direction=law, max_steps=1000).bound
-        for law in ("rademacher", "low-rank")
-    ]
+    found = [prescribe_last_iterate(pl, GDP, direction=law, max_steps=1000).bound for law in ("rademacher", "low-rank")]
     assert found == sorted(found)
     batches = [
         prescribe_poisson(
@@ -135,11 +132,7 @@ def test_the_other_certificates() -> None:
     ]
     assert batches == sorted(batches)
     with pytest.raises(PreconditionError, match=r"^the bound for a single run is not proved for low-rank directions"):
-        certify_run(
-            PAPER,
-            RunParameters(step_size=1e-3, steps=10, clip=1.0, smoothing=1e-6, noise_std=0.1, direction="low-rank"),
-            failure=0.1,
-        )
+        certify_run(PAPER, **STEP, direction="low-rank", failure=0.1)
 
 
 @pytest.mark.parametrize("name", ["low-rank:0", "low-rank:-1", "low-rank:1.5", "low-rank:x", "low-rank:65", "rank:2"])
