@@ -13,14 +13,15 @@ from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from importlib.util import find_spec
-from typing import Any, ParamSpec, TypeGuard, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_NUMBERS = (int, float, np.integer, np.floating)
 _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
 """The words by which error messages name the Python type of a JSON value."""
 
@@ -56,10 +57,6 @@ def printable(text: str) -> str:
     return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-
-
 def real(
     name: str,
     value: object,
@@ -74,7 +71,7 @@ def real(
     Anything else raises a ValueError that names `name`, the rule and the value: NaN, infinities, strings, booleans,
     complex numbers, integers too large for a float.
     """
-    if _is_number(value):
+    if isinstance(value, _NUMBERS) and not isinstance(value, bool):
         try:
             x = float(value)
         except OverflowError:
@@ -85,13 +82,14 @@ def real(
     raise ValueError(f"{name} must be a finite number with {rule}; got {shown(value)}")
 
 
-def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**18) -> int:
+def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) -> int:
     """Return `value` as an int with at_least <= value <= at_most.
 
     Integral floats such as 1e4 are accepted; 2.5, booleans and NaN are not. Anything that is not accepted raises a
     ValueError that names the argument, `name`, with the rule and the value.
     """
-    if _is_number(value) and at_least <= value <= at_most and value == math.floor(value):
+    number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
+    if number and at_least <= value <= at_most and value == math.floor(value):
         return int(value)
     raise ValueError(f"{name} must be an integer with {at_least} <= {name} <= {at_most}; got {shown(value)}")
 
@@ -160,7 +158,7 @@ def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
     return known, required
 
 
-def named(function: Callable[P, T]) -> Callable[P, T]:
+def named(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """A decorator for `function`: argument names that it does not know, or that are missing, raise a clear ValueError.
 
     Python itself would raise TypeError, and could not say which of our names another library's name corresponds to. The
@@ -169,7 +167,7 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
     known, required = names_of(function)
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         settings({**dict(zip(known, args, strict=False)), **kwargs}, known, required)
         return function(*args, **kwargs)
 

@@ -8,20 +8,19 @@ later become errors of the command line too, which name the flag.
 
 import argparse
 import functools
-import math
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from dpzero_theory import check
 
-Resource = TypeVar("Resource")
-Words = ParamSpec("Words")
+_Resource = TypeVar("_Resource")
+_Words = ParamSpec("_Words")
 
 _LONGEST_LINE = 400  # Error messages of a command are cut to this many characters
 _WORDS = (
@@ -39,14 +38,14 @@ _PIPE_CLOSED = 141
 """The exit status of a program that SIGPIPE ends, as a shell shows it: 128 plus the signal's number, 13."""
 
 
-def command(main: Callable[Words, int]) -> Callable[Words, int]:
+def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
     """Return a command's main function that ends quietly where who reads its standard output stops, as `head` does.
 
     It then returns 141, as of a program that SIGPIPE ends, and what is still to be printed is lost.
     """
 
     @functools.wraps(main)
-    def ended(*words: Words.args, **named: Words.kwargs) -> int:
+    def ended(*words: _Words.args, **named: _Words.kwargs) -> int:
         try:
             try:
                 return main(*words, **named)
@@ -100,11 +99,17 @@ class Parser(argparse.ArgumentParser):
         try:
             yield
         except (ValueError, OSError, argparse.ArgumentTypeError) as error:
-            message = self._flagged(str(error))
+            message = str(error)
+            flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
+            name, _, rest = message.partition(" ")
+            # a message that begins with an argument of the library names its flag instead, but not in the value
+            if (named := (flags | self._aliases).get(name)) and rest.startswith("must "):
+                rule, got, value = rest.partition("; got ")
+                message = f"{named} " + re.sub(rf"\b{re.escape(name)}\b", named.lstrip("-"), rule) + got + value
             self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
 
     @contextmanager
-    def opened(self, flag: str, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
+    def opened(self, flag: str, resource: AbstractContextManager[_Resource]) -> Iterator[_Resource]:
         """Enter the context manager `resource`, and yield its value to the block.
 
         An error while `resource` is entered becomes an error of the command line that names `flag`. An error that the
@@ -114,18 +119,6 @@ class Parser(argparse.ArgumentParser):
             with self.refusals(flag):
                 value = stack.enter_context(resource)
             yield value
-
-    def _flagged(self, message: str) -> str:
-        """Returns a message of the library with the command's flag in place of the argument's name. Only a message that
-        begins with the name of an argument, followed by "must", is changed; any other is returned as it is.
-        """
-        name, _, rest = message.partition(" ")
-        flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
-        flag = (flags | self._aliases).get(name)
-        if flag is None or not rest.startswith("must "):
-            return message
-        rule, got, value = rest.partition("; got ")
-        return f"{flag} " + re.sub(rf"\b{re.escape(name)}\b", flag.lstrip("-"), rule) + got + value
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -147,25 +140,13 @@ class Several(argparse.Action):
         setattr(namespace, self.dest, list(dict.fromkeys([*earlier, *values])))
 
 
-def number(
-    *,
-    above: float = -math.inf,
-    at_least: float = -math.inf,
-    below: float = math.inf,
-    at_most: float = math.inf,
-) -> Callable[[str], float | int]:
-    """Returns a type for argparse's `add_argument`: it accepts a finite number x within bounds.
+def number(**bounds: float) -> Callable[[str], float | int]:
+    """Returns a type for argparse's `add_argument`: it accepts a finite number within bounds.
 
-    The bounds are above < x < below and at_least <= x <= at_most. The parsed value is an int if the word is written as
-    one, else a float. NaN and infinities are refused.
+    The bounds are those of `check.real`: above, at_least, below and at_most. The parsed value is an int if the word is
+    written as one, else a float. NaN and infinities are refused.
     """
-
-    def parse(text: str) -> float | int:
-        value: float | int = _read(text)
-        _refused(check.real, value, above=above, at_least=at_least, below=below, at_most=at_most)
-        return value
-
-    return parse
+    return functools.partial(_parsed, check.real, bounds)
 
 
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
@@ -173,34 +154,24 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
     A word such as 1e4 is an integer too. The parsed value is an int.
     """
-
-    def parse(text: str) -> int:
-        return int(_refused(check.integer, _read(text), at_least=at_least, at_most=at_most))
-
-    return parse
+    return functools.partial(_parsed, check.integer, {"at_least": at_least, "at_most": at_most})
 
 
-def _read(text: str) -> Any:
-    """Returns the int or float that the word `text` stands for, else the word itself; "nan" and "inf" are floats."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
+    """Returns the number that the word `text` stands for, if the function `rule` of the module `check` accepts it.
 
-
-def _refused(rule: Callable[..., float], value: object, **bounds: float) -> float:
-    """Check a word of the command line, already read as `value`, by a function of the module `check`.
-
-    `rule` is that function, and `bounds` are its keyword arguments. Returns what it returns. Its ValueError becomes the
-    error that argparse expects of a type; the message then lacks the argument's name, in whose place argparse puts the
+    The error that argparse expects of a type has the message of `rule` without a name, in whose place argparse puts the
     flag.
     """
+    value: Any = text
+    for kind in (float, int):  # "nan" and "inf" are floats
+        with suppress(ValueError):
+            value = kind(text)
     try:
-        return rule("value", value, **bounds)
+        checked = rule("value", value, **bounds)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("value ")) from None
+    return value if isinstance(value, int) else checked
 
 
 def input_file(text: str) -> Path:
@@ -217,8 +188,7 @@ def input_folder(*names: str) -> Callable[[str], Path]:
     rule = "a folder that can be read" + (f" and holds {', '.join(names)}" if names else "")
 
     def readable(path: Path) -> bool:
-        files = (path / name for name in names)
-        return path.is_dir() and os.access(path, os.R_OK | os.X_OK) and all(os.access(file, os.R_OK) for file in files)
+        return path.is_dir() and all(os.access(path / name, os.R_OK) for name in (".", *names))
 
     return lambda text: _path(text, rule, readable)
 
@@ -263,11 +233,9 @@ def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
 def _nearest(path: Path) -> Path:
     """Returns `path` itself if it exists, else the nearest of its parents that exists."""
     for place in (path, *path.parents):
-        try:
+        with suppress(FileNotFoundError):
             place.lstat()
-        except FileNotFoundError:
-            continue
-        return place
+            return place
     return Path(path.anchor)
 
 

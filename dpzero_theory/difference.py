@@ -52,18 +52,6 @@ class Difference:
     smoothing: bool = True
 
 
-def _both_sides(numbers: Sequence[int], smoothing: float) -> list[Point]:
-    return [(number, shift) for number in numbers for shift in (smoothing, -smoothing)]
-
-
-def _one_side(numbers: Sequence[int], smoothing: float) -> list[Point]:
-    return [(numbers[0], 0.0), *((number, smoothing) for number in numbers)]
-
-
-def _here(numbers: Sequence[int], smoothing: float) -> list[Point]:
-    return [(number, None) for number in numbers]
-
-
 def _central(found: Array, smoothing: float) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.ascontiguousarray(((found[::2] - found[1::2]) / (2 * smoothing)).T)
@@ -74,16 +62,31 @@ def _forward(found: Array, smoothing: float) -> Array:
         return np.ascontiguousarray(((found[1:] - found[0]) / smoothing).T)
 
 
-def _exact(found: Array, smoothing: float) -> Array:
-    return found.T
-
-
 DIFFERENCES: Registry[Difference] = Registry("difference")
 """The difference rules by name."""
 for _rule in (
-    Difference(name="central", points=lambda k: 2 * k, at=_both_sides, combine=_central, rounded=lambda s: 1 / s),
-    Difference(name="forward", points=lambda k: k + 1, at=_one_side, combine=_forward, rounded=lambda s: 2 / s),
-    Difference(name="exact", points=lambda k: k + 1, at=_here, combine=_exact, rounded=lambda s: 1.0, smoothing=False),
+    Difference(
+        name="central",
+        points=lambda k: 2 * k,
+        at=lambda numbers, smoothing: [(number, shift) for number in numbers for shift in (smoothing, -smoothing)],
+        combine=_central,
+        rounded=lambda smoothing: 1 / smoothing,
+    ),
+    Difference(
+        name="forward",
+        points=lambda k: k + 1,
+        at=lambda numbers, smoothing: [(numbers[0], 0.0), *((number, smoothing) for number in numbers)],
+        combine=_forward,
+        rounded=lambda smoothing: 2 / smoothing,
+    ),
+    Difference(
+        name="exact",
+        points=lambda k: k + 1,
+        at=lambda numbers, smoothing: [(number, None) for number in numbers],
+        combine=lambda found, smoothing: found.T,
+        rounded=lambda smoothing: 1.0,
+        smoothing=False,
+    ),
 ):
     DIFFERENCES.register(_rule)
 

@@ -7,6 +7,7 @@ symbols. torch is never imported.
 
 import argparse
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -22,24 +23,20 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import CALIBRATIONS, RESULTS, Calculated, Unmet, calculate
 from dpzero_theory.theory.sharp.constants import known_direction
 from dpzero_theory.theory.sharp.high_probability import certify_run
-from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
+from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS, SearchOptions
 
-END_OF_INTEGERS = 10**15  # --solve-for looks for n and d up to this value
-SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
-END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
-"""For a quantity that --solve-for seeks, the most extreme value that the search tries. Where even that value meets the
-target, a note says so."""
-EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
-"""For a quantity that --solve-for seeks, the value at which the bound is smallest. If the bound misses the target even
-there, no value meets it."""
-SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
-TAILS = ("gradient_moment", "mean_excess")  # The bounds on gradients that a problem may have in place of `lipschitz`
-GIVEN = (
+_MOST = 10**15  # --solve-for looks for n and d up to this value
+_SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
+_HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # where even this value meets the target, a note says so
+_EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # where even this value misses the target, no value meets it
+_SOLVABLE = ("n", "epsilon", "d")  # the flags whose value --solve-for can find
+_TAILS = ("gradient_moment", "mean_excess")  # the bounds on gradients that a problem may have in place of `lipschitz`
+_GIVEN = (
     *("n", "epsilon", "delta", *CONSTANTS, "pl", "directions_per_step", "max_steps", "max_evaluations", "max_points"),
-    *("direction", "difference", *TAILS),
+    *("direction", "difference", *_TAILS),
 )
 """What the calculator is given, by the names of the flags with underscores, in the order in which it is shown."""
-DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
+_DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
 """The values of flags that neither the command line nor a problem file gives."""
 
 
@@ -132,7 +129,7 @@ def _parser() -> Parser:
         metavar="P",
         help="theorem-3-sharp: note what a single run's mean of ||grad F_S(x_t)||^2 is below with this probability",
     )
-    what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
+    what.add_argument("--solve-for", choices=_SOLVABLE, help="find the value that meets --target")
     what.add_argument(
         "--target", type=number(at_least=1e-50), metavar="BOUND", help="with --solve-for: the bound to meet"
     )
@@ -185,7 +182,7 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
         raise ValueError("--solve-for and --target must be given together")
     if args.solve_for is not None and args.format == "latex":
         raise ValueError("--format latex must come without --solve-for")
-    given = {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
+    given = {name: value for name in _GIVEN if (value := getattr(args, name)) is not None}
     if args.solve_for in given:
         raise ValueError(f"--{args.solve_for} must not be given with --solve-for {args.solve_for}, which finds it")
     file: dict[str, float] = {}
@@ -198,15 +195,15 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
             for name in CONSTANTS
             if name in file and name in given
         )
-    if tails := [name for name in TAILS if name in given]:
+    if tails := [name for name in _TAILS if name in given]:
         if "lipschitz" in file:
             caveats += (f"{', '.join(tails)} was given and replaces the file's lipschitz = {file['lipschitz']:g}",)
         given.setdefault("lipschitz", None)
-    known = {**DEFAULTS, **file, **given}
-    for name in (*SOLVABLE, "delta"):
+    known = {**_DEFAULTS, **file, **given}
+    for name in (*_SOLVABLE, "delta"):
         if name != args.solve_for and name not in known:
             raise ValueError(f"{name} must be given")
-    return {name: known.get(name) for name in GIVEN if name in known or name not in TAILS}, caveats
+    return {name: known.get(name) for name in _GIVEN if name in known or name not in _TAILS}, caveats
 
 
 def _read(path: Path) -> ProblemFile:
@@ -217,25 +214,16 @@ def _read(path: Path) -> ProblemFile:
 
 
 def _problem(inputs: dict[str, Any]) -> Problem:
-    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *TAILS) if inputs.get(name) is not None}
+    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
     return Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
 
 
 def _calculate(
     inputs: dict[str, Any], results: Sequence[str] | None, calibrations: Sequence[str]
 ) -> tuple[list[Calculated], list[Unmet]]:
+    options: Any = {name: inputs[name] for name in SearchOptions.__annotations__}
     return calculate(
-        _problem(inputs),
-        inputs["epsilon"],
-        inputs["delta"],
-        results=results,
-        calibrations=calibrations,
-        max_steps=inputs["max_steps"],
-        max_evaluations=inputs["max_evaluations"],
-        max_points=inputs["max_points"],
-        direction=inputs["direction"],
-        difference=inputs["difference"],
-        directions_per_step=inputs["directions_per_step"],
+        _problem(inputs), inputs["epsilon"], inputs["delta"], results=results, calibrations=calibrations, **options
     )
 
 
@@ -259,38 +247,34 @@ def _solutions(
     args: the flags. inputs: the calculator's inputs, by name; the one that is sought is None. calibrations: the ways to
     compute the noise. caveats: sentences of warning from the problem file.
     """
-    name = args.solve_for
-    target = args.target
+    name, target = args.solve_for, args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])
-    first = {**inputs, name: {"n": END_OF_INTEGERS, "epsilon": 1.0, "d": lowest}[name]}
+    first = {**inputs, name: {"n": _MOST, "epsilon": 1.0, "d": lowest}[name]}
     ids = args.result or [answer.result.id for answer in _calculate(first, None, ["exact"])[0]]
     rows: list[dict[str, Any]] = []
-    for id in ids:
-        for calibration in calibrations:
+    for id, calibration in itertools.product(ids, calibrations):
 
-            def bound(value: float, id: str = id, calibration: str = calibration) -> float | None:
-                answers, _ = _calculate({**inputs, name: value}, [id], [calibration])
-                return answers[0].prescription.bound if answers else None
+        def answer_at(value: float, id: str = id, calibration: str = calibration) -> Calculated | None:
+            answers, _ = _calculate({**inputs, name: value}, [id], [calibration])
+            return answers[0] if answers else None
 
-            def meets(value: float, bound: Callable[[float], float | None] = bound) -> bool:
-                reached = bound(value)
-                return reached is not None and reached <= target
+        def meets(value: float, at: Callable[[float], Calculated | None] = answer_at) -> bool:
+            return (answer := at(value)) is not None and answer.prescription.bound <= target
 
-            if name in EASIEST and (least := bound(EASIEST[name])) is not None and least > target:
-                continue
-            value: float | None
-            if name == "d":
-                value = largest(meets, lowest, END_OF_INTEGERS)
-            elif name == "n":
-                value = smallest(meets, 1, END_OF_INTEGERS)
-            else:
-                value = smallest(meets, SMALLEST_EPSILON, LARGEST_EPSILON)
-            if value is not None:
-                answers, _ = _calculate({**inputs, name: value}, [id], [calibration])
-                row = render.row(answers[0])
-                if value == END_OF_SEARCH.get(name):
-                    row["notes"].append(f"{name} = {value:g} is the end of the search, and meets the target")
-                rows.append({name: value, **row})
+        if name in _EASIEST and (easiest := answer_at(_EASIEST[name])) and easiest.prescription.bound > target:
+            continue
+        value: float | None
+        if name == "d":
+            value = largest(meets, lowest, _MOST)
+        elif name == "n":
+            value = smallest(meets, 1, _MOST)
+        else:
+            value = smallest(meets, _SMALLEST_EPSILON, _LARGEST_EPSILON)
+        if value is not None and (answer := answer_at(value)) is not None:
+            row = render.row(answer)
+            if value == _HARDEST.get(name):
+                row["notes"].append(f"{name} = {value:g} is the end of the search, and meets the target")
+            rows.append({name: value, **row})
     if not rows:
         raise check.PreconditionError(f"no {name} meets --target {target:g} for {', '.join(ids)}")
     if args.format == "json":

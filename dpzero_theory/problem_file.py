@@ -25,8 +25,8 @@ CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_r
 DATA = ("public", "synthetic", "private")
 """The allowed values of a problem file's entry "data", the kind of data on which its constants were measured."""
 
-FORMAT, VERSION = "dpzero-theory/problem", 1  # The values of a problem file's entries "format" and "version"
-LARGEST_FILE = 1 << 24  # The size in bytes above which a problem file is refused
+_FORMAT, _VERSION = "dpzero-theory/problem", 1  # The values of a problem file's entries "format" and "version"
+_LARGEST_FILE = 1 << 24  # The size in bytes above which a problem file is refused
 
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "
@@ -39,14 +39,16 @@ _PRIVATE = (
 class ProblemFile:
     """The content of a problem file: constants of an optimisation problem, and caveats about them.
 
-    For private data a caveat that says so is added as the first one, unless it is there. A value that the format does
-    not allow raises ValueError.
+    For private data a caveat that says so is added as the first one, unless it is there.
 
     Attributes:
         constants: the values of the constants by their names in `CONSTANTS`; d must be among them.
         caveats: sentences that are shown beside every certificate from these constants.
-        data: the kind of data on which they were measured, one of "public", "synthetic" and "private".
+        data: the kind of data on which they were measured, one of `DATA`.
         measurements: further measurements, which the calculator does not read.
+
+    Raises:
+        ValueError: a value that the format does not allow.
     """
 
     constants: Mapping[str, float]
@@ -69,14 +71,8 @@ class ProblemFile:
 
     def as_json(self) -> str:
         """Returns the text of the problem file; raises ValueError for NaN or infinity among the measurements."""
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "problem": dict(self.constants),
-            "data": self.data,
-            "caveats": list(self.caveats),
-            "measurements": dict(self.measurements),
-        }
+        content = {"format": _FORMAT, "version": _VERSION, "problem": dict(self.constants), "data": self.data}
+        content |= {"caveats": list(self.caveats), "measurements": dict(self.measurements)}
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
@@ -86,15 +82,15 @@ def read(path: Path) -> ProblemFile:
     Raises OSError, and ValueError in one line for anything but a file of that format.
     """
     with path.open("rb") as file:
-        text = file.read(LARGEST_FILE + 1)
-    if len(text) > LARGEST_FILE:
-        raise ValueError(f"a problem file must have at most {LARGEST_FILE} bytes; got more")
+        text = file.read(_LARGEST_FILE + 1)
+    if len(text) > _LARGEST_FILE:
+        raise ValueError(f"a problem file must have at most {_LARGEST_FILE} bytes; got more")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("a problem file must be JSON; got something else") from None
-    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
-        raise ValueError(f'a problem file must have "format": "{FORMAT}" and "version": {VERSION}')
+    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
+        raise ValueError(f'a problem file must have "format": "{_FORMAT}" and "version": {_VERSION}')
     constants, caveats = content.get("problem"), content.get("caveats", [])
     if not isinstance(constants, dict) or not isinstance(caveats, list):
         raise ValueError('a problem file must have an object "problem" and a list "caveats"')

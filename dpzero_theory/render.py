@@ -2,13 +2,14 @@
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpzero_theory.theory.results import Calculated, Unmet
 
-ROWS: tuple[tuple[str, str, str, str], ...] = (
+_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
     ("step_size", "alpha", r"\alpha", "step size"),
     ("directions_per_step", "K", "K", "directions a step"),
@@ -28,11 +29,11 @@ Each row has the name of a field or property of `Prescription`, its letter in pl
 what it is in words.
 """
 
-FORMULA_ONLY = ("T", "bound_at_steps")
+_FORMULA_ONLY = ("T", "bound_at_steps")
 """The fields of `Prescription` that text tables leave out for a result without a closed form, whose parameters are
 searched for."""
 
-SOURCES = {
+_SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
     "steps": "the neighbour of T with the smaller bound",
     "noise_std": "2 C sqrt(T)/(n mu), replace-one",
@@ -55,7 +56,7 @@ def row(answer: Calculated) -> dict[str, Any]:
         "sampling": p.sampling,
         "direction": p.direction,
         "difference": p.difference,
-        **{field: getattr(p, field) for field, *_ in ROWS},
+        **{field: getattr(p, field) for field, *_ in _ROWS},
         "trivial_bound": p.trivial_bound,
         "vacuous": p.vacuous,
         "notes": list(answer.notes),
@@ -101,7 +102,7 @@ def as_table(
 ) -> str:
     """Returns a text table with a block for each result of the calculator.
 
-    A block has a row for each of `ROWS`, a column for each calibration, and the formula from which a number comes.
+    A block has a row for each of `_ROWS`, a column for each calibration, and the formula from which a number comes.
 
     Args:
         answers: the answers of the calculator.
@@ -148,20 +149,17 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
 
 
 def _by_result(answers: Sequence[Calculated]) -> list[list[Calculated]]:
-    blocks: dict[str, list[Calculated]] = {}
-    for answer in answers:
-        blocks.setdefault(answer.result.id, []).append(answer)
-    return list(blocks.values())
+    return [list(block) for _, block in itertools.groupby(answers, key=lambda answer: answer.result.id)]
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:
     result = block[0].result
     header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]
-    for field, letter, _, words in ROWS:
-        if result.minimiser is not None and field in FORMULA_ONLY:
+    for field, letter, _, words in _ROWS:
+        if result.minimiser is not None and field in _FORMULA_ONLY:
             continue
-        source = result.formulas.get(field) or SOURCES.get(field, "")
+        source = result.formulas.get(field) or _SOURCES.get(field, "")
         table.append([letter, words, *(_shown(getattr(answer.prescription, field)) for answer in block), source])
     widths = [max(len(line[i]) for line in table) for i in range(len(header) - 1)]
     lines = [result.title, f"  bounds {result.guarantee}; assumes {result.assumptions}"]
@@ -197,7 +195,7 @@ def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
             " & ".join(["", "", *(answer.calibration for answer in block)]) + r" \\",
             r"\midrule",
         ]
-        for field, _, latex, words in ROWS:
+        for field, _, latex, words in _ROWS:
             cells = [_latex_number(getattr(answer.prescription, field)) for answer in block]
             out.append(" & ".join([f"${latex}$", words, *cells]) + r" \\")
         out += [r"\bottomrule", r"\end{tabular}", ""]

@@ -71,58 +71,43 @@ class Problem:
     mean_excess: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        self._settle_gradients()
-        clean = {
-            "n": check.integer("n", self.n),
-            "d": check.integer("d", self.d),
-            "r": check.real("r", self.r, at_least=1),
-        }
+        clean: dict[str, object] = {"n": check.integer("n", self.n), "d": check.integer("d", self.d)}
+        clean["lipschitz"] = math.inf
+        given = [name for name in ("gradient_moment", "mean_excess") if getattr(self, name) is not None]
+        if not given:
+            one = self.lipschitz is _NOT_GIVEN
+            clean["lipschitz"] = 1.0 if one else check.real("lipschitz", self.lipschitz, above=0)
+        elif self.lipschitz is not _NOT_GIVEN and self.lipschitz != math.inf:
+            given.insert(0, "lipschitz")
+        if len(given) > 1:
+            raise ValueError(f"only one of lipschitz, gradient_moment and mean_excess must be given; got {given}")
+        if self.gradient_moment is not None:
+            power, value = _pair("gradient_moment", self.gradient_moment)
+            power = check.real("m of gradient_moment", power, at_least=2, at_most=_MOST_POWER)
+            clean["gradient_moment"] = power, check.real("value of gradient_moment", value, above=0)
+        if self.mean_excess is not None:
+            level, value = _pair("mean_excess", self.mean_excess)
+            level = check.real("t of mean_excess", level, above=0)
+            clean["mean_excess"] = level, check.real("value of mean_excess", value, at_least=0)
+        clean["r"] = check.real("r", self.r, at_least=1)
         for name in ("smoothness", "gap", "loss_bound"):
             clean[name] = check.real(name, getattr(self, name), above=0)
         if self.pl is not None:
             clean["pl"] = check.real("pl", self.pl, above=0)
-        if self.sample_rank is not None:
-            clean["sample_rank"] = check.real("sample_rank", self.sample_rank, at_least=1)
-        if self.layer_rank is not None:
-            clean["layer_rank"] = check.real("layer_rank", self.layer_rank, at_least=2)
-        for name, value in clean.items():
-            object.__setattr__(self, name, value)
+        for name, least in (("sample_rank", 1), ("layer_rank", 2)):
+            if (rank := getattr(self, name)) is not None:
+                clean[name] = check.real(name, rank, at_least=least)
+        for name, settled in clean.items():
+            object.__setattr__(self, name, settled)
         check.precondition(self.r <= self.d, f"r must be at most d (effective rank); got r = {self.r:g}, d = {self.d}")
         check.precondition(
             self.sample_rank is None or self.sample_rank <= self.d,
             f"sample_rank must be at most d; got sample_rank = {self.sample_rank}, d = {self.d}",
         )
-        if self.pl is not None:
-            check.precondition(
-                self.pl <= self.smoothness,
-                f"pl must be at most smoothness (mu <= ell); got pl = {self.pl:g}, smoothness = {self.smoothness:g}",
-            )
-
-    def _settle_gradients(self) -> None:
-        """Check the bound on the samples' gradients, of which at most one may be given, and set `lipschitz`.
-
-        `lipschitz` becomes 1 if none is given, and infinite if `gradient_moment` or `mean_excess` is given in its
-        place, since these bound no single gradient. ValueError is raised for two bounds, or for one outside its range.
-        """
-        given = [name for name in ("gradient_moment", "mean_excess") if getattr(self, name) is not None]
-        if not given:
-            lipschitz = 1.0 if self.lipschitz is _NOT_GIVEN else check.real("lipschitz", self.lipschitz, above=0)
-            object.__setattr__(self, "lipschitz", lipschitz)
-            return
-        if self.lipschitz is not _NOT_GIVEN and self.lipschitz != math.inf:
-            given.insert(0, "lipschitz")
-        if len(given) > 1:
-            raise ValueError(f"only one of lipschitz, gradient_moment and mean_excess must be given; got {given}")
-        object.__setattr__(self, "lipschitz", math.inf)
-        if self.gradient_moment is not None:
-            power, value = _pair("gradient_moment", self.gradient_moment)
-            power = check.real("m of gradient_moment", power, at_least=2, at_most=_MOST_POWER)
-            pair = power, check.real("value of gradient_moment", value, above=0)
-            object.__setattr__(self, "gradient_moment", pair)
-        if self.mean_excess is not None:
-            level, value = _pair("mean_excess", self.mean_excess)
-            level = check.real("t of mean_excess", level, above=0)
-            object.__setattr__(self, "mean_excess", (level, check.real("value of mean_excess", value, at_least=0)))
+        check.precondition(
+            self.pl is None or self.pl <= self.smoothness,
+            f"pl must be at most smoothness (mu <= ell); got pl = {self.pl or 0:g}, smoothness = {self.smoothness:g}",
+        )
 
     @property
     def gradient_unit(self) -> float:
