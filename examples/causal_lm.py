@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.trainers.progress import Progress
 
 name = sys.argv[1] if sys.argv[1:] else "facebook/opt-125m"
 tokenizer = AutoTokenizer.from_pretrained(name)
@@ -27,7 +26,7 @@ run = make_private_with_epsilon(
     target_epsilon=4, target_delta=1e-5, relation="add-remove", sampling="poisson", expected_batch=25,
     steps=10, clip=1.0, step_size=1e-5, smoothing=1e-3,
 )  # fmt: skip
-run.run(Progress(run))
+run.run()
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")
 
 # It prints:

@@ -8,7 +8,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, defa
 
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.trainers.progress import Progress
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)
@@ -23,7 +22,7 @@ run = make_private_with_epsilon(
     target_epsilon=4, target_delta=1e-5, relation="add-remove", sampling="poisson", expected_batch=100,
     steps=40, clip=5.0, step_size=1e-2, smoothing=0.2,  # a loss in steps needs a smoothing that changes answers
 )  # fmt: skip
-run.run(Progress(run))
+run.run()
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")
 
 # It prints:

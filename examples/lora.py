@@ -8,7 +8,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, defa
 
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.trainers.progress import Progress
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)
@@ -22,7 +21,7 @@ run = make_private_with_epsilon(
     target_epsilon=2, target_delta=1e-5, relation="add-remove", sampling="poisson", expected_batch=50,
     steps=40, clip=1.0, step_size=1e-2, smoothing=1e-2,
 )  # fmt: skip
-run.run(Progress(run))
+run.run()
 model.save_pretrained("out/lora-adapters")
 print(f"epsilon {run.get_epsilon(1e-5):.3f} for {run.weights.d} adapter weights")
 

@@ -12,7 +12,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, defa
 
 from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.trainers.progress import Progress
 
 
 class Adapted(nn.Module):
@@ -45,7 +44,7 @@ run = make_private_with_epsilon(
     target_epsilon=2, target_delta=1e-5, relation="add-remove", sampling="poisson", expected_batch=50,
     steps=20, clip=1.0, step_size=1e-2, smoothing=1e-2,
 )  # fmt: skip
-run.run(Progress(run))
+run.run()
 print(f"epsilon {run.get_epsilon(1e-5):.3f} for {run.weights.d} adapter weights on integers")
 
 # It prints:

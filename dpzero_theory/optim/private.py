@@ -29,7 +29,7 @@ from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
-from dpzero_theory.optim.losses.identity import KEY_BYTES, layout, of_losses, of_records
+from dpzero_theory.optim.losses.identity import layout, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
@@ -330,7 +330,7 @@ def _same_on_every_rank(
         raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
     ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: settings)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
-    secret = ranks.lead(lambda: os.urandom(KEY_BYTES))  # for this comparison between ranks alone
+    secret = ranks.lead(lambda: os.urandom(SECRET_BYTES))  # for this comparison between ranks alone
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 

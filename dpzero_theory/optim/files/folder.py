@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from dpzero_theory.check import choice, printable
 from dpzero_theory.optim.files.transcript import RUN, Content, Header
-from dpzero_theory.optim.losses.identity import KEY_BYTES, versions
+from dpzero_theory.optim.losses.identity import versions
 from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
+from dpzero_theory.privacy.schedule import SECRET_BYTES
 
 KEY = "data.key"
 
@@ -54,7 +55,7 @@ def create(
     """
     path = path.resolve()
     with made_whole(path) as new:
-        key = os.urandom(KEY_BYTES)
+        key = os.urandom(SECRET_BYTES)
         with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(key)
         _require_secret(new / KEY)
@@ -101,8 +102,8 @@ def opened(
         raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
     _require_secret(path / KEY)
     secret = (path / KEY).read_bytes()
-    if len(secret) != KEY_BYTES:
-        raise ValueError(f"{path / KEY} must hold {KEY_BYTES} bytes; got {len(secret)}: put it back")
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"{path / KEY} must hold {SECRET_BYTES} bytes; got {len(secret)}: put it back")
     file = Ledger.open(path / RUN, moved=moved)
     try:
         begun = Content.of(file.account, path / RUN).header

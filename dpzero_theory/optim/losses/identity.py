@@ -26,8 +26,6 @@ import dpzero_theory
 from dpzero_theory.optim.losses.records import read
 from dpzero_theory.optim.weights.module import Weights
 
-KEY_BYTES = 32
-"""The length, in bytes, of the secret key under which a run's records are digested."""
 _MOST_READ = 1000
 """The largest number of records of a data set, evenly spread, that are read for a digest (`of_records`)."""
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")

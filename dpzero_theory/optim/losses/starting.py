@@ -19,7 +19,6 @@ The step size has the form of the theorem in `theory/sharp/proof.md`, with avera
 """
 
 import math
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -72,7 +71,7 @@ def starting_values(
         public_data: public or synthetic records, of which at most 256 are looked at.
         n: the number of private records.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
-        private_data: if given, public records that it holds too are refused.
+        private_data: the private records; if given, public records that they hold too are refused.
         settings: the other settings of the run, as `Plan.for_target` takes them: target_epsilon, target_delta,
             expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be.
 
@@ -85,10 +84,7 @@ def starting_values(
     power = round(math.log(max(math.sqrt(evaluations) / 8, 1), 4))
     k = settings.pop("directions_per_step", 4 ** min(power, 4))
     check.integer("directions_per_step", k, at_most=evaluations)
-    both = 0
-    with suppress(Exception):  # records that cannot be read or compared are taken to be others
-        both = 0 if private_data is None else shared(private_data, public_data)
-    if both:
+    if private_data is not None and (both := shared(private_data, public_data)):
         raise ValueError(f"public_data must hold no private records; got {both} that private_data holds too")
     # the directions along which public records are looked at need not be random or secret: the key is always 0
     directions = Directions(bytes(16), settings.get("direction", "rademacher"))
@@ -100,8 +96,7 @@ def starting_values(
     shifts = DIFFERENCES[difference].smoothing
     rule = difference if shifts else "central"
     tried = {width: [measure(rule, w, _TRIED) for w in (width, width / 2)] for width in _WIDTHS}
-    width = _steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
-    curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
+    width, curved = (_steadiest({w: [one[part] for one in pair] for w, pair in tried.items()}) for part in (0, 1))
     (differences, _, loss), (_, second, _) = (measure(rule, w, _DIRECTIONS) for w in (width, curved))
     norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")

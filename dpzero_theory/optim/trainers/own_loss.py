@@ -39,16 +39,6 @@ def known_losses(trainer: Trainer) -> Losses | None:
     return None
 
 
-def by_batch(trainer: Trainer, losses: Losses) -> Losses:
-    """Return a loss function that brings a batch to the device of the Trainer before it calls `losses`."""
-
-    @wraps(losses)
-    def prepared(module: nn.Module, batch: Any) -> object:
-        return losses(module, trainer._prepare_inputs(batch))
-
-    return prepared
-
-
 def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence[Any]], Any]]:
     """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
 

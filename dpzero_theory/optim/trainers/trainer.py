@@ -22,6 +22,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,8 +44,7 @@ from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.trainers.arguments import for_a_run, require_honoured
-from dpzero_theory.optim.trainers.own_loss import by_batch, known_losses, one_by_one
-from dpzero_theory.optim.trainers.progress import described
+from dpzero_theory.optim.trainers.own_loss import known_losses, one_by_one
 from dpzero_theory.optim.weights.shards import is_collective
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
@@ -212,7 +212,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if self._losses is None:
             losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
         else:
-            losses, collate = by_batch(self, self._losses), self.data_collator
+            losses, collate = self._on_device(self._losses), self.data_collator
         options = {
             **self._private,
             "folder": self._folder,
@@ -220,6 +220,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             "resume": resume if self._begun() else False,
         }
         return make_private_with_epsilon(self.model, losses, data, **options)
+
+    def _on_device(self, losses: Losses) -> Losses:
+        """Return a loss function that brings a batch to the Trainer's device before it calls `losses`."""
+        return wraps(losses)(lambda module, batch: losses(module, self._prepare_inputs(batch)))
 
     def _of_the_model(self, data: Any) -> Any:
         """Return a data set (of users, too) without the columns that the model does not take."""
@@ -355,7 +359,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Log, evaluate and save where the callbacks ask for it. ignored: outputs that an evaluation leaves out."""
         if self.control.should_log:
             self.control.should_log = False
-            self.log({"epsilon": self._epsilon(), **described(self.run.plan, record)})
+            plan, sums = self.run.plan, record.sums
+            shown = {"epsilon": self._epsilon(), "step_size": plan.step_size(record.release)}
+            if sums:  # the root mean square of the K released averages, noise included; a vector is not shown
+                shown["released"] = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
+            self.log(shown)
         if self.control.should_evaluate:
             self.control.should_evaluate = False
             best = self._determine_best_metric(self._evaluate(None, ignored, skip_scheduler=True), None)

@@ -20,7 +20,7 @@ from torch.utils import _pytree
 
 from dpzero_theory.difference import Point
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
 """Records what a function computes, without computing it. What it returns computes that each time it is called, and
 returns the same tensor with new values."""
@@ -33,12 +33,12 @@ def recorder(device: torch.device) -> Recorder | None:
     return _on_cuda if device.type == "cuda" else None
 
 
-def _on_cuda(function: Callable[[], Answer]) -> Callable[[], Answer]:
+def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
         found = function()
 
-    def replay() -> Answer:
+    def replay() -> _Answer:
         graph.replay()
         return found
 
@@ -93,7 +93,7 @@ class Recorded:
         """
         if self.refused:
             return self._weights.evaluated(points, ask(content), at_once, records)  # type: ignore[no-any-return]
-        content, shape = each_tensor(content, self._here), shape_of(content)
+        content, shape = each_tensor(content, self._here), _shape_of(content)
         memory = self._weights.memory()
         if memory != self._memory:  # recordings read the memory that the weights had
             self._found, self._memory = {}, memory
@@ -107,7 +107,7 @@ class Recorded:
             if recording is None:
                 found += self._weights.evaluated(part, ask(content), at_once, records)
                 continue
-            for mine, given in zip(tensors(recording.content), tensors(content), strict=True):
+            for mine, given in zip(_tensors(recording.content), _tensors(content), strict=True):
                 mine.copy_(given)
             self._write(part, recording.scale)
             losses = recording.replay().clone()
@@ -161,14 +161,14 @@ def each_tensor(content: Any, function: Callable[[Tensor], Any]) -> Any:
     return _pytree.tree_map(of, content)
 
 
-def tensors(content: Any) -> list[Tensor]:
+def _tensors(content: Any) -> list[Tensor]:
     """Return the tensors of a collated batch, in order."""
     found: list[Tensor] = []
     each_tensor(content, found.append)
     return found
 
 
-def shape_of(content: Any) -> str:
+def _shape_of(content: Any) -> str:
     """Return a text that describes a collated batch but for the numbers in its tensors: its structure, their shapes and
     types, and what is no tensor."""
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

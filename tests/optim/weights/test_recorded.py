@@ -18,7 +18,7 @@ from dpzero_theory.optim.losses.evaluation import step_now
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.weights import module as weights_module
-from dpzero_theory.optim.weights.recorded import Recorded, shape_of
+from dpzero_theory.optim.weights.recorded import Recorded, _shape_of
 
 LABELS = torch.arange(40) % 3
 TOKENS = (torch.arange(40 * 6).view(40, 6) * 7 + LABELS[:, None]) % 11
@@ -194,10 +194,10 @@ def test_new_memory_of_the_weights_is_recorded_anew(tape: Tape) -> None:
 
 def test_shapes_tell_batches_apart_by_all_but_the_numbers() -> None:
     one = {"ids": torch.zeros(3, 2), "tag": "a"}
-    assert shape_of(one) == shape_of({"ids": torch.ones(3, 2), "tag": "a"})
+    assert _shape_of(one) == _shape_of({"ids": torch.ones(3, 2), "tag": "a"})
     others = ({**one, "tag": "b"}, {**one, "ids": torch.zeros(3, 4)}, {**one, "ids": torch.zeros(3, 2).int()}, [one])
-    assert len({shape_of(other) for other in (one, *others)}) == 5
-    assert shape_of(UserDict(one)) == shape_of(UserDict({**one, "ids": torch.ones(3, 2)}))
+    assert len({_shape_of(other) for other in (one, *others)}) == 5
+    assert _shape_of(UserDict(one)) == _shape_of(UserDict({**one, "ids": torch.ones(3, 2)}))
     assert default_collate([1, 2]) is not None
 
 
