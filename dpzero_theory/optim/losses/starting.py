@@ -96,7 +96,8 @@ def starting_values(
     shifts = DIFFERENCES[difference].smoothing
     rule = difference if shifts else "central"
     tried = {width: [measure(rule, w, _TRIED) for w in (width, width / 2)] for width in _WIDTHS}
-    width, curved = (_steadiest({w: [one[part] for one in pair] for w, pair in tried.items()}) for part in (0, 1))
+    width = _steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
+    curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
     (differences, _, loss), (_, second, _) = (measure(rule, w, _DIRECTIONS) for w in (width, curved))
     norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
