@@ -202,6 +202,17 @@ class Ledger(AbstractContextManager["Ledger"]):
             raise LedgerError(f"{path}: another process has this file open, or another run here: close it") from None
         return cls(path, _connect(path, "rw"), lock, moved=moved)
 
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Account:
+        """Return what the file at `path` says, even while another process writes it. Nothing is written.
+
+        Raises LedgerError if the file is damaged, and OSError if there is none.
+        """
+        path = Path(path)
+        path.stat()  # SQLite does not say why it cannot open a file
+        with closing(_connect(path, "ro")) as db:
+            return _read(db, path)
+
     def spend(self) -> range:
         """Pay for the next `block` releases of the plan, or for those that are left, before any of their noise is
         drawn.
@@ -296,17 +307,6 @@ class Ledger(AbstractContextManager["Ledger"]):
             self._db.execute(statement, values)
         except sqlite3.Error as error:
             raise _explained(self.path, error) from None
-
-
-def read(path: str | os.PathLike[str]) -> Account:
-    """Return what the file at `path` says, even while another process writes it. Nothing is written.
-
-    Raises LedgerError if the file is damaged, and OSError if there is none.
-    """
-    path = Path(path)
-    path.stat()  # SQLite does not say why it cannot open a file
-    with closing(_connect(path, "ro")) as db:
-        return _read(db, path)
 
 
 def sync_folder(path: Path) -> None:

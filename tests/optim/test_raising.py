@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.privacy.ledger import read as ledger
+from dpzero_theory.privacy.ledger import Ledger
 from tests.optim.small import BUDGET, FULL, STEP, Logistic, N, data, losses, plan
 
 BAD = 7
@@ -87,7 +87,7 @@ def test_a_run_goes_on_and_shows_nothing(
         run = make_private_with_epsilon(Logistic(), raising, rows, collate=joined, **settings)
         run.run()
     assert capfd.readouterr() == ("", "")
-    paid = ledger(tmp_path / "run" / "run.sqlite")
+    paid = Ledger.read(tmp_path / "run" / "run.sqlite")
     assert paid.spent == len(read(tmp_path / "run" / "run.sqlite")[1]) == STEP["steps"]
     run.close()
     assert b"private words" not in b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())

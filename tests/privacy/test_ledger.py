@@ -18,7 +18,7 @@ import pytest
 
 from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, read
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
 
@@ -77,7 +77,7 @@ def test_one_writer_at_a_time_and_no_child_of_a_fork(path: Path) -> None:
     ledger.spend()
     for number in (1, 2):
         ledger.spend()
-        assert read(path).spent == number + 1  # read while another goes on
+        assert Ledger.read(path).spent == number + 1  # read while another goes on
     with pytest.raises(LedgerError, match="release 4 is not paid for"):
         ledger.record(4, b"")
     ledger.close()
@@ -159,7 +159,7 @@ def test_a_damaged_file_is_refused_in_one_line_and_left_alone(path: Path, damage
             ledger.record(number, bytes([number] * 8))
     DAMAGES[damage](path)
     before = path.read_bytes()
-    for look in (Ledger.open, read):
+    for look in (Ledger.open, Ledger.read):
         with pytest.raises(LedgerError, match=f"^{re.escape(str(path))}: [^\\n]*put the file back$"):
             look(path)
         assert path.read_bytes() == before
@@ -226,7 +226,7 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         numbers = [int(line) for line in published.read_text().splitlines()]
         assert len(set(numbers)) == len(numbers)
-        assert read(path).spent >= max(numbers) + 1  # what a reader sees before the next opening
+        assert Ledger.read(path).spent >= max(numbers) + 1  # what a reader sees before the next opening
         assert spent(path) >= max(numbers) + 1
     assert len(numbers) >= 10
 
@@ -240,7 +240,7 @@ def test_a_copy_is_refused_unless_it_was_moved(path: Path) -> None:
         Ledger.open(other)
     with Ledger.open(other, moved=True) as ledger:
         assert ledger.spend()[0] == 1
-    assert (read(other).moves, read(path).moves) == (1, 0)
+    assert (Ledger.read(other).moves, Ledger.read(path).moves) == (1, 0)
 
 
 def test_a_plan_may_use_the_budget_and_not_more(path: Path) -> None:

@@ -20,8 +20,7 @@ from dpzero_theory import check
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.privacy import ledger
-from dpzero_theory.privacy.ledger import Account, LedgerError
+from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError
 
 RUN = "run.sqlite"
 """The file of a run in its folder."""
@@ -167,7 +166,7 @@ def read(path: Path) -> Content:
     """
     inside = path / OF_TRAINER / RUN
     file = inside if inside.is_file() and not (path / RUN).exists() else path / RUN if path.is_dir() else path
-    return Content.of(ledger.read(file), file)
+    return Content.of(Ledger.read(file), file)
 
 
 class Checkpoint(NamedTuple):
