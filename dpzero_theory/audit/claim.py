@@ -153,7 +153,7 @@ class Claim:
 class View:
     """What an attacker knows or sees of a run, and how the loop names its settings.
 
-    The attacker sees all that the loop returns, prints and writes, except `_HIDDEN` and `hidden`.
+    The attacker sees all that the loop returns, prints and writes, except `batches`, `clean` and what is `hidden`.
 
     Attributes:
         seed: "public" if the loop's seed may be known: it stands in a configuration file, is a default, or is a number

@@ -108,25 +108,29 @@ class _Influence:
     def takes_one_less(self) -> bool:
         """Whether runs on n - 1 records can be compared with runs on n, of the same seed.
 
-        They cannot where the same seed then makes other directions or other random contributions: exchanging the
-        extreme pair changes the two kinds of runs by vectors that are not parallel.
+        They cannot if the same seed then makes different directions or different random contributions: exchanging a
+        record changes the two kinds of runs by vectors that are not parallel.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
-        data = datasets.replaced(datasets.replaced(self._records, 0, self.pair.first), 1, self.pair.second)
-        other = datasets.replaced(data, 0, self.pair.second)
-        before, after = self._quiet([data, other]), self._quiet([datasets.removed(one, 1) for one in (data, other)])
-        if before is None or after is None or before.shape != after.shape:
-            return False
-        large, small = ((rows[0] - rows[1]).ravel() for rows in (before, after))
-        product = float(norms(large) * norms(small))
-        return large.size >= _ENOUGH_NUMBERS and product > 0 and float(large @ small) >= (1 - _PARALLEL) * product
+        # Beside extreme records small random numbers, as of augmentations, are lost: ordinary ones are exchanged too
+        for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
+            worlds = [datasets.replaced(self._records, 0, record) for record in pair]
+            before, after = self._quiet(worlds), self._quiet([datasets.removed(data, 1) for data in worlds])
+            if before is None or after is None or before.shape != after.shape:
+                return False
+            large, small = ((rows[0] - rows[1]).ravel() for rows in (before, after))
+            if large.size < _ENOUGH_NUMBERS or large.any() != small.any():
+                return False
+            if float(large @ small) < (1 - _PARALLEL) * float(norms(large) * norms(small)):
+                return False
+        return True
 
     def _draws_shift(self) -> bool:
         """Whether contributions change with one record less, since they depend on random numbers that then differ.
 
-        The record that is left out adds nothing, so that else the release is the same, or changes by the factor n/(n-1)
-        if its denominator counts records. The answer is False if a record times 0 adds something.
+        The record that is left out adds nothing. So if no numbers differ, the release stays the same, or changes by the
+        factor n/(n - 1) if its denominator counts records. The answer is False if a record times 0 adds something.
         """
         nothing = datasets.scaled(self._records[0], 0.0)
         silent = self._runs.at_start(datasets.filled(self._records, nothing))
@@ -149,7 +153,7 @@ class _Influence:
 
     @cached_property
     def nearly_clipped(self) -> Any:
-        """The first record scaled so that the loop nearly clips it; None if no scale does that."""
+        """The first record, scaled so that its contribution is just below the clip; None if no scale does that."""
         # Here an effect of one record on others' contributions shows the most. The smallest factor that nearly reaches
         # the clip is taken: with larger ones a wrong clip may fall short of it
         reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
@@ -351,6 +355,7 @@ class Lab:
 
     Attributes:
         loop, claim, view: the loop, its claim, and what an attacker sees.
+        runs, most_runs: as given.
         influence: how much single records change the releases.
         noise: samples of the loop's noise.
     """

@@ -40,12 +40,12 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does what the check asks for; the arguments are attributes of `Verdict`."""
+    """Return the verdict that the loop does what the check asks for; the arguments are its attributes."""
     return Verdict(HELD, says, power=power, p_value=p_value)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does not do what the check asks for; the arguments are as for `Verdict`."""
+    """Return the verdict that the loop does not do what the check asks for; the arguments are its attributes."""
     return Verdict(VIOLATED, says, mend, p_value=p_value)
 
 

@@ -165,12 +165,12 @@ class LoopRuns:
 
     @cached_property
     def noise_follows(self) -> bool:
-        """Whether runs with equal seeds, not streamed, show that the loop obeys the noise multiplier it is given."""
+        """Whether the loop obeys its noise multiplier, as runs with equal seeds that are not streamed show."""
         return self._noise_shows(None)
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether runs with equal seeds, streamed if need be, show that the loop obeys its noise multiplier."""
+        """Whether the loop obeys its noise multiplier, as runs with equal seeds, streamed if need be, show."""
         return self.noise_follows or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class LoopRuns:
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of runs whose batches are as claimed, and equal for equal seeds."""
+        """Return the arguments `seed` and `stream` of runs with batches as claimed, which equal seeds make equal."""
         return self.paired(seed, seed if self.batches_repeat else None)
 
     def quiet(
@@ -230,7 +230,7 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs on all records are equal for different seeds: no seed makes directions or weights."""
+        """Whether quiet runs on all records are equal for different seeds, which do not make directions or weights."""
         first, second = (self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1))
         return first is not None and second is not None and same(first, second)
 

@@ -115,10 +115,16 @@ def test_what_follows_directions_is_no_fault_of_a_batch(line: str) -> None:
     assert report.violations == [], report.text()
 
 
-def test_contributions_that_shift_with_one_record_less_are_not_taken_for_its_effect() -> None:
-    """Augmentations drawn from the batches' generator are others for all records where one is missing."""
-    noised = "data[batch] + [0.3, 0, 0, 0, 0, 0] * draw.normal(size=(len(batch), 1))"
-    line = f"gradients = finite(gradients_of({noised}, weights))"
+_NOISED = "finite(gradients_of(data[batch] + [0.3, 0, 0, 0, 0, 0] * draw.normal(size=(len(batch), 1)), weights))"
+
+
+@pytest.mark.parametrize("gradients", [_NOISED, f"np.hstack([{_NOISED}[:, :-1], np.ones((len(batch), 1))])"])
+def test_contributions_that_shift_with_one_record_less_are_not_taken_for_its_effect(gradients: str) -> None:
+    """Augmentations drawn from the batches' generator differ for all records if one is missing.
+
+    In the second loop a record of zeros adds something too.
+    """
+    line = f"gradients = {gradients}"
     verdict = audit(changed(line), "sensitivity")["sensitivity"]
     assert verdict.status != VIOLATED, verdict.says
 

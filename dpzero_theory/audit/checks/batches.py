@@ -64,7 +64,7 @@ def _one(included: _Included, rate: float) -> float:
 
 
 def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
-    """The p-values of how many records neighbouring batches of a run share, and batches of one step of two runs.
+    """The p-values, by name, of how many records neighbouring batches of a run share, or one step's in two runs.
 
     Args:
         included: whether each record was in each batch.
@@ -134,7 +134,7 @@ def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
 
 
 def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
-    """The p-values, by name, of tests of Poisson batches that are cut to `largest` records, chosen at random."""
+    """The p-values, by name, of tests of Poisson batches of which at most `largest` records are kept, at random."""
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
     pmf[largest] += pmf[largest + 1 :].sum()
@@ -238,10 +238,7 @@ def _many_sizes(lab: Lab) -> dict[str, float]:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Test that batches are drawn as claimed.
-
-    A sound loop is reported as violated with probability at most `level`.
-    """
+    """Test that batches are drawn as claimed, whatever the records hold."""
     seen, claimed, rate = _seen(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")

@@ -158,11 +158,10 @@ def _leaks(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
 
 
 def _beyond_releases(lab: Lab) -> _Position | None:
-    """Return a position in the outputs that differs between two data sets on which all releases are equal, or None.
+    """Return a position in the outputs that tells two data sets apart although all releases are equal; else None.
 
-    What stands there is computed from more than the releases. The data sets differ in one record, which is clipped in
-    both and 1024 times as large in one. Or they differ in one or in all records, and the noise, which is the same on
-    both, is so large that the releases are equal up to rounding.
+    The data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ in one
+    or in all records, and the noise, which is the same on both, is so large that the releases are equal up to rounding.
     """
     if lab.runs.repeatable is None:
         return None
@@ -218,7 +217,7 @@ def _apart(a: _Token | None, b: _Token | None) -> bool:
 
 
 def _of_batches(lab: Lab) -> str | None:
-    """Return a sentence on an output that shows the batches' sizes or members; None if no output does."""
+    """Return a sentence that names an output with the batches' sizes or members; None if there is none."""
     claim, scan = lab.claim, lab.influence.scan
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None

@@ -121,7 +121,7 @@ def _least_seen(count: int, level: float, power: float = 0.95) -> float:
 
 
 def _silent(lab: Lab) -> bool:
-    """Whether releases have no noise in runs whose Poisson batches are all empty."""
+    """Whether steps with empty Poisson batches are released without noise."""
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]

@@ -90,7 +90,7 @@ def from_seed(lab: Lab, level: float) -> Verdict:
 
 
 def _follow_seed(lab: Lab) -> bool:
-    """Whether some number of the noise is a function of the loop's seed alone, as runs with one seed show."""
+    """Whether at least one number of the noise is determined by the loop's seed."""
     if alike(*(lab.loop.run(seed=_SEED, world=world) for world in (6, 7))):
         return True
     return bool(np.any(_drawn_again(lab, (6, 7))))
@@ -261,9 +261,9 @@ def shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    """Say which number that runs show is the loop's secret seed plus a constant; empty if none is.
+    """Return a sentence on a shown number that is the secret seed plus a constant; empty if there is none.
 
-    A seed that makes neither noise nor batches may be shown.
+    Empty too if the seed makes neither noise nor batches: it may then be shown.
     """
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [
