@@ -115,8 +115,9 @@ class _Influence:
             return False
         # Beside extreme records small random numbers, as of augmentations, are lost: ordinary ones are exchanged too
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
-            worlds = [datasets.replaced(self._records, 0, record) for record in pair]
-            before, after = self._quiet(worlds), self._quiet([datasets.removed(data, 1) for data in worlds])
+            # The last record is exchanged and the first removed, since numbers may differ for all later records alone
+            worlds = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
+            before, after = self._quiet(worlds), self._quiet([datasets.removed(data, 0) for data in worlds])
             if before is None or after is None or before.shape != after.shape:
                 return False
             large, small = ((rows[0] - rows[1]).ravel() for rows in (before, after))

@@ -72,9 +72,10 @@ def test_a_trajectory_gives_releases() -> None:
 
 @pytest.mark.parametrize(("start", "step"), [(0.0, 0.5e-30), (1.0, 2**-53 / (1e-9 * 2 / 12)), (1e4, 0.5e-4)])
 def test_weights_that_are_seen_move_as_little_as_their_rounding_allows(start: float, step: float) -> None:
-    """Weights that are shown move by a step so small that their rounding is a billionth of the noise, which is 2/12."""
+    """Weights that are returned, shown or not, move by a step whose rounding is a billionth of the noise, 2/12."""
     path = start + np.cumsum(np.vstack([np.zeros(2), np.full((1, 2), 1 / 3)]), axis=0)
-    runs = LoopRuns(loop(lambda rows, seed, settings: {"trajectory": path}, step_size=0.5))
+    hidden = View(hidden=("trajectory",))
+    runs = LoopRuns(loop(lambda rows, seed, settings: {"trajectory": path}, hidden, step_size=0.5))
     assert runs.frozen["step_size"] == pytest.approx(step, rel=1e-12)
 
 

@@ -116,13 +116,17 @@ def test_what_follows_directions_is_no_fault_of_a_batch(line: str) -> None:
 
 
 _NOISED = "finite(gradients_of(data[batch] + [0.3, 0, 0, 0, 0, 0] * draw.normal(size=(len(batch), 1)), weights))"
+_BIASED = f"np.hstack([{_NOISED}[:, :-1], np.ones((len(batch), 1))])"
 
 
-@pytest.mark.parametrize("gradients", [_NOISED, f"np.hstack([{_NOISED}[:, :-1], np.ones((len(batch), 1))])"])
+@pytest.mark.parametrize(
+    "gradients", [_NOISED, _BIASED, _BIASED.replace("draw", "fresh()")], ids=["noised", "bias", "fresh"]
+)
 def test_contributions_that_shift_with_one_record_less_are_not_taken_for_its_effect(gradients: str) -> None:
     """Augmentations drawn from the batches' generator differ for all records if one is missing.
 
-    In the second loop a record of zeros adds something too.
+    In the second and third loop a record of zeros adds something too. The third has a generator for each step, so that
+    augmentations differ for the records behind the missing one.
     """
     line = f"gradients = {gradients}"
     verdict = audit(changed(line), "sensitivity")["sensitivity"]
