@@ -113,6 +113,8 @@ class _Influence:
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
+        # In an adaptive loop later steps may follow from what was released
+        steps = slice(0, 1 if self._runs.loop.view.adaptive else None)
         # Beside extreme records small random numbers, as of augmentations, are lost: ordinary ones are exchanged too
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
             # The last record is exchanged and the first removed, since numbers may differ for all later records alone
@@ -120,7 +122,7 @@ class _Influence:
             before, after = self._quiet(worlds), self._quiet([datasets.removed(data, 0) for data in worlds])
             if before is None or after is None or before.shape != after.shape:
                 return False
-            large, small = ((rows[0] - rows[1]).ravel() for rows in (before, after))
+            large, small = ((rows[0] - rows[1])[steps].ravel() for rows in (before, after))
             if large.size < _ENOUGH_NUMBERS or large.any() != small.any():
                 return False
             if float(large @ small) < (1 - _PARALLEL) * float(norms(large) * norms(small)):

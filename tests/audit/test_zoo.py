@@ -269,8 +269,7 @@ def _train(rows: Any, seed: int, settings: dict[str, Any]) -> Any:
         if multiplier < 1e-6:
             run = dz.make_from_seed_not_private(module, _losses, data, plan, seed=seed)
         else:
-            key = seed.to_bytes(16, "little")
-            run = dz.make_private(module, _losses, data, plan, target_delta=settings["delta"], folder="run", key=key)
+            run = dz.make_private(module, _losses, data, plan, target_delta=settings["delta"], folder="run")
     data.batch()  # the start of the run read records that are in no batch
     releases, batches = [], []
     try:
