@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Required, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dpzero_theory.privacy.calibration import calibrated
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
-from dpzero_theory.privacy.step import Drawing, Step
+from dpzero_theory.privacy.step import Step
 from dpzero_theory.theory.problem import Prescription
 
 _MOST_SCALE = 2**56
@@ -32,9 +32,11 @@ StepSize = float | Callable[[int], float]
 """The step size alpha >= 0, or a function from a release's number, 0 to T - 1, to it."""
 
 
-class Target(Drawing, total=False):
+class Target(TypedDict, total=False):
     """The keyword arguments of `Plan.for_target`, which describes them."""
 
+    sampling: Required[str | Sampling]
+    relation: Required[str]
     target_epsilon: Required[float]
     target_delta: Required[float]
     steps: Required[int]

@@ -18,9 +18,9 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.special import betainc, betaincc
 
 from dpzero_theory import check
-from dpzero_theory.privacy.laws.binomial import binomial_tails
 from dpzero_theory.privacy.laws.epoch import LEAST_EPOCH_NOISE, Epoch
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import UNIT, UNKNOWN, ByChance, Cost, Law, Parts
@@ -43,7 +43,9 @@ from dpzero_theory.registry import Registry
 _LEAST_GROUP_NOISE = 0.03
 """The least noise, over the clips by which a group may move a batch, for which the bound by one record is used."""
 _LEAST_FULL = 1e-290
-"""Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it."""
+"""Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it. The error of
+scipy's binomial tails that is allowed for is measured, not proved: at most an eighth of it at 31,000 random tails of up
+to 10^12 trials, against sums of terms with proved bounds."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +292,7 @@ class TruncatedPoisson(Poisson):
 
     largest: int
     n: int
-    name, arguments = "truncated-poisson", ":B/n"
+    name, arguments, most_whole = "truncated-poisson", ":B/n", 10**12
     told = (
         "truncated Poisson: at most {self.largest} of {self.n} records; the upper end also holds for whoever sees which"
         " steps are truncated, the lower end is attained by data"
@@ -314,14 +316,17 @@ class TruncatedPoisson(Poisson):
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
-        others = binomial_tails(largest, n - 1, q)
-        if others.most <= _LEAST_FULL:
+        # P(M >= B) and P(M < B) for the number M of others that are drawn; and q E[B/(M + 1); M >= B], which is
+        # B/n P(M' > B) for the number M' of all n records that are drawn.
+        full, usual = float(betainc(largest, n - largest, q)), float(betaincc(largest, n - largest, q))
+        kept = largest / n * float(betainc(largest + 1, n - largest, q))
+        error = min(1e-11 + 4e-16 * n, 1e-6)
+        more, less = 1 + error, 1 - error
+        if full * more <= _LEAST_FULL:
             return _LEAST_FULL, 1.0, q, math.nextafter(q, 0)
-        # q E[B/(M + 1); M >= B] for the number M of others that are drawn is B/n P(M' > B) with M' of n records.
-        share, kept = largest / n, binomial_tails(largest + 1, n, q)
-        used = (q * others.less_least + share * kept.least) * (1 - 4 * UNIT)
-        when_full = share * kept.most / others.least * (1 + 4 * UNIT) if others.least > 0 else q
-        return others.most, others.less_most, min(when_full, q), used
+        full_most, usual_most = min(full * more, 1 - usual * less + UNIT), min(usual * more, 1 - full * less + UNIT)
+        used = (q * usual + kept) * less * (1 - 4 * UNIT)
+        return full_most, usual_most, min(kept * more / (full * less) * (1 + 4 * UNIT), q), used
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         if self.largest >= self.n:

@@ -20,7 +20,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import Group, group_delta, group_epsilon
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
-from dpzero_theory.privacy.step import MOST_STEPS, Drawing, Kind, Step, Words, step_of
+from dpzero_theory.privacy.step import MOST_STEPS, Kind, Step, Words, step_of
 
 MOST_RECORDS = 10**15
 
@@ -279,12 +279,12 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
         sought: `epsilon`, `delta`, `noise_multiplier`, `steps`, `batch` or `n`.
         group: the number of records in which neighbours may differ, 1 unless whole users are protected.
         given: the other five of these numbers (n or batch may be None where they do not matter), and `sampling` and
-            `relation`, as of `step.Drawing`.
+            `relation`, as of `step.Kind`.
 
     Raises:
         ValueError: a number outside its range, or one for which there is no answer.
     """
-    drawn: Drawing = {"sampling": given["sampling"], "relation": given["relation"]}
+    drawn: Kind = {"sampling": given["sampling"], "relation": given["relation"]}
     target: Any = {"target_epsilon": given.get("epsilon"), "target_delta": given.get("delta"), "group": group, **drawn}
     sizes: Any = (given.get(name) for name in ("n", "batch", "noise_multiplier", "steps"))
     n, batch, noise, steps = sizes

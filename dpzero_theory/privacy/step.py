@@ -104,24 +104,16 @@ class Step:
         return MECHANISMS[self.mechanism].cost(self, size, n)
 
 
-class Drawing(TypedDict):
-    """How batches are drawn and which data sets are neighbours, as keyword arguments.
+class Kind(TypedDict, total=False):
+    """What a step is apart from its noise and its sample rate, as keyword arguments; the first two must be given.
 
     sampling: a name of `sampling.SAMPLINGS` with its arguments, such as `poisson` or `random-allocation:2`, or a
-    `Sampling`. relation: the name of a `Relation`. Both must be given.
+    `Sampling`. relation: the name of a `Relation`. mechanism: the noise law's name, by default `gaussian`.
+    coordinates: K >= 1, the numbers released of a record, by default 1.
     """
 
     sampling: Required[str | Sampling]
     relation: Required[str]
-
-
-class Kind(Drawing, total=False):
-    """What a step is apart from its noise and its sample rate, as keyword arguments.
-
-    They are sampling and relation of `Drawing`, and optionally mechanism (the noise law's name, by default `gaussian`)
-    and coordinates (K >= 1 numbers released of a record, by default 1).
-    """
-
     mechanism: str
     coordinates: int
 
