@@ -74,14 +74,17 @@ def examine(
     """Test that the losses keep records apart, as the module's docstring says.
 
     Args:
-        weights, losses, data, collate, plan, ranks: what the run is made of.
+        weights: the trainable weights of the run's module.
+        losses, data, collate: as in `make_private`, for batches of records.
+        plan: the plan of the run.
+        ranks: the processes of the run, each of which calls this function.
         micro_batch: how many records the run evaluates at a time, an integer >= 1.
         points_at_once: how many points the run evaluates in one pass, an integer >= 1. Above 1, two records must get
             the losses in one pass that each point gives by itself.
         probe: whether evaluations are compared. If not, only the shape of two records' losses is tested.
 
     Returns:
-        What reads the records and evaluates the losses in the run.
+        The `Evaluation` with which the run reads records and evaluates their losses.
 
     Raises:
         ValueError: the losses do not keep records apart. The module is then as it was.

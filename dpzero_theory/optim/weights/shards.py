@@ -17,8 +17,8 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    """The class `name` of a module of torch.distributed, or (), of which nothing is an instance, where that module was
-    never imported."""
+    """Return the class `name` of a module of torch.distributed; or (), of which nothing is an instance, if that module
+    was never imported."""
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
@@ -33,9 +33,10 @@ def is_collective(module: nn.Module) -> bool:
 
 
 def piece(parameter: Tensor) -> tuple[Tensor, int]:
-    """Return what this process holds of a parameter, sharing its memory, and the first coordinate of that.
+    """Return the part of a parameter that this process holds, and the number of the part's first coordinate.
 
-    For a parameter that is not sharded this is the whole one, detached, and 0.
+    The part shares the parameter's memory. For a parameter that is not sharded it is the whole parameter, detached,
+    and the number is 0.
     """
     if not is_sharded(parameter):
         return parameter.detach(), 0
@@ -48,10 +49,11 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def whole(held: Tensor, parameter: Tensor) -> Tensor:
-    """Return the pieces of all processes as one tensor of the parameter's shape; every process must call this.
+    """Return the pieces of all processes as one tensor of the parameter's shape. Every process must call this.
 
     Args:
-        held: this process's piece, of the shape that `piece` gives for this parameter.
+        held: this process's piece, of the shape of the part that `piece` returns for the parameter.
+        parameter: the parameter.
     """
     if not is_sharded(parameter):
         return held.view(parameter.shape)
@@ -66,12 +68,14 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
 
 
 def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
-    """Return a copy in host memory, for a checkpoint, of numbers that are kept one for each weight of a parameter.
-
-    Where the parameter is sharded, rank 0 gets those of all processes as one tensor, and the others get None.
+    """Return a copy of a parameter in host memory, for a checkpoint. If it is sharded, every process must call this.
 
     Args:
-        held: the numbers that this process holds.
+        held: the part that this process holds, as `piece` returns it.
+        parameter: the parameter.
+
+    Returns:
+        The whole parameter; None on other ranks than 0 if it is sharded.
     """
     if not is_sharded(parameter):
         return held.detach().to("cpu", copy=True)
@@ -80,7 +84,8 @@ def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
 
 
 def require_sharded_by_rows(module: nn.Module) -> None:
-    """Raise ValueError unless each sharded parameter is sharded by FSDP2, by rows, once, and on its mesh's device."""
+    """Raise ValueError unless every sharded parameter of a module is sharded by FSDP2, by rows, over one axis of its
+    mesh, and is on the mesh's device. Raise it for FSDP1, too."""
     if any(isinstance(part, _class("fsdp", "FullyShardedDataParallel")) for part in module.modules()):
         raise ValueError("module must not be FullyShardedDataParallel (FSDP1): use torch.distributed.fsdp.fully_shard")
     collective = is_collective(module)
@@ -97,8 +102,8 @@ def require_sharded_by_rows(module: nn.Module) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Drop the whole weights that FSDP has gathered for `module` and its submodules, also after a forward that failed.
-    The next forward gathers them anew. For a module without FSDP this does nothing."""
+    """Drop the whole weights that FSDP has gathered for a module and its submodules, also after a forward that failed.
+    The next forward gathers them anew. Does nothing for a module without FSDP."""
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):

@@ -39,15 +39,16 @@ class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
     Args:
-        parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP
-            replaces them.
+        module: the module that is evaluated.
+        parameters: whether frozen parameters are guarded too. It must be False for a sharded module, whose parameters
+            FSDP replaces.
 
     Attributes:
         guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that
             is put back.
         parts: the module and its submodules.
-        taken: how often what there is was noted anew, because it had changed.
-        restored: how often an evaluation had changed something, or may have.
+        taken: how often the buffers and frozen parameters were noted.
+        restored: how often they were put back, after an evaluation that changed them or may have.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
@@ -62,15 +63,15 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Note which buffers and frozen parameters there are, with their values, before an evaluation.
+        """Note the buffers and frozen parameters, with the buffers' values, before an evaluation.
 
-        What the evaluation changes is undone by `put_back`, not refused.
+        `put_back` undoes what the evaluation changes; nothing is refused here.
         """
         if self._live is None or not self._same():
             self._take()
 
     def settle(self) -> None:
-        """Put back buffers whose values have changed without torch's notice; called before they are handed out."""
+        """Put back buffers that have changed without torch's notice. Call this before buffers are handed out."""
         if self._live is not None and self._same():
             self._restore()
 
@@ -78,7 +79,8 @@ class Untrained:
         """Put back the buffers and registries that an evaluation has changed. Safe to repeat.
 
         Args:
-            written: whether the evaluation may have written buffers.
+            written: whether the evaluation may have written buffers. If False, only changes that torch counts are
+                looked for.
         """
         if self._live is not None and (written or not self._same()):
             self._restore()
