@@ -56,10 +56,9 @@ class Plan:
     """The public settings of a run.
 
     Attributes:
-        step: one release as the accountant counts it, a `Step`; for mezo, which is not private, only how batches are
-            drawn, a `Sampling`. The mechanism of the step is the law of the algorithm's noise on integers, such as
-            `discrete-gaussian` or `laplace`. Its coordinates follow from algorithm and directions_per_step, and may be
-            left out.
+        step: one release as the accountant counts it, a `Step`, whose mechanism is the law of the algorithm's noise on
+            integers, such as `discrete-gaussian` or `laplace`, and whose coordinates may be left out; for mezo, which
+            is not private, only how batches are drawn, a `Sampling`.
         n: the number of records.
         steps: T >= 1, the number of releases in all.
         clip: C as in `for_target`; 0 for mezo.
@@ -168,10 +167,7 @@ class Plan:
     def from_prescription(cls, prescription: Prescription) -> "Plan":
         """Return the plan that runs a theorem's prescription, with exactly the parameters that it certifies.
 
-        The plan's method `epsilon` says what the run costs at any delta.
-
-        Raises:
-            ValueError: a prescription that cannot be run.
+        Raises ValueError for a prescription that cannot be run.
         """
         p = prescription
         noise = check.real("noise_multiplier", p.noise_multiplier, above=0)
@@ -269,13 +265,8 @@ class Plan:
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """Return pairs (number of a direction u, amount): a release moves the weights by the sum of amount u.
-
-        That is -alpha times the mean over its K directions of (released average) u.
-
-        Args:
-            release: the release's number.
-            sums: the K released sums.
+        """Return pairs (number of a direction u, amount): a release moves the weights by the sum of amount u, which is
+        -alpha times the mean over its K directions of (released average) u. sums: the K released sums.
         """
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit

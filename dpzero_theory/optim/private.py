@@ -175,19 +175,14 @@ def make_from_seed_not_private(
     `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO, without clip and noise.
 
     Args:
-        module, losses, data: as in `make_private`.
-        plan: what is released and how it moves the weights, of any algorithm.
+        module, losses, data, plan: as in `make_private`; the plan may be of any algorithm.
         seed: an integer in [0, 2^64).
-        folder: a path for the transcript, new or empty, or with `resume` this run's folder; None keeps no transcript.
+        folder: as in `make_private`; None keeps no transcript.
         execution: as in `make_private`. With isolation="probed" the start tests only that `losses` gives one loss for
-            each of a few records and reads every trained parameter; with "exact" every record is evaluated by itself,
-            and the start tests what it tests in a private run.
+            each of a few records and reads every trained parameter.
 
     Returns:
-        The run, at its start or where it was.
-
-    Raises:
-        ValueError, FileExistsError, FileNotFoundError, LedgerError: as in `make_private`.
+        The run, at its start or where it was. The errors are those of `make_private`.
     """
     _require(module, losses, data, "" if folder is None else folder, execution.get("collate"), plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
@@ -211,11 +206,9 @@ def _make(
     paid_at_once: int | None = None,
     isolation: str = "probed",
 ) -> Run:
-    """Test the losses, create or open the folder's file, and return the run.
+    """Test the losses, create or open the folder's file, and return the run. Further arguments are `make_private`'s.
 
     Args:
-        module, losses, data, plan: as in `make_private`, which says what is raised, as of the settings without a line.
-        folder: where the run's file is; None where none is kept.
         key: the 16 public bytes of the directions.
         budget: (epsilon, delta), what the run may cost; None for a run that is not private.
         seed: of noise and batches in a run that is not private; None takes both from the operating system.

@@ -1,22 +1,19 @@
 """A run on a torch module: the step, and what makes the run survive crashes and interrupts.
 
-    run = make_private_with_epsilon(...)        # optim.private
-    run.run(); run.get_epsilon(delta)
-
 A step does the following, in the order that crash safety needs. It pays for the release in the run's file (on disk),
 draws the secret batch, evaluates every micro-batch at the points of the difference rule, sums the clipped differences,
 adds noise once, records what is released, and moves the weights. The record is on disk before the next payment, before
-a checkpoint and at the end. A crash loses at most what was paid for at once (`paid_at_once`; with 1, the step that was
-being made): those releases stay paid for, and their directions are not used again, since directions are numbered as
-releases are. A resumed run has the weights of a checkpoint, or the initial ones, moved by the rest of the records.
+a checkpoint and at the end. A crash loses at most what was paid for at once (`paid_at_once`): those releases stay paid
+for, and their directions are not used again, since directions are numbered as releases are. A resumed run has the
+weights of a checkpoint, or the initial ones, moved by the rest of the records.
 
 An exception or an interrupt (Ctrl-C) at any point of a step leaves the module unshifted, with the weights of a
 beginning of the transcript, and the next step catches up with the rest. Where the move itself or a write was
 interrupted, the run refuses to go on until weights are loaded, or until it is resumed. A run is used by one thread.
 
 Nothing else that depends on the records leaves a step. No loss is kept or logged, one that raises counts as 0 and
-nothing is said, and what evaluations leave in buffers is put back. The callback of `run` sees what was released. A
-batch's size is secret too, so nobody should publish how long steps took.
+nothing is said, and what evaluations leave in buffers is put back. A batch's size is secret too, so nobody should
+publish how long steps took.
 """
 
 import math
@@ -44,14 +41,8 @@ from dpzero_theory.privacy.step import Step
 class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
-    Args:
-        header: what the run was begun with: plan, key, fingerprint of the initial weights.
-        weights: the trainable weights, with their initial values unless a checkpoint is loaded before the first step.
-        sums: evaluates batches of the records, and sums their clipped differences.
-        noise: where the noise comes from.
-        batches: a function from a release's number to the numbers of the records of its batch.
-        file: the run's open file; None on other ranks than 0.
-        ranks: the processes of the run.
+    `file` is the run's open file, which rank 0 alone has, and `batches` a function from a release's number to the
+    numbers of the records of its batch.
 
     Attributes:
         private: whether releases are paid for, with noise and batches from the operating system and not from a seed.
@@ -161,8 +152,7 @@ class Run:
     def releases_left(self) -> int:
         """How many steps may still be made: those of the plan that are not made and, in a private run, not paid for by
         an earlier process that crashed."""
-        left: int = self._ranks.lead(self._left)
-        return left
+        return self._ranks.lead(self._left)
 
     @property
     def history(self) -> list[Step]:
@@ -190,19 +180,14 @@ class Run:
         self.catch_up()
         self._ranks.lead(lambda: self._file.sync())
         self.weights.untrained.settle()
-        position = self._position or 0  # `catch_up` has set `_position`; `or 0` is for the type checker
-        return Checkpoint(self.weights.values(), self._header.key, position).tensors()
+        return Checkpoint(self.weights.values(), self._header.key, self._position).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint of this run. The next step first moves the weights by what the transcript holds beyond it.
+        """Load a checkpoint of this run, what `state_dict` returned, of this process or an earlier one. The next step
+        first moves the weights by what the transcript holds beyond it.
 
-        The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round.
-
-        Args:
-            state: what `state_dict` returned, of this process or an earlier one.
-
-        Raises:
-            ValueError: a checkpoint of another run.
+        The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round. Raises
+        ValueError for a checkpoint of another run.
         """
         found = Checkpoint.of(state)
         if found.key != self._header.key:
@@ -221,8 +206,7 @@ class Run:
     def _left(self) -> int:
         if not self._header.private:
             return self.plan.steps - (self._position or 0)
-        left: int = self._file.releases_left + len(self._paid)
-        return left
+        return int(self._file.releases_left) + len(self._paid)
 
     def _begin(self) -> tuple[int, Indices]:
         """Return the number of the next release, which is then paid for, and the numbers of its batch's records."""

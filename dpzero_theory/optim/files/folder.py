@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dpzero_theory.check import choice, printable
+from dpzero_theory.check import printable
 from dpzero_theory.optim.files.transcript import RUN, Content, Header
 from dpzero_theory.optim.losses.identity import versions
 from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
@@ -82,11 +82,9 @@ def opened(
     """Open the folder of a run to go on with it, and return it.
 
     Args:
-        path: the folder of the run.
+        path, digest, budget, paid_at_once: as in `create`, and as the run was begun; paid_at_once may be None.
         header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
             fingerprint of the weights.
-        digest: of the records, which must be the run's, as in `create`.
-        budget, paid_at_once: as the run was begun, as in `create`; paid_at_once may be None.
         moved: whether the folder may be a copy, which is sound only if no other copy goes on.
 
     Raises:
@@ -182,8 +180,8 @@ def _require_begun_with(found: Header, given: Header) -> None:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")
     given.plan.require_same(found.plan)
-    choice("isolation", given.isolation, (found.isolation,))
     for name, begun, now in (
+        ("isolation", found.isolation, given.isolation),
         ("seed", found.key if not found.private else given.key, given.key),
         ("the trainable parameters", found.layout, given.layout),
         ("losses", found.losses, given.losses),

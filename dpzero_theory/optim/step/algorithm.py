@@ -6,7 +6,7 @@ whole sum. A further algorithm is a subclass and one call of `ALGORITHMS.registe
 
 **Sensitivity.** A record enters only through its own K differences, since the losses must not mix records. The
 differences are clipped jointly to L2 norm C and rounded to a vector of integers whose norm is at most `levels`,
-whatever the losses are (`to_lattice`; with Algorithm 1 the vector has d coordinates, along u). So adding or removing a
+whatever the losses are (`_to_lattice`; with Algorithm 1 the vector has d coordinates, along u). So adding or removing a
 record moves the sum by at most `levels`, and replacing one by at most 2 levels. Sums of integers over micro-batches and
 processes are exact. Noise is added once to the whole sum, never to a part.
 
@@ -64,15 +64,11 @@ def clip_jointly(rows: Array, clip: float) -> Array:
     return clipped
 
 
-def to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
+def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
     """Clip each row to L2 norm C and return it rounded to integers in units of C/levels, of norm at most `levels`.
 
-    A single number is rounded to the nearest integer. Several numbers are rounded toward zero.
-
-    Args:
-        rows: the differences of records, of shape (n, K); any numbers, as in `clip_jointly`.
-        clip: C > 0.
-        levels: the integer that stands for C, from 1 to 2^52.
+    A single number is rounded to the nearest integer. Several numbers are rounded toward zero. rows, clip: as in
+    `clip_jointly`. levels: the integer that stands for C, from 1 to 2^52.
     """
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
@@ -110,9 +106,9 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
-        """Raise PreconditionError if released vectors could overflow 64-bit integers. Scalars never do.
+        """Raise PreconditionError if released vectors, an integer times the integer vector v of a direction plus noise,
+        could overflow 64-bit integers.
 
-        An algorithm that releases vectors releases an integer times the integer vector v of a direction, plus noise.
         d: the number of weights. squared_norm: ||v||^2 of the first direction. largest: the largest |v_j| of any
         direction. n: the number of records.
         """
@@ -136,8 +132,8 @@ class Algorithm(ABC):
         Args:
             differences: of each record along the K directions, of shape (batch, K).
             clip: C, to which they are clipped.
-            d: the number of trained weights; used where a release is a vector.
-            squared_norm: ||v||^2 of the vector v of integers along the direction; used where a release is a vector.
+            d, squared_norm: the number of trained weights, and ||v||^2 of the vector v of integers along the direction;
+                used where a release is a vector.
         """
 
 
@@ -149,7 +145,7 @@ class _DPZero(Algorithm):
     dtype = np.int64
 
     def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
-        total: Sums = to_lattice(differences, clip, self.levels).sum(axis=0)
+        total: Sums = _to_lattice(differences, clip, self.levels).sum(axis=0)
         return total
 
 
@@ -187,7 +183,7 @@ class _DPGD0th(Algorithm):
         return 2**32
 
     def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
-        total: Sums = to_lattice(differences, clip / math.sqrt(d), self._longest(squared_norm)).sum(axis=0)
+        total: Sums = _to_lattice(differences, clip / math.sqrt(d), self._longest(squared_norm)).sum(axis=0)
         return total
 
     def unit(self, clip: float, squared_norm: int) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.step.algorithm import clip_jointly, to_lattice
+from dpzero_theory.optim.step.algorithm import _to_lattice, clip_jointly
 from dpzero_theory.privacy.relation import Relation
 from tests.optim.small import contributions, plan
 
@@ -81,7 +81,7 @@ def test_the_sensitivity_is_reached() -> None:
 def test_vectors_are_clipped_jointly_and_rounded_toward_zero(
     row: tuple[float, float], expected: tuple[float, float]
 ) -> None:
-    found = to_lattice(np.array([row]), 1.0, 10_000)[0]
+    found = _to_lattice(np.array([row]), 1.0, 10_000)[0]
     exact = np.array(expected) * 10_000
     assert (np.abs(found) <= np.abs(exact)).all()
     assert np.abs(found - exact).max() <= 1.0001
