@@ -67,7 +67,7 @@ class NoiseSource(ABC):
         Kamath and Steinke. Raises ValueError for a bad scale or size.
         """
         # Laplace noise of scale t is kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)).
-        sigma = _scale(scale)
+        sigma = scale if type(scale) is int and 0 < scale <= _LARGEST_SCALE else _scale(scale)
         t = sigma + 1
         peak, twice = Fraction(sigma**2, t), 2 * sigma**2
 

@@ -124,14 +124,16 @@ class Evaluation:
         Raises:
             Exception: what the loss function raises, and what `losses` raises.
         """
-
-        def ask(content: Any) -> Callable[..., Tensor]:
-            return partial(self.losses, batch=batch._replace(content=content))
-
         if self._recorded is not None and points[0][1] is not None:
-            found = self._recorded.evaluated(points, ask, points_at_once, batch.content, batch.rows)
+            found = self._recorded.evaluated(
+                points,
+                lambda content: partial(self.losses, batch=batch._replace(content=content)),
+                points_at_once,
+                batch.content,
+                batch.rows,
+            )
         else:
-            found = weights.evaluated(points, ask(batch.content), points_at_once, batch.rows)
+            found = weights.evaluated(points, partial(self.losses, batch=batch), points_at_once, batch.rows)
         values: Array = torch.stack(list(found)).to("cpu").numpy()
         return values[:, : batch.meant]
 
@@ -227,8 +229,11 @@ class BatchSum:
                 differences = self._one_by_one(release, records)
             if index < len(parts):
                 slots[index] = rule.contributions(differences, plan.clip, weights.d, norm)
-        self._ranks.every(weights.untrained.require_unwritten)
-        slots = self._ranks.add(slots)
+        if self._ranks.count > 1:
+            self._ranks.every(weights.untrained.require_unwritten)
+            slots = self._ranks.add(slots)
+        else:
+            weights.untrained.require_unwritten()
         if rule.levels:
             total: Sums = slots.sum(axis=0)
             return total

@@ -81,12 +81,10 @@ class Ranks:
             tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
     def add(self, slots: Sums) -> Sums:
-        """Return the sum of the ranks' arrays, on every rank.
+        """Return the sum of several ranks' arrays, on every rank.
 
         Each entry must be zero on all ranks but one, so that the sum has the same bits in any order.
         """
-        if self.count == 1:
-            return slots
         shared = torch.from_numpy(slots).to(self._device)
         dist.all_reduce(shared)
         total: Sums = shared.cpu().numpy()

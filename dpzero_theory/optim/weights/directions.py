@@ -57,16 +57,6 @@ Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all parameters, in order."""
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which sums with weights of the given type are formed: float64 for float64, else float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def chunk(device: torch.device) -> int:
-    """Return how many coordinates are made at a time on a device."""
-    return _CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK
-
-
 class Place(NamedTuple):
     """Where the signs of a parameter are in a low-rank direction.
 
@@ -195,7 +185,7 @@ class Directions:
             sums = [
                 self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64, device).square().sum()
                 for parameter, size in enumerate(sizes)
-                for start, count in blocks(size, chunk(device))
+                for start, count in blocks(size, device)
             ]
             self._squared_norm = number, sizes, sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU
         return self._squared_norm[2]
@@ -288,8 +278,9 @@ class Directions:
             out: a contiguous tensor to write the result to, which may be `source`; a new one if None.
         """
         result = torch.empty_like(source) if out is None else out
-        inputs, outputs, summed = source.detach().view(-1), result.detach().view(-1), wide(source.dtype)
-        for first, count in blocks(source.numel(), chunk(source.device)):
+        inputs, outputs = source.detach().view(-1), result.detach().view(-1)
+        summed = source.dtype if source.dtype.itemsize >= 4 else torch.float32
+        for first, count in blocks(source.numel(), source.device):
             u = self.coordinates(number, parameter, start + first, count, scale, summed, source.device)
             torch.add(inputs[first : first + count], u, out=outputs[first : first + count])
         return result
@@ -432,10 +423,12 @@ class Directions:
         return torch.stack(c, -1)
 
 
-def blocks(size: int, largest: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, count) for consecutive parts of range(size), each of at most `largest` numbers."""
-    for first in range(0, size, largest):
-        yield first, min(largest, size - first)
+def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) for consecutive parts of so many rows of `width` coordinates, each of at most as many
+    coordinates as are made at a time on the device, but of a row at least."""
+    largest = max(1, (_CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK) // max(1, width))
+    for first in range(0, rows, largest):
+        yield first, min(largest, rows - first)
 
 
 def _signed(word: int) -> int:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.directions import Directions, blocks, chunk, exactly, wide
+from dpzero_theory.optim.weights.directions import Directions, blocks, exactly
 from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -80,6 +80,7 @@ class Weights:
         self.sizes = tuple(parameter.numel() for parameter in self.parameters)
         self.d = sum(self.sizes)
         whole = [None if is_sharded(parameter) else parameter for parameter in self.parameters]
+        self._sharded = None in whole
         self.ids: dict[int, int | None] = {id(p): index for index, p in enumerate(whole) if p is not None}
         self.unread = set(self.names)
         self.untrained = Untrained(module, parameters=not self.collective)
@@ -170,29 +171,26 @@ class Weights:
             trained = {} if at_x else {storage_of(part): name for (part, _), name in held}
             guard = Guard(trained, self.untrained.guarded, sharded=self.collective)
         reads = Shifted(self, numbers, scales, rows, guard, exact=shifts is None, scale=scale)
-        with ExitStack() as stack:
-            self._evaluating = True
-            stack.callback(self._left, training, reads)
+        self._evaluating = True
+        try:
             if training:
                 self.module.eval()
             torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the weights of before
-            stack.enter_context(torch.no_grad())
-            if "torch._dynamo" in sys.modules:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(reads)
-            if guard is not None:
-                stack.enter_context(guard)
-            try:
+            with ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+                if "torch._dynamo" in sys.modules:
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(reads)
+                if guard is not None:
+                    stack.enter_context(guard)
                 yield
-            except RuntimeError as error:  # of a script, whose interpreter keeps the message to itself
-                raise error if guard is None or guard.refused is None else guard.refused from error
-
-    def _left(self, training: Sequence[nn.Module], reads: Shifted) -> None:
-        """Put everything back at the end of an evaluation. training: the submodules that were in training mode."""
-        self._evaluating = False
-        for part in training:
-            part.training = True
-        self.untrained.put_back(written=reads.written)
+        except RuntimeError as error:  # of a script, whose interpreter keeps the message to itself
+            raise error if guard is None or guard.refused is None else guard.refused from error
+        finally:
+            self._evaluating = False
+            for part in training:
+                part.training = True
+            self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Recorder | None:
         """Return what records evaluations and moves of these weights; None where nothing is recorded: on a CPU, on
@@ -239,55 +237,59 @@ class Weights:
         scales = [(number, self._scaled("amount", number, amount)) for number, amount in amounts]
         if not scales:
             return
-        with exactly(self.parameters[0].device):
-            self._move_all(scales)
-        self._moved()
+        if self.directions.law.rank:
+            with exactly(self.parameters[0].device):
+                self._move_all(scales)
+        else:
+            self._move(scales)
+        torch.clear_autocast_cache()  # it may keep copies of the weights of before
+        if self.collective:
+            reshard(self.module)  # drops gathered weights
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
         """Move all parameters: the first time as it is, then by a recording where the device has them."""
-
-        def move() -> None:
-            for index, (held, origin) in enumerate(self.pieces()):
-                self._move(held, index, origin, scales)
-
         record = self.recorder()
         if record is None:
-            return move()
+            return self._move(scales)
         known = len(scales), self.memory()
         if known not in self._moves:
             self._moves = {known: None}
-            move()
+            self._move(scales)
             return
         numbers, amounts = zip(*scales, strict=True)
         self.directions.write(numbers, amounts, self.shapes)
         replay = self._moves[known]
         if replay is None:
-            replay = self._moves[known] = record(move)
+            replay = self._moves[known] = record(partial(self._move, scales))
         replay()
 
-    def _move(self, held: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]]) -> None:
-        """Move what this process holds of the parameter `index`, from its coordinate `origin` on.
-
-        scales: pairs (number of a direction, amount times the direction's factor).
-        """
-        flat, width, summed = held.contiguous().view(-1), math.prod(self.shapes[index][1:]), wide(held.dtype)
-        one = len(scales) == self.directions.law.rank == 1 and len(held.shape) > 1 and width > 0
-        plain = held.is_contiguous()
-        if one and plain and (held.dtype == summed or held.is_cuda):
-            # the product is one number or its negative, so that each weight is rounded once on every device
-            (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
-            left, right = self.directions.factors((number,), index, self.shapes, summed, held.device)
-            moved = left[0, 0, begin : begin + len(matrix)] * self.directions.amounts(
-                (amount,), True, summed, held.device
-            )
-            matrix.addcmul_(moved[:, None], right[0, 0])  # type: ignore[index]
-            return
-        for start, rows in blocks(flat.numel() // width if width else 0, max(1, chunk(held.device) // max(1, width))):
-            here, first = slice(start * width, (start + rows) * width), origin // width + start
-            delta = self.directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
-            flat[here].add_(delta)
-        if not held.is_contiguous():
-            held.copy_(flat.view(held.shape))
+    def _move(self, scales: Sequence[tuple[int, float]]) -> None:
+        """Move what this process holds of all parameters. scales: pairs (number of a direction, amount times the
+        direction's factor)."""
+        directions, rank = self.directions, self.directions.law.rank
+        for index, (held, origin) in enumerate(self.pieces()):
+            flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
+            summed = held.dtype if held.dtype.itemsize >= 4 else torch.float32
+            plain = len(scales) == 1 and held.is_contiguous()
+            if plain and not rank:
+                ((number, amount),) = scales
+                directions.shift(flat, number, index, amount, origin, out=flat)
+                continue
+            if plain and rank == 1 and len(held.shape) > 1 and width > 0 and (held.dtype == summed or held.is_cuda):
+                # the product is one number or its negative, so that each weight is rounded once on every device
+                (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
+                left, right = directions.factors((number,), index, self.shapes, summed, held.device)
+                moved = left[0, 0, begin : begin + len(matrix)] * directions.amounts(
+                    (amount,), True, summed, held.device
+                )
+                matrix.addcmul_(moved[:, None], right[0, 0])  # type: ignore[index]
+                continue
+            for start, rows in blocks(flat.numel() // width if width else 0, held.device, width):
+                here, first = slice(start * width, (start + rows) * width), origin // width + start
+                delta = directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
+                flat[here] += delta
+            if not held.is_contiguous():
+                held.copy_(flat.view(held.shape))
 
     def add_(self, values: Callable[[int, int, int], Tensor]) -> None:
         """Add a vector with one number for each weight to the weights, one block of coordinates after the other.
@@ -305,11 +307,14 @@ class Weights:
                 found = values(index, start, min(_BLOCK, size - start))
                 first, last = max(start, origin), min(start + len(found), origin + len(flat))
                 if first < last:
-                    delta = found[first - start : last - start].to(wide(flat.dtype)).to(flat.device)
-                    flat[first - origin : last - origin].add_(delta)
+                    summed = flat.dtype if flat.dtype.itemsize >= 4 else torch.float32
+                    delta = found[first - start : last - start].to(summed).to(flat.device)
+                    flat[first - origin : last - origin] += delta
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
-        self._moved()
+        torch.clear_autocast_cache()  # it may keep copies of the weights of before
+        if self.collective:
+            reshard(self.module)  # drops gathered weights
 
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
         """Return coordinates of the vector v of integers along u_number; see `Directions.integers`."""
@@ -325,7 +330,9 @@ class Weights:
 
     def pieces(self) -> list[tuple[Tensor, int]]:
         """Return, for each parameter, the detached part that this process holds, and the first coordinate of that."""
-        return [piece(parameter) for parameter in self.parameters]
+        if self._sharded:
+            return [piece(parameter) for parameter in self.parameters]
+        return [(parameter.detach(), 0) for parameter in self.parameters]
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of the names, shapes, types and values of the parameters.
@@ -367,13 +374,9 @@ class Weights:
                 raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
-        self._moved()
-
-    def _moved(self) -> None:
-        """Drop what was computed from the weights of before: gathered ones, and copies that autocast keeps."""
-        torch.clear_autocast_cache()
+        torch.clear_autocast_cache()  # it may keep copies of the weights of before
         if self.collective:
-            reshard(self.module)
+            reshard(self.module)  # drops gathered weights
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
         """Return the amount times the factor of the direction `number` (`Directions.factor`). name: of the amount."""

@@ -177,7 +177,9 @@ class Shifted(TorchFunctionMode):
 
     def _read(self, value: Any) -> int | None:
         """Return the index of a trainable parameter, and note that it is read; None for another value."""
-        index = self._weights.index(value) if isinstance(value, Tensor) else None
+        index: int | None = self._ids.get(id(value))
+        if index is None and self._weights.collective:
+            index = self._weights.index(value)
         if index is not None:
             self._weights.unread.discard(self._weights.names[index])
         return index
@@ -206,26 +208,23 @@ class Shifted(TorchFunctionMode):
         index = self._read(value)
         if index is None:
             return value
-        with self._hidden():
-            return self._made(index, value)
-
-    def _made(self, index: int, value: Tensor) -> Tensor:
-        own, dtype = value.detach(), value.dtype
-        summed = torch.float64 if dtype == torch.float64 else torch.float32
-        if self._directions.law.rank:
-            left, right = self._of(index, summed, own.device)
-            source = own if dtype == summed else own.to(summed)
-            if right is None:
-                found = source + left.view(own.shape)
+        with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`
+            own, dtype = value.detach(), value.dtype
+            summed = torch.float64 if dtype == torch.float64 else torch.float32
+            if self._directions.law.rank:
+                left, right = self._of(index, summed, own.device)
+                source = own if dtype == summed else own.to(summed)
+                if right is None:
+                    found = source + left.view(own.shape)
+                else:
+                    found = torch.addmm(source.reshape(len(own), -1), left[0].T, right[0]).view(own.shape)
+            elif self._exact:
+                u = self._directions.coordinates(self._numbers[0], index, 0, own.numel(), 1.0, summed, own.device)
+                found = own.to(summed) + self._scale[0].to(own.device, summed) * u.view(own.shape)
             else:
-                found = torch.addmm(source.reshape(len(own), -1), left[0].T, right[0]).view(own.shape)
-        elif self._exact:
-            u = self._directions.coordinates(self._numbers[0], index, 0, own.numel(), 1.0, summed, own.device)
-            found = own.to(summed) + self._scale[0].to(own.device, summed) * u.view(own.shape)
-        else:
-            found = self._directions.shift(own.contiguous(), self._numbers[0], index, self._factors[0])
-        found = found if dtype == found.dtype else found.to(dtype)
-        return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
+                found = self._directions.shift(own.contiguous(), self._numbers[0], index, self._factors[0])
+            found = found if dtype == found.dtype else found.to(dtype)
+            return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
 
     def _few_rows(
         self,

@@ -110,17 +110,12 @@ def test_recorded_steps_have_the_same_bits(
     monkeypatch.setattr(
         Recorded, "evaluated", lambda self, points, ask, *args: eager(self._weights, points, ask, *args)
     )
-    monkeypatch.setattr(weights_module.Weights, "_move_all", moved)
+    monkeypatch.setattr(weights_module.Weights, "_move_all", weights_module.Weights._move)
     assert run(net=Net(dtype), tape=tape, **how) == found
 
 
 def eager(weights: Any, points: Any, ask: Any, at_once: int, content: Any, records: int) -> Any:
     return weights.evaluated(points, ask(content), at_once, records)
-
-
-def moved(self: Any, scales: Any) -> None:
-    for index, (held, origin) in enumerate(self.pieces()):
-        self._move(held, index, origin, scales)
 
 
 def test_a_recording_sees_new_weights_and_batches(tape: Tape) -> None:
@@ -250,5 +245,5 @@ def test_steps_recorded_on_cuda_have_the_same_bits(dtype: torch.dtype, monkeypat
     monkeypatch.setattr(
         Recorded, "evaluated", lambda self, points, ask, *args: eager(self._weights, points, ask, *args)
     )
-    monkeypatch.setattr(weights_module.Weights, "_move_all", moved)
+    monkeypatch.setattr(weights_module.Weights, "_move_all", weights_module.Weights._move)
     assert run(ask=here, net=Net(dtype).cuda()) == found
