@@ -19,6 +19,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
 from dpzero_theory.privacy.step import Step
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Prescription
 
 _MOST_SCALE = 2**56
@@ -145,6 +146,9 @@ class Plan:
         """
         check.settings(target, Target.__annotations__, Target.__required_keys__)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
+        for name, known in (("algorithm", ALGORITHMS), ("direction", DIRECTIONS), ("difference", DIFFERENCES)):
+            if not isinstance(given.get(name, ""), str):  # such as a list, which is no key
+                check.choice(name, given[name], tuple(known))
         take = given.pop
         rule = _private(given["algorithm"])
         law = rule.law(take("noise"))
