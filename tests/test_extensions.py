@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
@@ -140,7 +140,8 @@ def test_an_extension_runs_end_to_end(tmp_path: Path, changes: dict[str, Any]) -
     with Ledger.open(tmp_path / "run.sqlite") as ledger:
         assert ledger.history[0].mechanism == ("wide-laplace" if "noise" in changes else "discrete-gaussian")
     again = Logistic()
-    header = replay(tmp_path / "run.sqlite", again)
+    header = read(tmp_path / "run.sqlite").header
+    read(tmp_path / "run.sqlite").replayed(again)
     assert torch.equal(again.weight, module.weight)
     assert np.abs(module.weight.detach().numpy()).max() > 0
     assert Plan.from_words(header.plan.words) == run.plan

@@ -17,16 +17,13 @@ publish how long steps took.
 """
 
 import math
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.optim.files.transcript import Checkpoint, Header, Record, TranscriptError, read
+from dpzero_theory.optim.files.transcript import Checkpoint, Header, Record, TranscriptError
 from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
@@ -251,22 +248,3 @@ class Run:
         self._position = None
         self.weights.add_(lambda *place: torch.from_numpy(self._ranks.lead(lambda: released(*place)) * factor))
         self._position = release + 1
-
-
-def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
-    """Move the weights of a module as the run in the folder at `path`, or in the file of it alone, did.
-
-    Args:
-        path: the folder or the file.
-        module: with the weights that the run began with.
-
-    Returns:
-        What the run was begun with.
-
-    Raises:
-        TranscriptError: other initial weights, or a run that released vectors, which are kept nowhere.
-        LedgerError, OSError: a damaged file, or none.
-    """
-    content = read(Path(path))
-    content.replayed(module)
-    return content.header

@@ -2,7 +2,6 @@
 
 import math
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +41,7 @@ def signal(folder: str | os.PathLike[str]) -> Signal:
         ValueError: a run without noise, of vectors (dpgd-0th), or that has not made a step.
         LedgerError, OSError: a damaged file, or none.
     """
-    header, records, _ = read(Path(folder))
+    header, records, _ = read(folder)
     plan = header.plan
     if plan.law is None or not plan.scalars:
         raise ValueError(f"folder must hold a run that releases noisy numbers; got one of {plan.algorithm}")

@@ -19,10 +19,10 @@ from torch.distributed.tensor import Shard
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.files.transcript import Record
+from dpzero_theory.optim.files.transcript import Record, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import Run, replay
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.sampling import Poisson
@@ -141,7 +141,7 @@ def private(folder: Path) -> dict[str, torch.Tensor]:
 
 def replayed(folder: Path) -> dict[str, torch.Tensor]:
     module = sharded(Net())
-    replay(folder / "run.sqlite", module)
+    read(folder / "run.sqlite").replayed(module)
     return weights(module).values()
 
 

@@ -17,10 +17,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.files.transcript import RUN
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.run import replay
 from dpzero_theory.optim.verify import main
 from dpzero_theory.privacy.noise import SeededNoise
 from tests.optim.reference import dpzero
@@ -167,7 +166,8 @@ def test_a_run_is_replayed_verified_and_resumed(
     torch.save(run.state_dict(), tmp_path / "final.pt")
     run.close()
     other = Logistic()
-    assert replay(folder / RUN, other).plan.difference == difference
+    read(folder / RUN).replayed(other)
+    assert read(folder / RUN).header.plan.difference == difference
     assert torch.equal(other.weight, module.weight)
     files = ["--initial", str(tmp_path / "initial.pt"), "--final", str(tmp_path / "final.pt")]
     assert main([str(folder), *files, "--format", "json"]) == 0

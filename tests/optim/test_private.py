@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from dpzero_theory.check import names_of
 from dpzero_theory.optim import private
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.run import replay
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, STEP, Logistic, N, data, losses
 
@@ -39,7 +39,7 @@ def test_the_example_runs_and_learns(
     torch.manual_seed(0)
     torch.randn(1000, 20)
     again = nn.Linear(20, 2)
-    replay(tmp_path / "run" / "run.sqlite", again)
+    read(tmp_path / "run" / "run.sqlite").replayed(again)
     assert torch.equal(again.weight, names["model"].weight)
 
 

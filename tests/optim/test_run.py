@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
-from dpzero_theory.optim.files.transcript import Record, TranscriptError
+from dpzero_theory.optim.files.transcript import Record, TranscriptError, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import Run, replay
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.algorithm import ALGORITHMS
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
@@ -247,7 +247,7 @@ def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: 
     last.run()
     assert last.get_epsilon(1e-5) <= 3.0
     final = Logistic()
-    replay(tmp_path / "run.sqlite", final)
+    read(tmp_path / "run.sqlite").replayed(final)
     assert torch.equal(weights(last), final.weight)
     with pytest.raises(BudgetSpentError):
         last.step()
@@ -266,7 +266,7 @@ def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
     assert torch.equal(weights(again), kept)
     assert again.step().release == 2
     with pytest.raises(TranscriptError, match="vectors"):
-        replay(tmp_path / "run.sqlite", Logistic())
+        read(tmp_path / "run.sqlite").replayed(Logistic())
 
 
 def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:
@@ -287,5 +287,5 @@ def test_a_run_on_cuda_is_replayed_on_the_cpu_bit_for_bit(tmp_path: Path, kind: 
     make_private_with_epsilon(
         module, losses, rows, **options, folder=tmp_path, collate=default_collate, micro_batch=7
     ).run()
-    replay(tmp_path / "run.sqlite", again)
+    read(tmp_path / "run.sqlite").replayed(again)
     assert torch.equal(module.weight.cpu(), again.weight)

@@ -6,12 +6,10 @@
 import textwrap
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dpzero_theory.check import printable
 from dpzero_theory.optim.files.transcript import Content
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.ledger import LedgerError
@@ -150,29 +148,17 @@ def statement(content: Content) -> Statement:
         "run": f"{header.key}, files {account.digest[:16]}, {account.moves} times moved to another disk",
     }
     pure = (0.0,) if law.noise == "laplace" else ()
-    costs = {delta: _cost(plan, delta) for delta in (account.target_delta, *pure, *_DELTAS)}
+    costs = {delta: plan.epsilon(delta) for delta in (account.target_delta, *pure, *_DELTAS)}
     pair = f"({_rounded(costs[account.target_delta].upper)}, {account.target_delta:g})"
     whom = f" for each {unit}" if header.unit else ""
+    history, rate = replace(release, steps=plan.steps), _FALSE_POSITIVE_RATE
+    most = true_positive_rate(history, rate, looks=_LOOKS).upper
     return Statement(
         f"What was released is {pair}-differentially private{whom} under {facts['relation']}.",
         {name: printable(value) for name, value in facts.items()},
         costs,
-        _attack(release, plan.steps),
+        {"advantage": advantage(history).upper, "true_positive_rate": most, "false_positive_rate": rate},
         (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
-        (replace(release, steps=plan.steps),),
+        (history,),
         unit,
     )
-
-
-@lru_cache(256)
-def _attack(release: Step, count: int) -> dict[str, float]:
-    """Return `Statement.attack` after `count` releases. The rate comes from delta at `_LOOKS` values of epsilon."""
-    made, rate = replace(release, steps=count), _FALSE_POSITIVE_RATE
-    most = true_positive_rate(made, rate, looks=_LOOKS).upper
-    return {"advantage": advantage(made).upper, "true_positive_rate": most, "false_positive_rate": rate}
-
-
-@lru_cache(256)
-def _cost(plan: Plan, delta: float) -> Bracket:
-    """Return `Plan.epsilon`, which can take a second."""
-    return plan.epsilon(delta)

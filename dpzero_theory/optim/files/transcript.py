@@ -6,6 +6,7 @@ So a run's file can be published in place of the weights.
 """
 
 import json
+import os
 import re
 import struct
 from collections.abc import Mapping
@@ -134,11 +135,14 @@ class Content(NamedTuple):
         return cls(header, records, account)
 
     def replayed(self, module: nn.Module, steps: int | None = None) -> Weights:
-        """Return the weights of a module, moved as the run did. The errors are those of `run.replay`.
+        """Return the weights of a module, moved as the run did.
 
         Args:
             module: with the weights that the run began with.
             steps: the number of the first release that is left out; None leaves out none.
+
+        Raises:
+            TranscriptError: other initial weights, or a run that released vectors, which are kept nowhere.
         """
         header, weights = self.header, self.header.weights(module)
         found = weights.fingerprint()
@@ -154,7 +158,7 @@ class Content(NamedTuple):
         return weights
 
 
-def read(path: Path) -> Content:
+def read(path: str | os.PathLike[str]) -> Content:
     """Return the whole content of a run; the run may go on meanwhile.
 
     Args:
@@ -164,8 +168,9 @@ def read(path: Path) -> Content:
         LedgerError: a damaged file.
         OSError: there is none.
     """
-    inside = path / OF_TRAINER / RUN
-    file = inside if inside.is_file() and not (path / RUN).exists() else path / RUN if path.is_dir() else path
+    place = Path(path)
+    inside = place / OF_TRAINER / RUN
+    file = inside if inside.is_file() and not (place / RUN).exists() else place / RUN if place.is_dir() else place
     return Content.of(Ledger.read(file), file)
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.optim.files.folder import KEY, made_whole
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import Run, replay
+from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET as TARGET
 from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private, weights
@@ -67,7 +67,7 @@ def refused(folder: Path, error: type[Exception], message: str, resume: bool | s
 
 def replayed(folder: Path) -> torch.Tensor:
     module = Logistic()
-    replay(folder, module)
+    read(folder).replayed(module)
     return module.weight.detach()
 
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.files.transcript import RUN
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.run import replay
 from tests.optim.small import POISSON, Logistic, data, losses, plan, private, weights
 
 ALL: list[dict[str, Any]] = [
@@ -38,7 +37,7 @@ def test_the_transcript_replays_a_run_to_the_bit(tmp_path: Path, changes: dict[s
     run.close()
     other = Logistic(dtype)
     other.load_state_dict(initial)
-    replay(tmp_path / "run" / RUN, other)
+    read(tmp_path / "run" / RUN).replayed(other)
     assert torch.equal(module.weight, other.weight)
     assert not torch.equal(module.weight, initial["weight"])
 
@@ -61,7 +60,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, changes
         ends.append(weights(other))
         other.close()
     replayed = Logistic()
-    replay(tmp_path / "run" / RUN, replayed)
+    read(tmp_path / "run" / RUN).replayed(replayed)
     assert torch.equal(ends[0], ends[1])
     assert torch.equal(ends[0], replayed.weight.detach())
 
@@ -82,8 +81,8 @@ def test_another_processor_replays_the_same_bits(tmp_path: Path) -> None:
     run.run()
     run.close()
     asked = (
-        "import sys; from tests.optim.small import Logistic; from dpzero_theory.optim.run import replay; "
-        "module = Logistic(); replay(sys.argv[1], module); print(module.weight.tolist())"
+        "import sys; from tests.optim.small import Logistic; from dpzero_theory.optim.files.transcript import read; "
+        "module = Logistic(); read(sys.argv[1]).replayed(module); print(module.weight.tolist())"
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", asked, str(tmp_path / "run" / RUN)],

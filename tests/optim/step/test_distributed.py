@@ -3,7 +3,6 @@ from pathlib import Path
 import torch
 
 from dpzero_theory.optim.files.transcript import read
-from dpzero_theory.optim.run import replay
 from dpzero_theory.privacy.ledger import Ledger
 from tests import forks
 from tests.optim.ranks import KINDS, train
@@ -32,7 +31,7 @@ def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
         assert all(torch.equal(rank[kind], alone) for rank in ranks), kind
     assert all(torch.equal(rank["other weights"], ranks[0]["dpzero"]) for rank in ranks)
     again = Logistic(torch.float32)
-    replay(tmp_path / "run" / "run.sqlite", again)
+    read(tmp_path / "run" / "run.sqlite").replayed(again)
     assert all(torch.equal(rank["private"], again.weight) for rank in ranks)
     with Ledger.open(tmp_path / "run" / "run.sqlite") as ledger:
         assert sum(group.steps for group in ledger.history) == STEP["steps"]

@@ -10,8 +10,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from safetensors.torch import load_file  # noqa: E402
 
-from dpzero_theory.optim.files.transcript import TranscriptError  # noqa: E402
-from dpzero_theory.optim.run import replay  # noqa: E402
+from dpzero_theory.optim.files.transcript import TranscriptError, read  # noqa: E402
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.verify import main  # noqa: E402
 from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402
@@ -81,7 +80,7 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert outcome.global_step == 6
     assert 3.9 < outcome.metrics["epsilon"] <= 4.0
     again = model()
-    replay(tmp_path / "_dpzero" / "run.sqlite", again)
+    read(tmp_path / "_dpzero" / "run.sqlite").replayed(again)
     moved = {name for name, value in again.state_dict().items() if not torch.equal(value, model().state_dict()[name])}
     assert moved
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())

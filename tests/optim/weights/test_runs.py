@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpzero_theory.optim.files.transcript import RUN
+from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.run import Run, replay
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.optim.weights.directions import Directions
 from tests.optim.files.test_replay import OLDEST
@@ -90,7 +90,7 @@ def test_other_kernels_replay_the_same_bits(tmp_path: Path) -> None:
 
 def replayed(folder: str) -> list[float]:
     module = Layers()
-    replay(Path(folder) / RUN, module)
+    read(Path(folder) / RUN).replayed(module)
     return bits(module)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpzero_theory.optim.files.transcript import Checkpoint
-from dpzero_theory.optim.run import replay
+from dpzero_theory.optim.files.transcript import Checkpoint, read
 from dpzero_theory.optim.verify import verify
 from tests import forks
 from tests.optim.sharded import RUNS, Net, finished, half_way, mezo, resumed, seeded, shifted_output, weights
@@ -61,7 +60,7 @@ def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
 
 def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[dict[str, Any]], folder: Path) -> None:
     module = Net()
-    replay(folder / f"private-{len(ranks)}" / "run.sqlite", module)
+    read(folder / f"private-{len(ranks)}" / "run.sqlite").replayed(module)
     assert equal(ranks[0]["private"], weights(module).values())
     assert equal(ranks[0]["replayed"], weights(module).values())
 
