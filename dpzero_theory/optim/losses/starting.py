@@ -11,9 +11,8 @@ tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K direct
     lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, or by least
     K        the power of 4 nearest to sqrt(K T)/8, at most 256
     C        sqrt(K) times the median of ||grad f_i||
-    alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0), since
-             losses are at least 0,
-             sigma the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
+    alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 F(x_0) K/(T tr(H) (sigma^2 + v)))), where h = ||H||_F, losses are >= 0,
+             sigma is the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
 The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds.
 """
@@ -36,9 +35,7 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
-_MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
-"""How many records are looked at most; along how many directions at the chosen lambda; and at each that is tried."""
-_LITTLE = 0.01
+_MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4  # records; directions at the chosen lambda; at each that is tried
 
 
 class Start(NamedTuple):
@@ -144,4 +141,4 @@ def _steadiest(pairs: dict[float, list[Array]]) -> float:
         size = float(np.linalg.norm(half))
         return float(np.linalg.norm(one - half)) / size if size > 0 else math.inf
 
-    return next((width for width in pairs if change(width) <= _LITTLE), min(pairs, key=change))
+    return next((width for width in pairs if change(width) <= 0.01), min(pairs, key=change))
