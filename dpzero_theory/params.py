@@ -44,13 +44,6 @@ def _directions(text: str) -> int | str:
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
 
 
-def _direction(text: str) -> str:
-    try:
-        return known_direction(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("direction ")) from None
-
-
 def _pair(text: str) -> tuple[float, float]:
     left, _, right = text.partition("=")
     try:
@@ -106,7 +99,6 @@ def _parser() -> Parser:
     what.add_argument("--result", nargs="+", action=Several, choices=list(RESULTS), metavar="ID", help=ids)
     what.add_argument(
         "--direction",
-        type=_direction,
         default="sphere",
         metavar="LAW",
         help="law of u: sphere (the default), gaussian, rademacher, frame, low-rank[:RANK]",
@@ -156,13 +148,13 @@ def _run(args: argparse.Namespace) -> str:
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     if args.solve_for is not None:
         return _solutions(args, inputs, calibrations, caveats)
-    answers, unmet = _calculate(inputs, args.result, calibrations)
+    problem, answers, unmet = _calculate(inputs, args.result, calibrations)
     answered = {answer.result.id for answer in answers}
     for item in unmet:
         if not answers or (args.result and item.result.id not in answered):
             raise check.PreconditionError(item.reason)
     if args.confidence is not None:
-        answers = [_with_one_run(inputs, answer, args.confidence) for answer in answers]
+        answers = [_with_one_run(problem, answer, args.confidence) for answer in answers]
     shown = {**inputs, "r": inputs["d"] if inputs["r"] is None else inputs["r"]}
     if args.format == "table":
         return render.as_table(answers, unmet, shown, caveats)
@@ -182,6 +174,7 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
         raise ValueError("--solve-for and --target must be given together")
     if args.solve_for is not None and args.format == "latex":
         raise ValueError("--format latex must come without --solve-for")
+    args.direction = known_direction(args.direction)
     given = {name: value for name in _GIVEN if (value := getattr(args, name)) is not None}
     if args.solve_for in given:
         raise ValueError(f"--{args.solve_for} must not be given with --solve-for {args.solve_for}, which finds it")
@@ -213,28 +206,24 @@ def _read(path: Path) -> ProblemFile:
         raise ValueError(f"--problem {path}: {error.strerror if isinstance(error, OSError) else error}") from None
 
 
-def _problem(inputs: dict[str, Any]) -> Problem:
-    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
-    return Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
-
-
 def _calculate(
     inputs: dict[str, Any], results: Sequence[str] | None, calibrations: Sequence[str]
-) -> tuple[list[Calculated], list[Unmet]]:
+) -> tuple[Problem, list[Calculated], list[Unmet]]:
+    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
+    problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     options: Any = {name: inputs[name] for name in SearchOptions.__annotations__}
-    return calculate(
-        _problem(inputs), inputs["epsilon"], inputs["delta"], results=results, calibrations=calibrations, **options
-    )
+    privacy = inputs["epsilon"], inputs["delta"]
+    return problem, *calculate(problem, *privacy, results=results, calibrations=calibrations, **options)
 
 
-def _with_one_run(inputs: dict[str, Any], answer: Calculated, confidence: float) -> Calculated:
+def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
     """Returns the answer with a note of a bound that a single run meets with probability `confidence`.
 
     Only the answer of theorem-3-sharp gets one.
     """
     if answer.result.id != "theorem-3-sharp":
         return answer
-    bound = certify_run(_problem(inputs), failure=1 - confidence, **answer.prescription.run).bound
+    bound = certify_run(problem, failure=1 - confidence, **answer.prescription.run).bound
     note = f"one run: its mean of ||grad F_S(x_t)||^2 is at most {bound:.4g} with probability at least {confidence:g}"
     return dataclasses.replace(answer, notes=(*answer.notes, note))
 
@@ -250,12 +239,12 @@ def _solutions(
     name, target = args.solve_for, args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])
     first = {**inputs, name: {"n": _MOST, "epsilon": 1.0, "d": lowest}[name]}
-    ids = args.result or [answer.result.id for answer in _calculate(first, None, ["exact"])[0]]
+    ids = args.result or [answer.result.id for answer in _calculate(first, None, ["exact"])[1]]
     rows: list[dict[str, Any]] = []
     for id, calibration in itertools.product(ids, calibrations):
 
         def answer_at(value: float, id: str = id, calibration: str = calibration) -> Calculated | None:
-            answers, _ = _calculate({**inputs, name: value}, [id], [calibration])
+            _, answers, _ = _calculate({**inputs, name: value}, [id], [calibration])
             return answers[0] if answers else None
 
         def meets(value: float, at: Callable[[float], Calculated | None] = answer_at) -> bool:

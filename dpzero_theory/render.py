@@ -117,8 +117,8 @@ def as_table(
     k, rule = inputs["directions_per_step"], inputs["difference"]
     lines += [f"directions: {inputs['direction']}, {k} a step; differences: {rule}"]
     lines += [f"caveat: {caveat}" for caveat in caveats]
-    for block in _by_result(answers):
-        lines += ["", *_block(block)]
+    for _, block in itertools.groupby(answers, key=lambda answer: answer.result.id):
+        lines += ["", *_block(list(block))]
     for item in unmet:
         lines += ["", f"{item.result.id} ({item.calibration}) does not apply: {item.reason}"]
     return "\n".join(lines)
@@ -146,10 +146,6 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
     return "\n".join([*lines, "* not below the trivial bound", *(f"caveat: {caveat}" for caveat in caveats)])
-
-
-def _by_result(answers: Sequence[Calculated]) -> list[list[Calculated]]:
-    return [list(block) for _, block in itertools.groupby(answers, key=lambda answer: answer.result.id)]
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:
@@ -186,7 +182,8 @@ def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
     problem file.
     """
     out = [f"% caveat: {caveat}" for caveat in caveats]
-    for block in _by_result(answers):
+    for _, group in itertools.groupby(answers, key=lambda answer: answer.result.id):
+        block = list(group)
         result = block[0].result
         out += [
             f"% {result.title}",

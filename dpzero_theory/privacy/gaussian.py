@@ -172,31 +172,14 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     return cast(Array, eps / np.sqrt(8 * np.logaddexp(1.0, np.log(eps) - np.log(dlt))))
 
 
-def sensitivity(clip: float, n: int, relation: str) -> float:
-    """The sensitivity Delta of the average (1/n) sum_i clip_C(.) of n clipped contributions.
-
-    Under replace-one it is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n, because
-    the sum changes by one clipped term while the denominator n stays fixed and public.
-
-    Args:
-        clip: C > 0, the bound on each contribution: the absolute value of a scalar, the Euclidean norm of a vector.
-        n: the number of records, >= 1.
-        relation: a `Relation` or its name.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-    c = check.real("clip", clip, above=0)
-    count = check.integer("n", n)
-    return Relation(relation).sensitivity * c / count
-
-
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
     """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP.
 
-    sigma = sqrt(T) Delta / mu, where Delta is the sensitivity of the average (function `sensitivity`). The paper writes
-    'variance sigma' in Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For
-    vector releases (Algorithm 1) it is the standard deviation of each coordinate.
+    sigma = sqrt(T) Delta / mu, where Delta is the sensitivity of the average (1/n) sum_i clip_C(.). Under replace-one
+    Delta is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n, because the sum
+    changes by one clipped term while the denominator n stays fixed and public. The paper writes 'variance sigma' in Algorithms
+    1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases (Algorithm 1) it
+    is the standard deviation of each coordinate.
 
     Args:
         gdp: mu > 0 of the whole run.
@@ -209,8 +192,8 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
         ValueError: an argument outside its range.
     """
     gdp = check.real("gdp", gdp, above=0)
-    t = check.real("steps", steps, above=0)
-    return math.sqrt(t) * sensitivity(clip, n, relation) / gdp
+    t, c, count = check.real("steps", steps, above=0), check.real("clip", clip, above=0), check.integer("n", n)
+    return math.sqrt(t) * (Relation(relation).sensitivity * c / count) / gdp
 
 
 def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) -> float:

@@ -1,7 +1,7 @@
 """What a theorem takes, the constants of a `Problem`, and what it gives back, the parameters of a `Prescription`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
@@ -52,6 +52,11 @@ class Problem:
             mean over samples of (||grad f(x; xi_i)|| - t)_+ is at most `value`. t > 0 and value >= 0 in the unit of L;
             (L, 0) says the same as `lipschitz` L.
 
+        gradient_unit: the unit in which the sharpened results measure norms of gradients, set from the bound on the
+            samples' gradients: L, value^(1/m) for `gradient_moment` = (m, value), and t for `mean_excess` = (t, value).
+        steepest: an upper bound on ||grad F_S|| at every point that a run reaches, set from the same bound: L,
+            value^(1/m), and t + value, the last two by Jensen.
+
     Raises:
         ValueError: a field that is not a number in its range; more than one of lipschitz, gradient_moment, mean_excess.
         PreconditionError: r > d, pl > smoothness or sample_rank > d.
@@ -69,14 +74,17 @@ class Problem:
     layer_rank: float | None = None
     gradient_moment: tuple[float, float] | None = None
     mean_excess: tuple[float, float] | None = None
+    gradient_unit: float = field(init=False, repr=False, compare=False)
+    steepest: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         clean: dict[str, object] = {"n": check.integer("n", self.n), "d": check.integer("d", self.d)}
-        clean["lipschitz"] = math.inf
+        clean["lipschitz"] = unit = math.inf
+        more = 0.0
         given = [name for name in ("gradient_moment", "mean_excess") if getattr(self, name) is not None]
         if not given:
             one = self.lipschitz is _NOT_GIVEN
-            clean["lipschitz"] = 1.0 if one else check.real("lipschitz", self.lipschitz, above=0)
+            clean["lipschitz"] = unit = 1.0 if one else check.real("lipschitz", self.lipschitz, above=0)
         elif self.lipschitz is not _NOT_GIVEN and self.lipschitz != math.inf:
             given.insert(0, "lipschitz")
         if len(given) > 1:
@@ -84,11 +92,13 @@ class Problem:
         if self.gradient_moment is not None:
             power, value = _pair("gradient_moment", self.gradient_moment)
             power = check.real("m of gradient_moment", power, at_least=2, at_most=_MOST_POWER)
-            clean["gradient_moment"] = power, check.real("value of gradient_moment", value, above=0)
+            value = check.real("value of gradient_moment", value, above=0)
+            clean["gradient_moment"], unit = (power, value), math.pow(value, 1 / power)
         if self.mean_excess is not None:
             level, value = _pair("mean_excess", self.mean_excess)
             level = check.real("t of mean_excess", level, above=0)
-            clean["mean_excess"] = level, check.real("value of mean_excess", value, at_least=0)
+            unit, more = level, check.real("value of mean_excess", value, at_least=0)
+            clean["mean_excess"] = level, more
         clean["r"] = check.real("r", self.r, at_least=1)
         for name in ("smoothness", "gap", "loss_bound"):
             clean[name] = check.real(name, getattr(self, name), above=0)
@@ -97,6 +107,7 @@ class Problem:
         for name, least in (("sample_rank", 1), ("layer_rank", 2)):
             if (rank := getattr(self, name)) is not None:
                 clean[name] = check.real(name, rank, at_least=least)
+        clean |= {"gradient_unit": unit, "steepest": unit + more}
         for name, settled in clean.items():
             object.__setattr__(self, name, settled)
         check.precondition(self.r <= self.d, f"r must be at most d (effective rank); got r = {self.r:g}, d = {self.d}")
@@ -108,27 +119,6 @@ class Problem:
             self.pl is None or self.pl <= self.smoothness,
             f"pl must be at most smoothness (mu <= ell); got pl = {self.pl or 0:g}, smoothness = {self.smoothness:g}",
         )
-
-    @property
-    def gradient_unit(self) -> float:
-        """The unit in which the sharpened results measure norms of gradients.
-
-        It comes from the bound on the samples' gradients that the problem has: `lipschitz` gives L, `gradient_moment` =
-        (m, value) gives value^(1/m), and `mean_excess` = (t, value) gives t.
-        """
-        if self.gradient_moment is not None:
-            power, value = self.gradient_moment
-            return math.pow(value, 1 / power)
-        return self.lipschitz if self.mean_excess is None else self.mean_excess[0]
-
-    @property
-    def steepest(self) -> float:
-        """An upper bound on ||grad F_S|| at every point that a run reaches.
-
-        It follows from the bound on the samples' gradients that the problem has: `lipschitz` gives L, `gradient_moment`
-        = (m, value) gives value^(1/m), and `mean_excess` = (t, value) gives t + value, the last two by Jensen.
-        """
-        return self.gradient_unit + (0.0 if self.mean_excess is None else self.mean_excess[1])
 
     def require_lipschitz(self, what: str) -> None:
         """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.

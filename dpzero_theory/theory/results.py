@@ -299,7 +299,15 @@ def calculate(
     known_direction(options.get("direction", "sphere"))
     check.choice("difference", options.get("difference", "central"), DIFFERENCES)
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
-    privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}
+    said: dict[str, tuple[str, ...]] = {}
+    if "paper" in gdps:
+        true, level = float(epsilon_from_gdp(gdps["paper"], delta)), f"at delta = {delta:g}"
+        fails = (
+            f"the paper's composition lemma fails here: this noise gives epsilon = {true:.6g}, not the claimed "
+            f"{epsilon:g}, {level}; use the exact calibration"
+        )
+        holds = f"this noise gives epsilon = {true:.4g} {level}, below the {epsilon:g} asked for"
+        said["paper"] = (fails if true > epsilon else holds,)
     for id in _applicable(problem) if results is None else results:
         result = RESULTS[check.choice("result", id, RESULTS)]
         for calibration, gdp in gdps.items():
@@ -308,20 +316,8 @@ def calculate(
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
                 continue
-            notes = privacy[calibration] + prescription.notes
+            notes = said.get(calibration, ()) + prescription.notes
             if prescription.vacuous:
                 notes += (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
             answers.append(Calculated(result=result, calibration=calibration, prescription=prescription, notes=notes))
     return answers, unmet
-
-
-def _privacy_notes(epsilon: float, delta: float, calibration: str, gdp: float) -> tuple[str, ...]:
-    if calibration == "exact":
-        return ()
-    true_epsilon = float(epsilon_from_gdp(gdp, delta))
-    if true_epsilon > epsilon:
-        return (
-            f"the paper's composition lemma fails here: this noise gives epsilon = {true_epsilon:.6g}, not the claimed "
-            f"{epsilon:g}, at delta = {delta:g}; use the exact calibration",
-        )
-    return (f"this noise gives epsilon = {true_epsilon:.4g} at delta = {delta:g}, below the {epsilon:g} asked for",)

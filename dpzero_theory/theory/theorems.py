@@ -124,6 +124,9 @@ class Inequality:
         return np.where(admissible & ~np.isnan(value), value, math.inf)
 
 
+_ABOVE_1 = "the argument of the logarithm in L-tilde to be above 1"
+
+
 class _Displayed(NamedTuple):
     """What a theorem displays: its step size alpha, number of steps T, smoothing lambda, clip C and bound."""
 
@@ -134,11 +137,6 @@ class _Displayed(NamedTuple):
     bound: float
 
 
-def _positive_log(value: float, statement: str) -> float:
-    check.precondition(1 < value < math.inf, f"{statement}; it is {value:g}")
-    return math.log(value)
-
-
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     """log X, to which a corollary's number of steps is proportional, with X = n^2/(kappa spread) and kappa = ell/mu_PL.
 
@@ -146,7 +144,9 @@ def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     PreconditionError is raised for X <= 1, a side condition that the paper does not state.
     """
     x = problem.n**2 / (problem.condition_number * spread)
-    return _positive_log(x, f"{id} requires n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1")
+    rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
+    check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")
+    return math.log(x)
 
 
 def _theorem_1(p: Problem, v: float) -> _Displayed:
@@ -181,8 +181,8 @@ def _theorem_3(p: Problem, v: float) -> _Displayed:
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
     argument = 2 * math.sqrt(2 * math.pi) * p.n * (p.r + 2) * dimension / rate**2
-    log = _positive_log(argument, "theorem-3 requires the argument of the logarithm in L-tilde to be above 1")
-    lipschitz_tilde = p.lipschitz * math.sqrt(log)
+    check.precondition(1 < argument < math.inf, f"theorem-3 requires {_ABOVE_1}; it is {argument:g}")
+    lipschitz_tilde = p.lipschitz * math.sqrt(math.log(argument))
     return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
         T=p.n * (p.r + 2) / (4 * math.sqrt(p.r) * v),
@@ -238,8 +238,8 @@ def _corollary_3(p: Problem, v: float) -> _Displayed:
     log = _horizon(p, spread, "corollary-3", "kappa r")
     dimension = p.d + (8 * p.smoothness * (p.r + 2) + p.smoothness / kappa) * p.loss_bound / p.lipschitz**2
     argument = 32 * math.sqrt(2 * math.pi) * kappa * float(p.n) ** 3 * (p.r + 2) * dimension / spread
-    log_tilde = _positive_log(argument, "corollary-3 requires the argument of the logarithm in L-tilde to be above 1")
-    lipschitz_tilde = 8 * p.lipschitz * math.sqrt(log_tilde)
+    check.precondition(1 < argument < math.inf, f"corollary-3 requires {_ABOVE_1}; it is {argument:g}")
+    lipschitz_tilde = 8 * p.lipschitz * math.sqrt(math.log(argument))
     return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
         T=8 * kappa * (p.r + 2) * log,

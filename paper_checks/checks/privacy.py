@@ -55,8 +55,8 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     rng, n, clip = np.random.default_rng(32), 5, 0.7
     largest = largest_change((3 * rng.standard_normal((n, 3)) for _ in range(2000)), clip)
-    agree("gaussian.sensitivity", gaussian.sensitivity(clip, n, "replace-one"), 2 * clip / n)
-    agree("gaussian.sensitivity", gaussian.sensitivity(clip, n, "add-remove"), clip / n)
+    agree("gaussian.noise_std", gaussian.noise_std(1, 1, clip, n, "replace-one"), 2 * clip / n)
+    agree("gaussian.noise_std", gaussian.noise_std(1, 1, clip, n, "add-remove"), clip / n)
     ratio = largest / (2 * clip / n)
     return Finding(abs(ratio - 1) < 1e-9, numbers={"largest change/(2C/n)": ratio})
 

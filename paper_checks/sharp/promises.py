@@ -33,8 +33,7 @@ def minimiser() -> Checked:
             sigma = noise_std(gdp, p.steps, clip, n, "replace-one")
             of_clip = constants(np.array(clip / math.sqrt(k)), d, r, directions_per_step=k)
             terms = smallest.step_terms(of_clip, problem, 0.5e-14 / d, sigma * sigma / k, 1.0)
-            parts = smallest.quadratic_terms(terms, problem.gap / p.steps, step_sizes)
-            least = min(smallest.solve_quadratic(*(float(x) for x in part)) for part in zip(*parts, strict=True))
+            least = min(smallest.root_at(terms, problem.gap / p.steps, float(alpha))[3] for alpha in step_sizes)
             worst = max(worst, p.bound / least**2 - 1)
     return within(worst, 0.0105, "prescribed bound over the best of a grid, minus 1 (1% is the share of lambda)")
 

@@ -19,7 +19,6 @@ from dpzero_theory.privacy.gaussian import (
     gdp_from_epsilon,
     noise_std,
     paper_gdp,
-    sensitivity,
 )
 from tests.paper_oracle import exact_gdp, gaussian_delta
 
@@ -155,8 +154,8 @@ def test_sensitivity_is_the_largest_change_of_the_mean(n):
         for i, new in itertools.product(range(n), (-clip, 0.0, clip)):
             replaced = max(replaced, abs(values[i] - new) / n)
             removed = max(removed, abs(values[i]) / n)
-    assert sensitivity(clip, n, "replace-one") == pytest.approx(replaced, rel=1e-12)
-    assert sensitivity(clip, n, "add-remove") == pytest.approx(removed, rel=1e-12)
+    assert noise_std(1, 1, clip, n, "replace-one") == pytest.approx(replaced, rel=1e-12)
+    assert noise_std(1, 1, clip, n, "add-remove") == pytest.approx(removed, rel=1e-12)
 
 
 @given(st.floats(1e-3, 50), st.floats(0.01, 1e9), st.floats(1e-6, 1e6), st.integers(1, 10**9), st.floats(1.01, 10))
@@ -202,7 +201,6 @@ CALLS = {
     "gdp_from_epsilon": (gdp_from_epsilon, {"epsilon": 1.0, "delta": 0.1}, {"epsilon": (0.0,), "delta": (0.0, 1.0)}),
     "epsilon_from_gdp": (epsilon_from_gdp, {"gdp": 1.0, "delta": 0.1}, {"gdp": (0.0,), "delta": (1.0,)}),
     "paper_gdp": (paper_gdp, {"epsilon": 1.0, "delta": 0.1}, {"epsilon": (0.0,)}),
-    "sensitivity": (sensitivity, {"clip": 1.0, "n": 1, "relation": "replace-one"}, {"n": (0,)}),
     "noise_std": (
         noise_std, {"gdp": 1.0, "steps": 1.0, "clip": 1.0, "n": 1, "relation": "replace-one"}, {"steps": (0.0,)}
     ),

@@ -47,10 +47,9 @@ from dpzero_theory.theory.sharp.smallest import (
     SmallestBound,
     constants_of,
     number_of_directions,
-    quadratic_terms,
     relative_gap,
+    root_at,
     searched,
-    solve_quadratic,
     step_terms,
 )
 
@@ -105,9 +104,8 @@ def certificate(
     rate = check.real("sample_rate", sample_rate, at_least=SMALLEST, at_most=1)
     k = constants_of(p, np.array([at.clip]), direction, at.directions)
     terms = step_terms(k, p, at.error, at.variance, rate)
-    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, at.gap / at.steps, np.array([at.alpha])))
-    root = p.gradient_unit * solve_quadratic(q, drift, floor)
-    bound = root * root
+    q, drift, floor, y = root_at(terms, at.gap / at.steps, at.alpha)
+    bound = (p.gradient_unit * y) * (p.gradient_unit * y)
     return Certificate(
         progress=q,
         drift=p.gradient_unit * drift,
@@ -157,7 +155,7 @@ def prescribe(
 
         def smallest(k: int) -> float:
             cap, search = free.steps(problem.n, k), search_of(k)
-            return search.limit(unit) if cap is None else float(search.coarse(cap, unit * unit * cap, 1.0).min())
+            return search.limit(unit) if cap is None else float(search.values(cap, unit * unit * cap, 1.0)[0].min())
 
         k = number_of_directions(problem, direction, free.most_directions(problem.n), smallest, STEPS_SHARE / 4)
     else:
@@ -250,8 +248,7 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
     given. k: the constants at the clip. gap_per_step: gap/T. variance: sigma^2/K. rate: of Poisson sampling.
     """
     terms = step_terms(k, p, 0.0, variance, rate)
-    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, gap_per_step, np.array([alpha])))
-    least = solve_quadratic(q, drift, floor)
+    q, drift, _, least = root_at(terms, gap_per_step, alpha)
     y = math.sqrt(1 + SMOOTHING_SHARE) * least
     batch, second = (1 - rate) / (rate * p.n), k.smooth_second
     spare = (y - least) * (q * (y + least) - drift)

@@ -185,7 +185,7 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     pair of them. The best pair has M_2(c') + c M_1(c') = beta(c), where M_1 and M_2 are the tail moments of `lower`.
     Where v = 1 always, m(h) = min(h, c), and the best pair is known.
     """
-    if lower.constant:
+    if lower.largest == 1:
         kink = np.minimum(c, 1.0)
         return {"kept": 1 - beta / (1 + kink), "bias": beta * kink / (1 + kink)}
 

@@ -103,7 +103,7 @@ def prescribe_poisson(
 
     def smallest(rate: float, multiplier: float, k: int) -> float:
         variance = noise_std_of(multiplier, 1.0, rate * p.n) ** 2
-        return float(search_of(k).coarse(most_steps(rate, k), variance, rate).min())
+        return float(search_of(k).values(most_steps(rate, k), variance, rate)[0].min())
 
     def by_central_limit(rate: float, k: int) -> float:
         return smallest(rate, 2 / math.sqrt(math.log1p((gdp / rate) ** 2 / most_steps(rate, k))), k)

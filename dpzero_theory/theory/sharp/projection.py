@@ -39,13 +39,8 @@ class Projection:
     dimension: float
 
     @property
-    def constant(self) -> bool:
-        """Whether v = 1 always, which is so at D = K."""
-        return self.dimension == self.directions
-
-    @property
     def largest(self) -> float:
-        """sqrt(D/K), the largest value that v can have; infinite for Gaussian directions."""
+        """sqrt(D/K), the largest value that v can have: 1 where v = 1 always, infinite for Gaussian directions."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
@@ -62,7 +57,7 @@ class Projection:
     def tails(self, c: Array) -> tuple[Array, Array]:
         """E[v 1{v > c}] and E[v^2 1{v > c}] for each c >= 0."""
         k, d = self.directions, self.dimension
-        if self.constant:
+        if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
         if math.isinf(d):
             above = [gammaincc((k + j) / 2, k / 2 * c * c) for j in (1, 2)]
@@ -77,7 +72,7 @@ class Projection:
 
         In the far tail the values underflow gradually.
         """
-        if self.constant:
+        if self.largest == 1:
             over = np.maximum(1 - c, 0)
             return tuple(over**i * (c < 1) for i, _ in powers)
         over, v, mass = self._unscaled(c)

@@ -106,23 +106,17 @@ def relative_gap(p: Problem) -> float:
     return gap
 
 
-def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Array, Array, Array]:
-    """The q, p and K of `certificate` (K the constant term, not the number of directions) at the step size alpha.
+def root_at(terms: Terms, gap_per_step: float, alpha: float) -> tuple[float, float, float, float]:
+    """The q, p and K of `certificate` at the step size alpha, and y, the square root of the bound.
 
-    terms: the coefficients from which they are computed. gap_per_step: gap/T, the problem's gap over the number of
-    steps.
+    K is the constant term, not the number of directions. y is the largest y >= 0 with q y^2 - p y <= K, infinite where
+    q <= 0. terms: the coefficients from which they are computed, for one clip. gap_per_step: gap/T.
     """
     with np.errstate(over="ignore"):
-        return (
-            terms.kept - alpha / 2 * terms.quadratic,
-            terms.first + alpha * terms.second,
-            gap_per_step / alpha + alpha / 2 * terms.constant,
-        )
-
-
-def solve_quadratic(q: float, p: float, floor: float) -> float:
-    """The largest y >= 0 with q y^2 - p y <= floor, which is the square root of the bound; infinite where q <= 0."""
-    return (p + math.sqrt(p * p + 4 * q * floor)) / (2 * q) if q > 0 else math.inf
+        q = float((terms.kept - alpha / 2 * terms.quadratic).item())
+        p = float((terms.first + alpha * terms.second).item())
+        floor = float((np.float64(gap_per_step) / alpha + alpha / 2 * terms.constant).item())
+    return q, p, floor, (p + math.sqrt(p * p + 4 * q * floor)) / (2 * q) if q > 0 else math.inf
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
@@ -339,12 +333,21 @@ class SmallestBound:
             self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
         self.constants = constants_of(problem, self.clips, direction, directions)
 
-    def coarse(self, steps: int, variance: float, rate: float) -> Array:
-        """The square root of the smallest bound over the step size, at each clip of the first grid.
+    def values(
+        self, steps: int, variance: float, rate: float, clips: Array | None = None, k: Constants | None = None
+    ) -> tuple[Array, Array]:
+        """The square root of the smallest bound over the step size, and the step size alpha that has it, at each clip.
 
-        steps: T. variance: sigma^2/C^2. rate: of Poisson sampling, 1 for full batches.
+        steps: T. variance: sigma^2/C^2. rate: of Poisson sampling, 1 for full batches. clips: the clips, and k their
+        constants; by default the first grid.
         """
-        return self._values(self.clips, self.constants, steps, variance, rate)[0]
+        clips, k = self.clips if clips is None else clips, self.constants if k is None else k
+        terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)
+        gap_per_step = relative_gap(self.problem) / steps
+        y = _smallest_root(terms, gap_per_step)
+        spare = y * (terms.kept * y - terms.first)
+        lost = spare <= 0  # only by rounding, where `first`, the bias of clipping, is nearly all of kept y
+        return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
         """The clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound.
@@ -353,11 +356,11 @@ class SmallestBound:
         """
         clips, k = self.clips, self.constants
         for _ in range(3):
-            y, _ = self._values(clips, k, steps, variance, rate)
+            y, _ = self.values(steps, variance, rate, clips, k)
             i = int(np.argmin(y))
             clips = np.geomspace(clips[max(i - 1, 0)], clips[min(i + 1, len(clips) - 1)], 17)
             k = constants_of(self.problem, clips, self.direction, self.directions)
-        y, alpha = self._values(clips, k, steps, variance, rate)
+        y, alpha = self.values(steps, variance, rate, clips, k)
         i = int(np.argmin(y))
         return float(clips[i]), float(alpha[i])
 
@@ -380,25 +383,17 @@ class SmallestBound:
         target = math.sqrt(1 + share) * self.limit(unit)
 
         low, high = outward(
-            lambda steps: not self.coarse(steps, unit * unit * steps, 1.0).min() > target,
+            lambda steps: not self.values(steps, unit * unit * steps, 1.0)[0].min() > target,
             *(1, 3),
             growth=4,
             most=MOST_STEPS,
         )
         return halved(
-            lambda steps: self.coarse(steps, unit * unit * steps, 1.0).min() > target,
+            lambda steps: self.values(steps, unit * unit * steps, 1.0)[0].min() > target,
             low,
             high,
             middle=lambda low, high: low if high - low <= max(1, high // 1000) else (low + high) // 2,
         )[1]
-
-    def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
-        terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)
-        gap_per_step = relative_gap(self.problem) / steps
-        y = _smallest_root(terms, gap_per_step)
-        spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # only by rounding, where `first`, the bias of clipping, is nearly all of kept y
-        return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
 
 
 def searched(
