@@ -25,9 +25,8 @@ from dpzero_theory.datasets import binary_digits
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes, directions_of
-from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from dpzero_theory.synthetic.problems import Quadratic, gaussian_data, paper_spectrum
 from dpzero_theory.theory import theorems
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp

@@ -34,10 +34,9 @@ from benchmarks.kit.rows import OK, RESULTS
 from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.privacy.gaussian import noise_std, paper_gdp
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of, drawn_on, on_sphere
-from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
+from dpzero_theory.synthetic.problems import MODES, Quadratic, gaussian_data, paper_spectrum
 
 Array = NDArray[np.float64]
 

@@ -28,7 +28,8 @@ from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
+from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
+from dpzero_theory.synthetic.problems import point_of
 
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in the cache of a processor core."""
@@ -82,7 +83,7 @@ def dpzero(
         dtype, device: those of the computation, on torch.
         block: directions per matrix product, at least K.
     """
-    start = checked_start(x0, problem.d)
+    start = point_of(x0, problem.d, "x0")
     check.integer("evaluations", evaluations)
     several = check.integer("directions_per_step", directions_per_step, at_most=2**16)
     run, back = lanes.longest_first()

@@ -2,7 +2,7 @@
 
 Then `python -m dpzero_theory.params --problem problem.json --n 10000 --epsilon 2 --delta 1e-6` prescribes the step
 size, steps, smoothing, clip and noise. The layout of the file is described in `dpzero_theory.problem_file`. Every
-interval in it says of which kind it is: bound, probability, interval or estimate (`curvature.intervals.KINDS`). The
+interval in it says of which kind it is: bound, probability, interval or estimate. The
 `density` of a point is the spectrum of the loss's Hessian there, by stochastic Lanczos quadrature: eigenvalues and
 weights, which sum to the dimension d. `layers` has for each linear layer the ranks r_A and r_B of its inputs and of the
 derivatives by its outputs; their largest sum is what --layer-rank of `params` takes, for directions of low rank.
@@ -121,7 +121,7 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
         differences = forward.measure_forward(
             objective.losses, objective.start, args.forward_only, args.directions, generator, args.level
         )
-        return forward.problem_file(differences, data, task.least_loss)
+        return differences.problem_file(data, task.least_loss)
     measured = measure(objective, generator, data=data, spend_no_privacy_claim=data == "private", settings=settings)
     return measured.problem_file()
 

@@ -26,12 +26,12 @@ from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles
-from dpzero_theory.curvature.slopes import sphere_direction
+from dpzero_theory.curvature.lanczos import random_start
 from dpzero_theory.problem_file import ProblemFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Differences:
+class _Differences:
     """Estimates, from losses alone, of the gradients and the Hessian of a mean loss F at a point x.
 
     Every interval is widened to hold the estimate at half the width h of the differences.
@@ -56,6 +56,46 @@ class Differences:
     d: int
     evaluations: int
 
+    def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
+        """Returns the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
+
+        The file's smoothness is the upper end of the interval of ||A||_F, where A is the Hessian, since ||A||_F is at
+        least ||A||_2. Its r is the upper end of the interval of |tr A|, divided by this smoothness and cut to [1, d].
+
+        Args:
+            data: what the samples are: "public", "synthetic" or "private".
+            least_loss: a lower bound on every loss.
+        """
+        smoothness = math.sqrt(self.squared_frobenius.high)
+        trace = max(abs(self.trace.low), abs(self.trace.high))
+        return ProblemFile(
+            constants={
+                "d": self.d,
+                "r": min(max(trace / smoothness, 1.0), float(self.d)),
+                "lipschitz": float(self.gradient_norms.max()),
+                "smoothness": smoothness,
+                "gap": self.value - least_loss,
+                "loss_bound": abs(self.value),
+            },
+            caveats=(
+                "estimates, not bounds: all constants come from differences of losses along random directions at one "
+                f"point and {len(self.gradient_norms)} samples",
+                "ell is an estimate of the Frobenius norm of Hess F, above its spectral norm; Hessians of single "
+                "samples were not measured and may be larger",
+                "r is |tr(Hess F)|/ell; where the Hessian is indefinite the theorems need tr|Hess F|, which is larger",
+                f"gap is F(x0) - {least_loss:g}, an upper bound because no loss is lower than that",
+                "loss_bound is |F| at the start, not along the private run",
+            ),
+            data=data,
+            measurements={
+                "gradient_norms": quantiles(self.gradient_norms, (0.5, 0.9, 0.99, 1.0)),
+                "trace": self.trace.as_dict(),
+                "squared_frobenius": self.squared_frobenius.as_dict(),
+                "effective_rank": self.rank.as_dict(),
+                "evaluations": self.evaluations,
+            },
+        )
+
 
 def measure_forward(
     losses: Callable[[Tensor], Tensor],
@@ -64,7 +104,7 @@ def measure_forward(
     directions: int,
     generator: torch.Generator,
     level: float = 0.95,
-) -> Differences:
+) -> _Differences:
     """Estimate gradient norms and the Hessian at x, with 12 evaluations of all losses for each pair of directions.
 
     Args:
@@ -89,7 +129,7 @@ def measure_forward(
     mixed: dict[float, list[float]] = {h: [], h / 2: []}
     squares = torch.zeros_like(losses(x), dtype=torch.float64)
     for _ in range(count):
-        u, v = (sphere_direction(len(x), generator, x) for _ in range(2))
+        u, v = (math.sqrt(len(x)) * random_start(len(x), generator, x) for _ in range(2))
         for w in (h, h / 2):
             plus, minus = losses(x + w * u).double(), losses(x - w * u).double()
             second[w].append((float(plus.mean()) - 2 * center + float(minus.mean())) / w**2)
@@ -102,7 +142,7 @@ def measure_forward(
     check.precondition(square.estimate > 0, "the curvature must be visible: the differences at this width are all 0")
     ratio = abs(trace.estimate) / math.sqrt(square.estimate)
     low, high = (min(max(bound, 1.0), float(len(x))) for bound in (ratio, ratio * ratio))
-    return Differences(
+    return _Differences(
         value=center,
         gradient_norms=squares.sqrt().cpu().numpy(),
         trace=trace,
@@ -110,48 +150,6 @@ def measure_forward(
         rank=Interval(low, low, high, "estimate", 0.0),
         d=len(x),
         evaluations=2 + 12 * count,
-    )
-
-
-def problem_file(seen: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
-    """Returns the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
-
-    The file's smoothness is the upper end of the interval of ||A||_F, where A is the Hessian, since ||A||_F is at least
-    ||A||_2. Its r is the upper end of the interval of |tr A|, divided by this smoothness and cut to [1, d].
-
-    Args:
-        seen: the estimates.
-        data: what the samples are: "public", "synthetic" or "private".
-        least_loss: a lower bound on every loss.
-    """
-    smoothness = math.sqrt(seen.squared_frobenius.high)
-    trace = max(abs(seen.trace.low), abs(seen.trace.high))
-    return ProblemFile(
-        constants={
-            "d": seen.d,
-            "r": min(max(trace / smoothness, 1.0), float(seen.d)),
-            "lipschitz": float(seen.gradient_norms.max()),
-            "smoothness": smoothness,
-            "gap": seen.value - least_loss,
-            "loss_bound": abs(seen.value),
-        },
-        caveats=(
-            "estimates, not bounds: all constants come from differences of losses along random directions at one "
-            f"point and {len(seen.gradient_norms)} samples",
-            "ell is an estimate of the Frobenius norm of Hess F, above its spectral norm; Hessians of single samples "
-            "were not measured and may be larger",
-            "r is |tr(Hess F)|/ell; where the Hessian is indefinite the theorems need tr|Hess F|, which is larger",
-            f"gap is F(x0) - {least_loss:g}, an upper bound because no loss is lower than that",
-            "loss_bound is |F| at the start, not along the private run",
-        ),
-        data=data,
-        measurements={
-            "gradient_norms": quantiles(seen.gradient_norms, (0.5, 0.9, 0.99, 1.0)),
-            "trace": seen.trace.as_dict(),
-            "squared_frobenius": seen.squared_frobenius.as_dict(),
-            "effective_rank": seen.rank.as_dict(),
-            "evaluations": seen.evaluations,
-        },
     )
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from dpzero_theory import check
 
-KINDS = {
+_KINDS = {
     "bound": "holds for every model parameter: derived, not sampled",
     "probability": "holds with at least the stated probability over the random directions; no normality is assumed",
     "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
@@ -24,7 +24,7 @@ KINDS = {
 class Interval:
     """A measured number (`estimate`) and the ends of an interval around it, low <= estimate <= high.
 
-    `kind` says what the ends promise: "bound", "probability", "interval" or "estimate", see `KINDS`. `level` is the
+    `kind` says what the ends promise: "bound", "probability", "interval" or "estimate", see `_KINDS`. `level` is the
     probability with which the number lies between them, 1 for bounds and 0 for estimates. Another kind, or ends in
     another order, raise ValueError.
     """
@@ -36,7 +36,7 @@ class Interval:
     level: float
 
     def __post_init__(self) -> None:
-        check.choice("kind", self.kind, KINDS)
+        check.choice("kind", self.kind, _KINDS)
         check.real("level", self.level, at_least=0, at_most=1)
         if not self.low <= self.estimate <= self.high:
             raise ValueError(f"low <= estimate <= high is required; got {self.low}, {self.estimate}, {self.high}")
@@ -91,7 +91,7 @@ def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Inte
     two kinds. Both intervals, `top` and `bottom`, hold together with probability at least 1 - (1 - top.level) - (1 -
     bottom.level). The quotient then lies between top.low/bottom.high and top.high/bottom.low.
     """
-    kinds = list(KINDS)
+    kinds = list(_KINDS)
     kind = max(top.kind, bottom.kind, key=kinds.index)
     low, estimate, high = (
         min(max(value, least), most)

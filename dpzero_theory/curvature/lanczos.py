@@ -29,13 +29,8 @@ class Operator:
     device: torch.device | str = "cpu"
 
 
-def diagonal(values: Tensor) -> Operator:
-    """Returns the diagonal matrix with the entries `values`, as an operator."""
-    return Operator(len(values), lambda v: values * v, values.dtype, values.device)
-
-
 @dataclass(frozen=True)
-class Ritz:
+class _Ritz:
     """Approximate eigenvalues theta_j and orthonormal eigenvectors y_j of a symmetric matrix A (Ritz pairs).
 
     An eigenvalue of A lies within the residual rho_j = ||A y_j - theta_j y_j|| of theta_j, and all theta_j lie between
@@ -82,7 +77,7 @@ class Tridiagonal:
         eigenvector."""
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
-    def ritz(self, accuracy: float | None = None) -> Ritz:
+    def ritz(self, accuracy: float | None = None) -> _Ritz:
         """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
 
         With `accuracy`, a number >= 0, only the pairs are returned whose residual is at most `accuracy` times the
@@ -93,7 +88,7 @@ class Tridiagonal:
         (values, vectors), residuals = self.eigen(), self.residuals()
         kept = slice(None) if accuracy is None else residuals <= accuracy * np.abs(values)
         rotation = torch.as_tensor(vectors.T[kept], dtype=self.basis.dtype, device=self.basis.device)
-        return Ritz(values[kept], residuals[kept], rotation @ self.basis)
+        return _Ritz(values[kept], residuals[kept], rotation @ self.basis)
 
 
 _BLOCK = 2**16
@@ -121,14 +116,14 @@ def norm(v: Tensor) -> float:
     return math.sqrt(float(dot(v, v)))
 
 
-def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:
-    """Returns a vector uniform on the unit sphere of R^d, with the dtype and on the device of `operator`.
+def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) -> Tensor:
+    """Returns a vector uniform on the unit sphere of R^d, with the dtype and on the device of `like`.
 
     It is drawn with `generator` on the CPU, so that every device gets the same one.
     """
-    z = torch.randn(d, generator=generator, dtype=operator.dtype)
+    z = torch.randn(d, generator=generator, dtype=like.dtype)
     unit: Tensor = z / norm(z)
-    return unit.to(operator.device)
+    return unit.to(like.device)
 
 
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:

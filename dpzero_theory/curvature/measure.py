@@ -24,9 +24,9 @@ from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
-QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the samples' gradient norms are reported
-MOMENTS = (2, 4)  # Powers m of the reported means of ||grad f_i||^m, which --gradient-moment of the calculator takes
-CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
+_QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the samples' gradient norms are reported
+_MOMENTS = (2, 4)  # Powers m of the reported means of ||grad f_i||^m, which --gradient-moment of the calculator takes
+_CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
 """Clips at which the share of clipped samples is reported.
 
 They are in units of the largest per-sample gradient norm at the start.
@@ -74,7 +74,7 @@ class MeasureSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class _Point:
     """What was measured at one point x on the path of gradient descent.
 
     Attributes:
@@ -93,7 +93,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class _Measurement:
     """All that was measured of a model's losses; its method `problem_file` makes the file that the calculator reads.
 
     Attributes:
@@ -103,7 +103,7 @@ class Measurement:
         points: the measurements at each point on the path.
         shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`); None if one point was
             measured, or the settings ask for no such matrix (power 0).
-        clipped: the share of clipped samples at each clip of `CLIPS`.
+        clipped: the share of clipped samples at each clip of `_CLIPS`.
         layers: the ranks of each linear layer's factors at the start, see `layers.layer_ranks`.
     """
 
@@ -111,7 +111,7 @@ class Measurement:
     d: int
     data: str
     settings: MeasureSettings
-    points: tuple[Point, ...]
+    points: tuple[_Point, ...]
     shared: Spectrum | None
     clipped: tuple[Clipped, ...]
     layers: list[dict[str, Any]]
@@ -195,20 +195,20 @@ class Measurement:
         return {
             "samples": self.n,
             "gradient_moments": {
-                str(m): max(float((point.gradient_norms**m).mean()) for point in self.points) for m in MOMENTS
+                str(m): max(float((point.gradient_norms**m).mean()) for point in self.points) for m in _MOMENTS
             },
             "points": [
                 {
                     "gradient_steps": point.steps,
                     "loss": point.value,
-                    "gradient_norms": quantiles(point.gradient_norms, QUANTILES),
+                    "gradient_norms": quantiles(point.gradient_norms, _QUANTILES),
                     "sample_smoothness": point.samples.norm,
                     "sample_absolute_trace": point.samples.trace.as_dict(),
-                    **describe(point.spectrum),
+                    **_describe(point.spectrum),
                 }
                 for point in self.points
             ],
-            "common": describe(self.shared) if self.shared else None,
+            "common": _describe(self.shared) if self.shared else None,
             "clipped": [
                 {"clip": item.clip, "measured": item.measured.as_dict(), "law": item.law} for item in self.clipped
             ],
@@ -216,7 +216,7 @@ class Measurement:
         }
 
 
-def describe(spectrum: Spectrum) -> dict[str, Any]:
+def _describe(spectrum: Spectrum) -> dict[str, Any]:
     """Returns a measured spectrum as a dictionary for JSON; the weights of its density sum to the dimension d."""
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
@@ -240,7 +240,7 @@ def measure(
     data: str,
     spend_no_privacy_claim: bool = False,
     settings: MeasureSettings | None = None,
-) -> Measurement:
+) -> _Measurement:
     """Measure the constants of the theory for a model's losses, starting at the model's own weights.
 
     Args:
@@ -277,12 +277,12 @@ def measure(
             lambda u: objective.projections(places[0], u),
             torch.as_tensor(norms),
             places[0],
-            [share * float(norms.max()) for share in CLIPS],
+            [share * float(norms.max()) for share in _CLIPS],
             s.directions,
             generator,
             s.level,
         )
-    return Measurement(
+    return _Measurement(
         n=objective.n,
         d=objective.d,
         data=data,
@@ -294,8 +294,8 @@ def measure(
     )
 
 
-def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: MeasureSettings) -> Point:
-    return Point(
+def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: MeasureSettings) -> _Point:
+    return _Point(
         steps=steps,
         value=objective.value(x),
         gradient_norms=objective.gradient_norms(x).cpu().numpy(),

@@ -20,7 +20,7 @@ Batch = Any
 Losses = Callable[[nn.Module, Batch], Tensor]
 """A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 
-VMAP_NUMBERS = 1 << 24
+_VMAP_NUMBERS = 1 << 24
 """The largest number of entries, samples times d, of the per-sample gradients that are computed at once; one sample's
 gradient may have more."""
 
@@ -148,12 +148,12 @@ class Objective:
     def gradient_norms(self, x: Tensor) -> Tensor:
         """Returns the norm of the gradient of every sample's loss at x, float64, shape (n,).
 
-        As many samples at once as `VMAP_NUMBERS` allows go through vmap; where that is only one, each sample is
+        As many samples at once as `_VMAP_NUMBERS` allows go through vmap; where that is only one, each sample is
         differentiated on its own, which also serves modules that vmap cannot trace.
         """
         weights = self.unflatten(x)
         norms: list[Tensor] = []
-        together = max(1, VMAP_NUMBERS // self.d)
+        together = max(1, _VMAP_NUMBERS // self.d)
         for batch, size in zip(self.batches, self.sizes, strict=True):
             if together == 1:
                 first = len(norms)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, mean_interval
-from dpzero_theory.curvature.lanczos import Operator, random_start
+from dpzero_theory.curvature.lanczos import random_start
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,6 @@ class Clipped:
     clip: float
     measured: Interval
     law: float
-
-
-def sphere_direction(d: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Returns a vector u uniform on the sphere of radius sqrt(d) in R^d, of the dtype and device of `like`.
-
-    It is drawn with `generator`.
-    """
-    return random_start(d, generator, Operator(d, lambda v: v, like.dtype, like.device)) * math.sqrt(d)
 
 
 def clipped_shares(
@@ -70,7 +62,7 @@ def clipped_shares(
     """
     d = len(start)
     count = check.integer("directions", directions, at_least=2)
-    table = torch.stack([slopes(sphere_direction(d, generator, start)) for _ in range(count)]).double().cpu()
+    table = torch.stack([slopes(math.sqrt(d) * random_start(d, generator, start)) for _ in range(count)]).double().cpu()
     sizes = norms.double().cpu().numpy()
     clipped = []
     for clip in clips:

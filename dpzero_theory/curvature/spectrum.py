@@ -20,7 +20,7 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
 from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, dot, norm, random_start, tridiagonalise
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
-CONVERGED = 0.05
+_CONVERGED = 0.05
 """A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|.
 
 This is that number. Converged vectors are deflated, which means that they are summed exactly and left out of the random
@@ -84,7 +84,6 @@ def measure_spectrum(
     effort: Effort | None = None,
     level: float = 0.95,
     *,
-    positive: bool = False,
     root: int | None = None,
 ) -> Spectrum:
     """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of A^(1/p) where `root` = p >= 2.
@@ -97,14 +96,13 @@ def measure_spectrum(
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend; `Effort()` if None.
         level: the coverage probability of the intervals, in (0, 1).
-        positive: whether A is known to be positive semidefinite, so that tr|A| = tr(A).
         root: p, to measure A^(1/p); trace and absolute_trace then agree.
 
     Raises:
         ValueError: a product that is not finite, or A = 0.
     """
     failure = 1 - check.real("level", level, above=0, below=1)
-    runs = _LanczosRuns(operator, generator, effort or Effort(), positive, root)
+    runs = _LanczosRuns(operator, generator, effort or Effort(), root)
     points, weights = runs.density()
     return Spectrum(
         norm=runs.norm(failure),
@@ -130,20 +128,16 @@ class _LanczosRuns:
         operator: the matrix A.
         generator: a CPU generator, which draws the directions.
         effort: how many products to spend.
-        positive: whether A is known to be positive semidefinite.
         root: p, where A^(1/p) is measured; None where A is.
     """
 
-    def __init__(
-        self, operator: Operator, generator: torch.Generator, effort: Effort, positive: bool, root: int | None
-    ) -> None:
+    def __init__(self, operator: Operator, generator: torch.Generator, effort: Effort, root: int | None) -> None:
         self._d, self._root = operator.d, root
-        self._only_signed = positive and root is None
         first = tridiagonalise(operator, random_start(operator.d, generator, operator), effort.search, keep_basis=True)
         values, residuals = first.eigen()[0], first.residuals()
         sizes = np.abs(values)
         check.precondition(bool(sizes.max() > 0), "the matrix must not be zero: ||A||_2 = 0")
-        ritz = first.ritz(CONVERGED)
+        ritz = first.ritz(_CONVERGED)
         first = replace(first, basis=None)  # not needed any more, and gigabytes for a language model
         probes = _probes(operator, generator, ritz.vectors, effort)
         self._first, self._probes, self._taken = first, probes, ritz.values
@@ -167,8 +161,6 @@ class _LanczosRuns:
 
         `level` is its coverage probability.
         """
-        if self._only_signed:
-            return self.signed(level)
         low, estimate, high = self._taken_bracket
         if not self._probes:
             return Interval(low, estimate, high, "bound", 1.0)
@@ -186,10 +178,8 @@ class _LanczosRuns:
         return Interval(low**power, low**power, high**power, *promise)
 
     def bracket(self) -> tuple[float, float, float]:
-        draws = np.repeat(self._values[:, None], 3, axis=1) if self._only_signed else self._brackets
-        means = draws.mean(axis=0) if self._probes else np.zeros(3)
-        taken = (self._shift,) * 3 if self._only_signed else self._taken_bracket
-        low, estimate, high = (float(mean + part) for mean, part in zip(means, taken, strict=True))
+        means = self._brackets.mean(axis=0) if self._probes else np.zeros(3)
+        low, estimate, high = (float(mean + part) for mean, part in zip(means, self._taken_bracket, strict=True))
         return low, estimate, high
 
     def density(self) -> tuple[Array, Array]:

@@ -177,9 +177,9 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
 
     sigma = sqrt(T) Delta / mu, where Delta is the sensitivity of the average (1/n) sum_i clip_C(.). Under replace-one
     Delta is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n, because the sum
-    changes by one clipped term while the denominator n stays fixed and public. The paper writes 'variance sigma' in Algorithms
-    1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases (Algorithm 1) it
-    is the standard deviation of each coordinate.
+    changes by one clipped term while the denominator n stays fixed and public. The paper writes 'variance sigma' in
+    Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
+    (Algorithm 1) it is the standard deviation of each coordinate.
 
     Args:
         gdp: mu > 0 of the whole run.

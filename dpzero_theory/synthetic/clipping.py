@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-SAMPLES = 512
+_SAMPLES = 512
 """On a CPU, samples are processed in blocks of this many, which stay in its cache."""
-FEW = 24
+_FEW = 24
 """With fewer lanes (settings of the parameters) than this, products are computed with each lane's numbers contiguous in
 memory, which is then 2 to 3 times as fast.
 """
@@ -40,7 +40,7 @@ class ClippedMean:
         squares = rows.square().sum(dim=1, keepdim=True)
         self.largest = squares.max().sqrt()
         self.rows = torch.cat([rows, squares, torch.ones_like(squares)], dim=1).to(dtype)
-        self.blocks = torch.split(self.rows, SAMPLES if rows.device.type == "cpu" else len(rows))
+        self.blocks = torch.split(self.rows, _SAMPLES if rows.device.type == "cpu" else len(rows))
         self.weight = weight
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +76,7 @@ class ClippedMean:
         (L,).
         """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
-        few = len(clip) < FEW
+        few = len(clip) < _FEW
         if few:
             point = point.T.contiguous().T
         total, least = torch.zeros_like(point), torch.full_like(clip, torch.inf, dtype=point.dtype)

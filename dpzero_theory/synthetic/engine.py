@@ -34,8 +34,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
-from dpzero_theory.synthetic.problems import Quadratic
+from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
+from dpzero_theory.synthetic.problems import Quadratic, point_of
 from dpzero_theory.synthetic.products import Start, coefficients, form_path, products, step_loop
 
 
@@ -184,7 +184,7 @@ class _Running:
     def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
         self.sweep, self.root, self.place = sweep, root, place
         self.ordered, _ = sweep.lanes.longest_first()
-        start = place(checked_start(sweep.x0, problem.d) - problem.center)
+        start = place(point_of(sweep.x0, problem.d, "x0") - problem.center)
         self.y = (root * start)[:, None].repeat(1, len(sweep.lanes))
         self.total = torch.zeros_like(self.y)
         self.forms = torch.zeros((2, len(sweep.lanes)), dtype=place.dtype, device=place.device)

@@ -25,10 +25,10 @@ from dpzero_theory.check import Array
 from dpzero_theory.synthetic.clipping import ClippedMean
 from dpzero_theory.synthetic.engine import Outcome
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
-from dpzero_theory.synthetic.problems import Quadratic
+from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
+from dpzero_theory.synthetic.problems import Quadratic, point_of
 
-STEPS = {"host": 1, "device": 32}
+_STEPS = {"host": 1, "device": 32}
 """The number of steps in a block, on a CPU ("host") and elsewhere ("device").
 
 After each block it is checked which lanes still move together.
@@ -61,7 +61,7 @@ def dpgd(
     Returns:
         The lanes' final and average iterates, and means of quadratic forms of their iterates.
     """
-    start, tensor = checked_start(x0, problem.d), Place(dtype, device)
+    start, tensor = point_of(x0, problem.d, "x0"), Place(dtype, device)
     run, _ = lanes.longest_first()
     alpha, clip, std = map(tensor, (run.step_size, run.clip, run.noise_std))
     spectrum = tensor(problem.spectrum)
@@ -71,7 +71,7 @@ def dpgd(
     total = torch.zeros_like(h)
     forms = torch.zeros((2, len(lanes)), dtype=dtype, device=device)
     leader, everyone = _leaders(run), np.arange(len(run))
-    for begin, end in blocks(lanes.steps, STEPS["host" if device == "cpu" else "device"]):
+    for begin, end in blocks(lanes.steps, _STEPS["host" if device == "cpu" else "device"]):
         live, z = int((run.steps > begin).sum()), tensor(noise(end - begin))
         while True:
             moving = np.flatnonzero(leader[:live] == everyone[:live])

@@ -162,10 +162,7 @@ class Lanes:
         return self.take(order), np.argsort(order, kind="stable")
 
 
-Blocks = list[tuple[int, int]]
-
-
-def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
+def blocks(steps: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
     """Returns blocks (start, stop), in order, of at most `size` steps each, into which the steps 0, ..., max(steps) - 1
     are split so that no run ends inside a block.
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpzero_theory import check
 from dpzero_theory.check import Array
 
 
@@ -43,14 +42,3 @@ def whole_products() -> Iterator[None]:
 def to_numpy(values: torch.Tensor) -> Array:
     """Returns the values of a tensor as a NumPy array of float64."""
     return values.cpu().numpy().astype(np.float64)
-
-
-def checked_start(x0: Array, d: int) -> Array:
-    """Returns a starting point x0 in float64.
-
-    Raises ValueError for a shape other than (d,), or a value that is not finite.
-    """
-    start = check.real_array("x0", x0)
-    if start.shape != (d,):
-        raise ValueError(f"x0 must have shape (d,) = ({d},); got {start.shape}")
-    return start

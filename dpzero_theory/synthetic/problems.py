@@ -25,6 +25,19 @@ def paper_spectrum(mode: str, d: int) -> Array:
     return np.arange(1, check.integer("d", d) + 1, dtype=np.float64) ** -power
 
 
+def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
+    """Draw the paper's synthetic data: n samples in d dimensions, every coordinate from N(1, 1).
+
+    They are drawn with `rng`. Returns an array of shape (n, d). Raises ValueError unless n >= 1 and d >= 1.
+    """
+    shape = (check.integer("n", n), check.integer("d", d))
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(f"rng must be a numpy.random.Generator; got {type(rng).__name__}")
+    data = rng.standard_normal(shape)
+    data += 1
+    return data
+
+
 class Distances:
     """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i), A being diagonal.
 
@@ -118,9 +131,12 @@ class Quadratic(Distances):
         return 0.5 * float(y @ y)
 
 
-def point_of(x: Array, d: int) -> Array:
-    """Returns the point x in float64. Raises ValueError for a shape other than (d,), or a value that is not finite."""
-    point = check.real_array("x", x)
+def point_of(x: Array, d: int, name: str = "x") -> Array:
+    """Returns the point x in float64. Raises ValueError for a shape other than (d,), or a value that is not finite.
+
+    `name` is what the error's message calls the point.
+    """
+    point = check.real_array(name, x)
     if point.shape != (d,):
-        raise ValueError(f"x must have shape (d,) = ({d},); got {point.shape}")
+        raise ValueError(f"{name} must have shape (d,) = ({d},); got {point.shape}")
     return point

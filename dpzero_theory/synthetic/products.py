@@ -112,7 +112,7 @@ def products(
 def _starts(
     w: Tensor, scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None
 ) -> tuple[Start, ...]:
-    drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), running_sum(noise)])
+    drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
     heavy = [y, *(metric[:, None] * y for metric in metrics)]
     return tuple(
         _start(one, y, own, drift, other) for one, own, other in zip(scaled, heavy, (None, *metrics), strict=True)
@@ -128,7 +128,7 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
     return Start(start.square, start.linear, *crosses, (far * drift).sum(dim=1))
 
 
-def running_sum(rows: Tensor) -> Tensor:
+def _running_sum(rows: Tensor) -> Tensor:
     """Returns the cumulative sums of the rows of a tensor, along its first axis.
 
     On a GPU they are computed by a matrix product, because CUDA's cumsum may change its last bits from call to call.
@@ -220,7 +220,7 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
         push: p = alpha sigma, step size times standard deviation of the noise, of each run.
     """
     change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * start.linear)
-    path = start.square + torch.cat([torch.zeros_like(change[:1]), running_sum(change)])
+    path = start.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
     if start.drift_cross is not None and start.drift_linear is not None and start.drift_square is not None:
         cross = start.drift_cross.tril(-1) @ move - start.drift_linear
         path = path + push * (2 * cross + push * start.drift_square[:, None])

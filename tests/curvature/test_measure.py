@@ -15,7 +15,7 @@ from dpzero_theory import datasets, params
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature import __main__ as command
 from dpzero_theory.curvature import tasks
-from dpzero_theory.curvature.forward import measure_forward, problem_file
+from dpzero_theory.curvature.forward import measure_forward
 from dpzero_theory.curvature.layers import layer_ranks
 from dpzero_theory.curvature.measure import MeasureSettings, measure
 from dpzero_theory.curvature.objective import Objective
@@ -135,7 +135,7 @@ def test_differences_of_losses_measure_trace_and_frobenius_norm() -> None:
     norms = objective.gradient_norms(objective.start).numpy()
     assert found.gradient_norms == pytest.approx(norms, rel=0.4)
     assert np.mean(found.gradient_norms**2) == pytest.approx(np.mean(norms**2), rel=0.2)
-    file = problem_file(found, "public")
+    file = found.problem_file("public")
     assert file.constants["smoothness"] >= float(values.abs().max())
     assert set(file.constants) == {"d", "r", "lipschitz", "smoothness", "gap", "loss_bound"}
 

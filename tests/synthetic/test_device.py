@@ -81,7 +81,7 @@ def test_engines_wait_for_no_step_and_add_in_a_fixed_order(name: str, waits: lis
     grid = Lanes.of(steps=STEPS, step_size=[0.01, 0.02], clip=[1.0, 2.0], noise_std=0.1)
     with Seen() as seen:
         (dpgd if name == "dpgd" else ENGINES[name])(grid)
-    blocks = -(-STEPS // first_order.STEPS["device"])
+    blocks = -(-STEPS // first_order._STEPS["device"])
     # The host waits for the last iterates, the averages and the quadratic forms.
     assert len(waits) == 3 + (blocks if name == "dpgd" else 0)
     assert sum(seen.operations.values()) > STEPS
@@ -100,7 +100,7 @@ def test_blocks_of_steps_change_nothing(at_once: int, monkeypatch: pytest.Monkey
         steps=(5, 60), step_sizes=(0.03, 0.1, 0.3), clips=(0.3, 1.0, 3.0, 10.0), noise_std=lambda _, clip: 0.05 * clip
     )
     step_by_step = first_order.dpgd(problem, x0, grid, noise=normal(8))
-    monkeypatch.setitem(first_order.STEPS, "host", at_once)
+    monkeypatch.setitem(first_order._STEPS, "host", at_once)
     clipping = first_order.ClippedMean
     monkeypatch.setattr(clipping, "__call__", lambda self, h, clip: self._all(h, clip, h.square().sum(dim=0)))
     in_blocks = first_order.dpgd(problem, x0, grid, noise=normal(8))

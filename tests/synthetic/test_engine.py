@@ -226,7 +226,7 @@ def test_a_captured_loop_gives_what_the_loop_gives_for_new_values_and_shapes() -
 
 @pytest.mark.parametrize("width", [1, 3, 64])
 def test_the_mean_of_clipped_vectors(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clipping, "SAMPLES", 7)
+    monkeypatch.setattr(clipping, "_SAMPLES", 7)
     rng = np.random.default_rng(width)
     rows = rng.standard_normal((40, width))
     rows -= rows.mean(axis=0)

@@ -59,7 +59,7 @@ class Constants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharpLaw:
+class _SharpLaw:
     """A law of K directions as the sharpened theorem needs it.
 
     Attributes:
@@ -95,12 +95,12 @@ class SharpLaw:
         return math.exp(math.lgamma(half + power) - math.lgamma(half) - power * math.log(half))
 
 
-LAWS: Registry[SharpLaw] = Registry("direction")
+LAWS: Registry[_SharpLaw] = Registry("direction")
 """The direction laws that the sharpened theorem covers, by name: those of `sphere.DIRECTIONS`, and `frame`, K
 directions orthogonal to each other."""
 
 
-def known_directions() -> tuple[str, ...]:
+def _known_directions() -> tuple[str, ...]:
     """The names of all direction laws: those of a single direction, `sphere.DIRECTIONS`, and those of several
     directions drawn together, such as `frame`. The sharpened theorem covers only those in `LAWS`. The name of a family
     stands for its members too: low-rank, and low-rank:4."""
@@ -112,11 +112,11 @@ def known_direction(direction: str) -> str:
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
-    check.choice("direction", family if family in LAWS.families else direction, known_directions())
+    check.choice("direction", family if family in LAWS.families else direction, _known_directions())
     return LAWS[direction].name
 
 
-def law_of(direction: str) -> SharpLaw:
+def law_of(direction: str) -> _SharpLaw:
     """The direction law with the name `direction`, with the constants that the sharpened theorem needs of it.
 
     Raises ValueError for an unknown name, PreconditionError for a law that the theorem does not cover.
@@ -339,7 +339,7 @@ def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 @lru_cache
-def _low_rank(text: str) -> SharpLaw:
+def _low_rank(text: str) -> _SharpLaw:
     """The law low-rank:RANK, where `text` is RANK; 1 where it is empty."""
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
@@ -348,7 +348,7 @@ def _low_rank(text: str) -> SharpLaw:
     def curvature(d: int, s: float) -> tuple[float, float]:
         return second * s * (s + 2), 15 * third * s**3
 
-    return SharpLaw(
+    return _SharpLaw(
         name=law.name,
         constants=partial(_signs, rank=rho),
         curvature=curvature,
@@ -359,9 +359,9 @@ def _low_rank(text: str) -> SharpLaw:
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
-    """Registers the law with this name, which `law` makes of d, r and K; `further` are other fields of `SharpLaw`."""
+    """Registers the law with this name, which `law` makes of d, r and K; `further` are other fields of `_SharpLaw`."""
     LAWS.register(
-        SharpLaw(
+        _SharpLaw(
             name=name,
             constants=lambda c, d, r, k, _: law(d, r, k).constants(c),
             removed=lambda c, d, r, k: law(d, r, k).removed(c),
@@ -375,7 +375,7 @@ _register_rotation_invariant(
     "gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf, fixed_norm=False
 )
 LAWS.register(  # the moments of random signs are at most those of the Gaussian law
-    SharpLaw(
+    _SharpLaw(
         name="rademacher",
         constants=partial(_signs, rank=math.inf),
         curvature=_gaussian_curvature,

@@ -61,7 +61,7 @@ class RunCertificate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepMoments:
+class _StepMoments:
     """The quantities of one step from which its exponential moment is bounded, in units where L = ell = 1.
 
     Attributes:
@@ -127,8 +127,8 @@ class StepMoments:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> StepMoments:
-    """The `StepMoments` of one step of a run: the quantities from which `certify_run` bounds its exponential moment.
+def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
+    """The `_StepMoments` of one step of a run: the quantities from which `certify_run` bounds its exponential moment.
 
     problem: the constants. failure: delta in (0, 1), the probability with which the bound for the whole run may fail.
     run: the run's parameters, as of `Run`. Raises what `certify_run` raises.
@@ -141,7 +141,7 @@ def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> StepMome
     check.real("step_size smoothness", at.alpha, at_least=1e-100)
     check.real("noise_std", run["noise_std"], at_most=1e100)
     overlong, c = _SHARE * failure / at.steps, np.array([at.clip])
-    return StepMoments(
+    return _StepMoments(
         step_size=at.alpha,
         directions=at.directions,
         clip=at.clip,

@@ -60,10 +60,10 @@ def removed(c: Array, law: Projection | Products) -> Removed:
     # the numbers h and theta, which the bounds leave free, are tried in multiples of these two
     apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
-    second = np.minimum(square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
+    second = np.minimum(_square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
     tilts = np.multiply.outer(_TILTS, tilt)
     further = np.multiply.outer(_APART_TILTED, np.ones_like(tilts)) * apart
-    inner = (square(law, 1 + tilts, c, further) / (4 * tilts)).min(axis=(0, 1))
+    inner = (_square(law, 1 + tilts, c, further) / (4 * tilts)).min(axis=(0, 1))
     squares = np.array([*np.multiply.outer(_TILTS_ACROSS, tilt), np.maximum(2 * (1 - c) / 3, tilt)])
     length = np.sqrt(1 + squares)
     across = length**4 * law.excess(c / length, (4, 0))[0] / (8 * squares)
@@ -77,7 +77,7 @@ def removed(c: Array, law: Projection | Products) -> Removed:
     )
 
 
-def square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
+def _square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
     """An upper bound on E(length v - c)_+^2, where v = ||U^T a||/sqrt(K) for a unit vector a and K random signs U.
 
     It is 4/(27 h) E(length v_inf - c + h)_+^3, where h in (0, c] is free.
