@@ -86,6 +86,7 @@ class Weights:
         self.untrained = Untrained(module, parameters=not self.collective)
         self.guarded = True
         self._evaluating = False
+        self._spare: torch.UntypedStorage | None = None
         self._moves: dict[Any, Any] = {}
 
     def evaluated(
@@ -213,6 +214,19 @@ class Weights:
                     self.ids.setdefault(id(parameter), names.get(name))
             found = self.ids.get(id(value))
         return None if found == -1 else found
+
+    def spare(self, like: Tensor) -> Tensor:
+        """Return a contiguous tensor to be written, of the shape and type of another one. On a CPU the memory of the
+        last one is taken again where nothing refers to it: new memory of that size takes longer than the sum in it."""
+        if like.device.type != "cpu":
+            return torch.empty_like(like, memory_format=torch.contiguous_format)
+        size, kept = like.numel() * like.element_size(), self._spare
+        if kept is None or kept.nbytes() < size:
+            kept = self._spare = torch.UntypedStorage(size)  # type: ignore[no-untyped-call]
+        elif torch._C._storage_Use_Count(kept._cdata) > 1:
+            kept = torch.UntypedStorage(size)  # type: ignore[no-untyped-call]
+        found: Tensor = torch.empty(0, dtype=like.dtype).set_(kept, 0, like.shape)  # type: ignore[call-overload]
+        return found
 
     def require_used(self) -> None:
         """Raise ValueError naming the trainable parameters that no evaluation inside `shifted` has read so far."""

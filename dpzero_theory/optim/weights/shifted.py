@@ -222,7 +222,9 @@ class Shifted(TorchFunctionMode):
                 u = self._directions.coordinates(self._numbers[0], index, 0, own.numel(), 1.0, summed, own.device)
                 found = own.to(summed) + self._scale[0].to(own.device, summed) * u.view(own.shape)
             else:
-                found = self._directions.shift(own.contiguous(), self._numbers[0], index, self._factors[0])
+                found = self._directions.shift(
+                    own.contiguous(), self._numbers[0], index, self._factors[0], out=self._weights.spare(own)
+                )
             found = found if dtype == found.dtype else found.to(dtype)
             return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
 
