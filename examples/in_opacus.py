@@ -17,8 +17,7 @@ for x, y in (batch for _ in range(2) for batch in data):
     optimizer.zero_grad()
     torch.nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
-spent = engine.accountant.bracket(delta=1e-5)
-print(f"noise {optimizer.noise_multiplier:.4f}, epsilon {spent.upper:.6f}, the exact one at least {spent.lower:.6f}")
+print(f"noise {optimizer.noise_multiplier:.4f}, epsilon {engine.get_epsilon(delta=1e-5):.6f}")
 
 # It prints:
-# noise 1.3623, epsilon 1.999552, the exact one at least 1.999552
+# noise 1.3623, epsilon 1.999552

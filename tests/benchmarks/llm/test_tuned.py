@@ -392,7 +392,7 @@ def test_the_steps_of_dpzero_do_not_go_with_d_over_five_orders_of_magnitude() ->
         found = only_d.fitted(rows, scale)
         assert found is not None
         assert found[1] < 0 < found[2] < 0.125
-        assert "{:.2f} ({:.2f} to {:.2f}) with s = {:g}".format(*found, scale) in _page("language-models")
+        assert "{:.2f} ({:.2f} to {:.2f}) with s = {:g}".format(*found, scale) in _page("dimension")
 
 
 def test_dp_adamw_is_ahead_as_the_page_says() -> None:
