@@ -128,7 +128,7 @@ class Group:
         return Bounds(min(lower, upper), upper)
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
-        """Bounds on epsilon. ends: the ends that are used."""
+        """Bounds on epsilon, of which `ends` are used."""
         if self.size == 1:
             return cost_epsilon(self.one, delta, ends=ends)
         found = cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
@@ -154,7 +154,7 @@ class Group:
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
         """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at epsilon.
 
-        near: a delta with which the caller compares the bound, or None.
+        `near` is a delta with which the caller compares the bound, or None.
         """
         k = self.size
         far = k * epsilon > _MOST_EPSILON
@@ -181,8 +181,8 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     """The history with sample rates at which one record costs at least as much as any of `size` records that are
     removed one by one.
 
-    n: the number of all records, or None. Only fixed-size batches under add-remove change their rate. Raises ValueError
-    if more records are removed than such batches leave out, or if n is not given for them.
+    Only fixed-size batches under add-remove change their rate. Raises ValueError if more records are removed than such
+    batches leave out, or if the number n of all records is None for them.
     """
     parts = []
     for part in history:

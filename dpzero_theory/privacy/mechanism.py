@@ -71,11 +71,14 @@ class Made(Protocol):
 class Mechanism(ABC):
     """One law of noise on a sum.
 
-    name: its name in a `Step`. noise: the family of laws to which it belongs, which is the name that runs take.
-    lattice: whether sums and noise are integers. exactness: one sentence on what is drawn. coordinates: the largest
-    number of coordinates of a release, whose vector is clipped in L2 norm. samplings: the names of the samplings with
-    which the law is accounted for, or None for all. note: a sentence that whoever reads an accountant's answer must
-    know, or empty.
+    Attributes:
+        name: its name in a `Step`.
+        noise: the family of laws to which it belongs, which is the name that runs take.
+        lattice: whether sums and noise are integers.
+        exactness: one sentence on what is drawn.
+        coordinates: the largest number of coordinates of a release, whose vector is clipped in L2 norm.
+        samplings: the names of the samplings with which the law is accounted for, or None for all.
+        note: a sentence that whoever reads an accountant's answer must know, or empty.
     """
 
     name: str
@@ -106,8 +109,8 @@ class Mechanism(ABC):
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         """What the steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if it is not known.
 
-        n: the number of all records, or None, which stands for any number. Raises ValueError for steps outside the
-        law's range.
+        `n` is the number of all records; None stands for any number. Raises ValueError for steps outside the law's
+        range.
         """
 
     def multiplier(self, step: Made, target_epsilon: float) -> float | None:
@@ -149,9 +152,8 @@ class Gaussian(Mechanism):
 class _OnLattice(Mechanism):
     """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
 
-    The name `whole`, without M, stands for what runs draw: `fine` units to the clip or more.
-
-    levels: M, or 0 for the name without M.
+    The name `whole`, without M, stands for what runs draw: `fine` units to the clip or more. `levels` is M, or 0 for
+    the name without M.
     """
 
     family: ClassVar[str]
@@ -298,10 +300,9 @@ for _law in (DiscreteGaussian, Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that a training run draws from, for the name of a family of laws.
+    """The noise law that a training run draws from, for the name of a family of laws such as `gaussian` or `laplace`.
 
-    noise: the family, such as `gaussian` or `laplace`. lattice: whether sums and noise are integers. Raises ValueError
-    if there is no such law.
+    Sums and noise are integers with `lattice`. Raises ValueError if there is no such law.
     """
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
@@ -309,7 +310,7 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 def _kernel(sigma: float, numbers: int) -> float:
     """The width tau of the kernel, in units of the lattice: `KERNEL` as in runs, or a smaller one if that is not small
-    against the parameter `sigma` of the noise. numbers: how many integers a run releases."""
+    against the parameter `sigma` of the noise. A run releases so many `numbers`."""
     if (KERNEL / sigma) ** 2 <= _SAME:
         return KERNEL
     return min(KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
@@ -319,8 +320,7 @@ def least_multiplier(levels: int, numbers: int) -> float:
     """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: that of 2 widths
     of the kernel.
 
-    levels: M >= 1, the clip in units of the lattice. numbers: T K, how many integers T releases of K integers each
-    have.
+    The clip is `levels` >= 1 units of the lattice, and T releases of K integers each have T K `numbers`.
     """
     return 2 * _kernel(1.0, numbers) / levels
 
@@ -329,8 +329,8 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
     """The G = numbers * 2 artanh(kappa) by which discrete noise and a post-processing of continuous noise differ,
     rounded up: the probabilities of the two are within a factor e^G.
 
-    kappa bounds the relative error of the rounding kernel's normaliser. numbers: T K, how many integers T releases of K
-    integers each have. tau: the width of the kernel in units of the lattice, at least 1/2, which determines kappa.
+    kappa bounds the relative error of the rounding kernel's normaliser. It follows from the kernel's width `tau` >= 1/2
+    in units of the lattice. T releases of K integers each have T K `numbers`.
     """
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
@@ -344,9 +344,13 @@ def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bo
     a = levels/b. So with Poisson batches a record that is there or not has log(1 + q (e^a - 1)), and one that is
     replaced log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Both are attained.
 
-    noise_multiplier: b/levels > 0, the parameter b of the noise over the clip of `levels` units. sample_rate: q in (0,
-    1]. replaced: True if neighbours replace a record, False if a record is there or not. Raises ValueError for numbers
-    outside these ranges, and with q < 1 for a noise_multiplier below 1/700.
+    Args:
+        noise_multiplier: b/levels > 0, the parameter b of the noise over the clip of `levels` units.
+        sample_rate: q in (0, 1].
+        replaced: True if neighbours replace a record, False if a record is there or not.
+
+    Raises:
+        ValueError: a number outside these ranges, and with q < 1 a noise_multiplier below 1/700.
     """
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
@@ -390,7 +394,7 @@ def lattice_gap(noise_multiplier: float, steps: int) -> float:
     the probability sinh(y) e^(-2 y k), and discrete noise has tanh(y) e^(-2 y k), which is between 1 - y^2/2 and 1 +
     y/2 times that. Discrete noise with a uniform number in [-1/2, 1/2] added has a density between e^-y tanh(y)/y and
     e^y tanh(y)/y times the continuous one, and tanh(y)/y >= e^(-y^2/2). So G = y + y^2 for one release is enough.
-    noise_multiplier: b over the clip, > 0.
+    `noise_multiplier` is b over the clip, > 0.
     """
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

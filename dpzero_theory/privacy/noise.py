@@ -111,7 +111,7 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Accept each of several tries with probability e^-rate. exact: the exact rate of a try, given its index, from
+        """Accept each of several tries with probability e^-rate. The exact rate of a try is `exact` of its index, from
         which the floats differ by at most 2^-50 e^rate and 2^-50 of themselves."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
@@ -165,7 +165,7 @@ class SystemNoise(NoiseSource):
 class SeededNoise(NoiseSource):
     """Reproducible noise for tests. `private` is False, because whoever knows the seed knows every draw.
 
-    seed: an integer in [0, 2^64). The random bits are those of numpy's PCG64 generator with this seed.
+    The random bits are those of numpy's PCG64 generator with `seed`, an integer in [0, 2^64).
     """
 
     __slots__ = ("_generator",)

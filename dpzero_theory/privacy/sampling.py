@@ -101,7 +101,7 @@ class Sampling:
         """The sampling that the word NAME:ARGUMENTS stands for, at this sample rate. Raises ValueError for other
         arguments than the sampling takes, or a rate outside its range.
 
-        arguments: the text after the colon, empty if there is none: the whole numbers, with slashes between them.
+        `arguments` is the text after the colon, empty if there is none: the whole numbers, with slashes between them.
         """
         given, known = arguments.split("/") if arguments else [], cls._whole()
         least = sum(one.default is MISSING for one in known)
@@ -202,8 +202,8 @@ class Sampling:
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         """A function that takes the index of a release, from 0, and returns the indices of its batch's records.
 
-        source: random bits for batches that are independent of one another. secret: bytes that determine the batches of
-        a `lasting` sampling; they must be the same in every process that continues the run. n: the number of records.
+        Batches of n records that are independent of one another take random bits from `source`. Those of a `lasting`
+        sampling follow from the bytes `secret`, which must be the same in every process that continues the run.
         """
         return lambda release: self.draw(source, n)
 
@@ -269,10 +269,7 @@ class Poisson(Sampling):
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
-    """Draw each of the records 0, ..., n - 1 independently with probability q, and return the indices of those drawn.
-
-    source: where the random bits come from.
-    """
+    """Draw each of the records 0, ..., n - 1 independently with probability q, and return the indices."""
     if q == 1:
         return np.arange(n)
     words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
@@ -598,7 +595,7 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuff
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     """The sampling that a word such as `poisson` or `random-allocation:2` stands for, at this sample rate.
 
-    sample_rate: q; None stands for 1 with full batches, and is refused with others. Raises ValueError for an unknown
+    The `sample_rate` None stands for 1 with full batches, and is refused with others. Raises ValueError for an unknown
     word or a rate outside its range.
     """
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
@@ -613,7 +610,7 @@ def runnable() -> tuple[str, ...]:
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
     """The sampling of a training run, from its word and sample rate or from a `Sampling`.
 
-    sample_rate: the expected batch over the number of records; None is allowed with full batches only. Raises
+    `sample_rate` is the expected batch over the number of records; None is allowed with full batches only. Raises
     ValueError unless a run can draw such batches, and for a `Sampling` whose rate differs from `sample_rate` by more
     than 1e-9 of it.
     """

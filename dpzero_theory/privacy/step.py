@@ -99,7 +99,7 @@ class Step:
     def cost(self, size: int = 1, n: int | None = None) -> Cost:
         """What these steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if it is not known.
 
-        n: the number of all records, or None, which stands for any number.
+        `n` is the number of all records; None stands for any number.
         """
         return MECHANISMS[self.mechanism].cost(self, size, n)
 
@@ -107,9 +107,11 @@ class Step:
 class Kind(TypedDict, total=False):
     """What a step is apart from its noise and its sample rate, as keyword arguments; the first two must be given.
 
-    sampling: a name of `sampling.SAMPLINGS` with its arguments, such as `poisson` or `random-allocation:2`, or a
-    `Sampling`. relation: the name of a `Relation`. mechanism: the noise law's name, by default `gaussian`.
-    coordinates: K >= 1, the numbers released of a record, by default 1.
+    Attributes:
+        sampling: a name of `sampling.SAMPLINGS` with its arguments, as `random-allocation:2`, or a `Sampling`.
+        relation: the name of a `Relation`.
+        mechanism: the noise law's name, by default `gaussian`.
+        coordinates: K >= 1, the numbers released of a record, by default 1.
     """
 
     sampling: Required[str | Sampling]

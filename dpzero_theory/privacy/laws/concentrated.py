@@ -39,7 +39,7 @@ def concentrated_pair(rho: float, xi: float) -> FinitePair:
     """The pair that dominates every (xi, rho)-zCDP release, the same in both directions. Its pair below is one outcome,
     so that lower ends of delta are 0.
 
-    rho: from `LEAST_RHO` to `MOST_RHO`. xi: >= 0.
+    `rho` is from `LEAST_RHO` to `MOST_RHO`, and `xi` >= 0.
     """
     largest = min(xi + rho + 2 * math.sqrt(rho * _LOG_LEAST), _LARGEST_LOSS)
     loss = np.linspace(0.0, largest, _LOSSES)

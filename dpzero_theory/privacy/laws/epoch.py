@@ -112,8 +112,9 @@ class Side:
     """Which two laws of an epoch's outputs are compared, a first one with a second one; R is the law without any
     record.
 
-    up: 1 if the first law is the one with the record, which is in one random step; 0 if it is R.
-    down: 1 if the second law is the one with the other record of replace-one, in one random step; 0 if it is R.
+    Attributes:
+        up: 1 if the first law is the one with the record, which is in one random step; 0 if it is R.
+        down: 1 if the second law is the one with the other record of replace-one, in one random step; 0 if it is R.
     """
 
     up: int
@@ -122,7 +123,7 @@ class Side:
 
 class _Grid:
     """The grid for sums of V over some steps: V = Y, -Y' or Y - a Y', for each side. It serves thresholds from
-    `threshold` up to `most`. ratio: the width of a cell, in standard deviations of V."""
+    `threshold` up to `most`. A cell has the width `ratio` in standard deviations of V."""
 
     def __init__(self, side: Side, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.side, self.s, self.a, self.steps = side, s, a, steps
@@ -296,10 +297,8 @@ _MOST_LOSSES = 500
 def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
     """The losses at which divergences of an epoch are computed, from 0 to beyond the largest one that matters.
 
-    They are equally spaced up to `near` standard deviations of an epoch's loss, and then farther and farther apart.
-    side: which laws are compared. s: the noise multiplier. epoch, released: the steps of an epoch, and how many of them
-    are released. reach: outputs farther than this many standard deviations from their means do not matter. ratio: the
-    spacing, in standard deviations of an epoch's loss.
+    They are equally spaced, by `ratio` standard deviations of an epoch's loss, up to `near` of them, and then farther
+    and farther apart. Outputs farther than `reach` standard deviations from their means do not matter.
     """
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
@@ -322,12 +321,15 @@ def dominating_pairs(
     """Finite pairs of laws that dominate the first `released` steps of one epoch: the first of the two is for (P, Q),
     with the record under P, and the second for (Q, P). They bound from above only.
 
-    noise: the noise multiplier s.
-    epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
-    replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
-    reach: losses that only outputs farther than this many standard deviations from their means have are not told apart.
-    near: up to this many standard deviations of an epoch's loss the bounds are computed at equally spaced losses.
-    ratio: the width of the cells, in standard deviations; what the bounds lose falls as its square.
+    Args:
+        noise: the noise multiplier s.
+        epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
+        released: how many steps of the epoch are released.
+        replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
+        reach: losses that only outputs farther than this many standard deviations from their means have are not told
+            apart.
+        near: up to this many standard deviations of an epoch's loss the losses are equally spaced.
+        ratio: the width of the cells, in standard deviations; what the bounds lose falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -395,10 +397,12 @@ def dominated_pairs(
     """Finite pairs of laws whose delta is at most that of the first `released` steps of one epoch: the first of the two
     is for (P, Q), with the record under P, and the second for (Q, P). They bound from below only.
 
-    noise: the noise multiplier s.
-    epoch, taken: t and k, 1 <= k < t: the record is in k of the t steps.
-    replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
-    points: the number of grid points for the sum of an epoch's losses, a power of two.
+    Args:
+        noise: the noise multiplier s.
+        epoch, taken: t and k, 1 <= k < t: the record is in k of the t steps.
+        released: how many steps of the epoch are released.
+        replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
+        points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]

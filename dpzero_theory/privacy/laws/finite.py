@@ -131,8 +131,7 @@ def _convex(x: Array, y: Array) -> list[int]:
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
     """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
-    loss, above: rising losses from 0 on, and bounds on the divergences of (P, Q) there. at_zero: a bound on the
-    divergence at loss 0, used instead of the first of `above`.
+    Bounds on the divergences of (P, Q) at rising losses from 0 on are `above`; at loss 0 `at_zero` is used instead.
     """
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
@@ -146,8 +145,8 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
     """The finite pair that dominates (P, Q), from bounds on its divergences. The pair below is a copy, and bounds
     nothing.
 
-    forward, backward: losses l that rise from 0, and bounds on P(A) - e^l Q(A) for every event A; the second with P and
-    Q exchanged.
+    Each of `forward` and `backward` is losses l that rise from 0, and bounds on P(A) - e^l Q(A) for every event A; the
+    second with P and Q exchanged.
     """
     at_zero = min(float(forward[1][0]), float(backward[1][0]))
     loss, p, _, infinite = _weights(*forward, at_zero)

@@ -173,8 +173,8 @@ def window(
     """The range (lowest, highest) of a sum with at most e^log_folded of its law beyond each end, by Chernoff's bounds,
     and the rates at which the bounds above and below it are least.
 
-    laws: for each variable its values, their weights, of total 1, and the number of its copies. near: rates above and
-    below near which the best ones are, if that is known.
+    The `laws` are for each variable its values, their weights, of total 1, and the number of its copies. The best rates
+    above and below are near those of `near`, if that is known.
     """
     means = [float(np.sum(weights * values)) for values, weights, _ in laws]
     centred = [(n, log_law(weights), values - mean) for (values, weights, n), mean in zip(laws, means, strict=True)]

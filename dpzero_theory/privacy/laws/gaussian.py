@@ -279,8 +279,9 @@ class Gaussian(Law):
 class _Nodes:
     """Nodes of a quadrature rule over the outputs of a branch: the half cell of each, its loss and the log of P's mass.
 
-    slip: a bound on how far the losses of a half cell may be beyond its ends. error: a bound on the relative error of
-    the masses.
+    Attributes:
+        slip: a bound on how far the losses of a half cell may be beyond its ends.
+        error: a bound on the relative error of the masses.
     """
 
     half: NDArray[np.int64]

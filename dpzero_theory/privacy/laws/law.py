@@ -62,7 +62,7 @@ def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
 def log_mixed(weight: float, level: Array) -> Array:
     """The log of 1 - weight + weight e^level, without overflow, and with a small relative error where it is near 0 too.
 
-    weight: in (0, 1].
+    The `weight` is in (0, 1].
     """
     if weight == 1:
         return level
@@ -97,8 +97,8 @@ def log_c(tau: _Number) -> _Number:
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
     """About the epsilon >= 0 at which Chernoff's bound on delta(epsilon) is `delta`.
 
-    sketches: for each law of a composition the number of its releases, and the losses and logs of probabilities that
-    `Law.sketch` returns.
+    The `sketches` are for each law of a composition the number of its releases, and the losses and logs of
+    probabilities that `Law.sketch` returns.
     """
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)

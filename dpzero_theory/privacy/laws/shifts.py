@@ -236,8 +236,10 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 
     The first result is for (P, Q), with the shift under P, and the second for (Q, P).
 
-    noise: its parameter must be in the range above, of `NormalNoise` in units of the largest shift. shifts: the law of
-    the shift. replaced: whether the shift is the opposite one under Q; else there is none.
+    Args:
+        noise: its parameter must be in the range above, of `NormalNoise` in units of the largest shift.
+        shifts: the law of the shift.
+        replaced: whether the shift is the opposite one under Q; else there is none.
     """
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
@@ -274,7 +276,7 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     largest divergence in the other direction is that of Q against N(0). A pair with both of these divergences
     dominates; and as data attain (P, Q) at every step, what tells of the interval of an output bounds from below.
 
-    noise: s, at least `LEAST_ZEROED`. rate: q in (0, 1), the share of the records that a batch has.
+    s is `noise`, at least `LEAST_ZEROED`, and q is `rate` in (0, 1), the share of the records that a batch has.
     """
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
