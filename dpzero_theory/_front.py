@@ -26,7 +26,7 @@ class Prescribed(Prescription):
     """
 
     def plan(self) -> "Plan":
-        """Returns the plan of a run with exactly these parameters, for `make_private`. Raises ValueError where no run
+        """Return the plan of a run with exactly these parameters, for `make_private`. Raises ValueError where no run
         can have them, as where the noise changes from step to step.
         """
         from dpzero_theory.optim.plan import Plan

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-Number = TypeVar("Number", int, float)
-X = TypeVar("X", int, float, Array)
+_Number = TypeVar("_Number", int, float)
+_X = TypeVar("_X", int, float, Array)
 _MOST_HALVINGS = 2200
 """More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
 
@@ -27,12 +27,12 @@ def integer_between(low: int, high: int) -> int:
 
 
 def halved(
-    holds: Callable[[X], object],
-    low: X,
-    high: X,
+    holds: Callable[[_X], object],
+    low: _X,
+    high: _X,
     times: int = _MOST_HALVINGS,
-    middle: Callable[[X, X], X] | None = None,
-) -> tuple[X, X]:
+    middle: Callable[[_X, _X], _X] | None = None,
+) -> tuple[_X, _X]:
     """Narrow down an interval around the point at which a condition, true at `low` and false at `high`, changes.
 
     For example `halved(lambda x: x * x < 2, 1.0, 2.0)` returns the two floats around the square root of 2. The ends
@@ -51,7 +51,7 @@ def halved(
     """
     for _ in range(times):
         # The sum low + high may be infinite.
-        tried: X = low / 2 + high / 2 if middle is None else middle(low, high)  # type: ignore[assignment]
+        tried: _X = low / 2 + high / 2 if middle is None else middle(low, high)  # type: ignore[assignment]
         inside = (tried != low) & (tried != high)
         if not (inside.any() if isinstance(inside, np.ndarray) else inside):
             break
@@ -64,13 +64,13 @@ def halved(
 
 
 def outward(
-    meets: Callable[[Number], bool],
-    start: Number,
-    step: Number,
+    meets: Callable[[_Number], bool],
+    start: _Number,
+    step: _Number,
     *,
     growth: float = 2,
-    most: Number | float | None = None,
-) -> tuple[Number, Number]:
+    most: _Number | float | None = None,
+) -> tuple[_Number, _Number]:
     """Go from a point in one direction, in steps of growing length, until a condition holds.
 
     For example `outward(lambda x: x > 5, 1.0, 1.0)` tries 1, 2, 4 and 8, and returns (4.0, 8.0).
@@ -97,7 +97,7 @@ def outward(
 
 
 def roots(function: Callable[[Array], Array], low: Array, high: Array | None = None, *, rising: bool) -> Array:
-    """Returns the root of a monotone function in each of several intervals.
+    """Return the root of a monotone function in each of several intervals.
 
     Of the two neighbouring floats between which the function changes its sign, it is the one at which the function is
     at most 0. The search halves [low, high] until no float is left between the ends. The function is called only where
@@ -130,7 +130,7 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
     """Returns, for each interval, a bracket (low, high) of the root, found by the secant method.
 
     Its ends are about 2^-44 times the root away from the root. Where the secants did not end near the root, `low` or
-    `high` stays as it was given. function, rising: as in `roots`.
+    `high` stays as it was given. `function` and `rising` are as in `roots`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)
@@ -153,7 +153,7 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
     return np.where((low < near) & ~over_near, near, low), np.where((far < high) & over_far, far, high)
 
 
-def smallest(meets: Callable[[Number], bool], low: Number, high: Number, tolerance: float = 1e-12) -> Number | None:
+def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tolerance: float = 1e-12) -> _Number | None:
     """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
 
     For integers low and high it is the smallest integer. Else it exceeds the smallest such number by at most
@@ -161,7 +161,7 @@ def smallest(meets: Callable[[Number], bool], low: Number, high: Number, toleran
     where `high` does not meet the condition, and raises ValueError unless low > 0.
     """
 
-    def middle(miss: Number, hit: Number) -> Number:
+    def middle(miss: _Number, hit: _Number) -> _Number:
         if isinstance(miss, int) and isinstance(hit, int):
             return integer_between(miss, hit)
         return miss if hit - miss <= tolerance * hit else (miss + hit) / 2

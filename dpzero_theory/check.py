@@ -37,19 +37,19 @@ def _rule(name: str, above: float, at_least: float, below: float, at_most: float
 
 
 def _exact(number: float) -> str:
-    """Returns a number for an error message: six digits if they are all that it has, else all of its digits."""
+    """Return a number for an error message: six digits if they are all that it has, else all of its digits."""
     short = f"{number:g}"
     return short if float(short) == number else repr(float(number))
 
 
 def shown(value: object) -> str:
-    """Returns the repr of `value` for an error message, cut to 60 characters."""
+    """Return the repr of `value` for an error message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def printable(text: str) -> str:
-    """Returns `text` in one line of printable ASCII characters, with an escape for every other character.
+    """Return `text` in one line of printable ASCII characters, with an escape for every other character.
 
     It is for text that came from a file: it lets through no line break, no control sequence of a terminal and no letter
     that looks like another one.
@@ -142,7 +142,7 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
 
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
-    """Returns the names of a function's arguments, and the names of those arguments that have no default.
+    """Return the names of a function's arguments, and the names of those arguments that have no default.
 
     Where the function takes further ones by a TypedDict (`**options: Unpack[Options]`), its entries are among them.
     """
@@ -198,7 +198,7 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """Returns the type of each field of the dataclass `kind`, by the field's name, in the form that `entries` takes."""
+    """Return the type of each field of the dataclass `kind`, by the field's name, in the form that `entries` takes."""
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
 

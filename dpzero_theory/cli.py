@@ -141,7 +141,7 @@ class Several(argparse.Action):
 
 
 def number(**bounds: float) -> Callable[[str], float | int]:
-    """Returns a type for argparse's `add_argument`: it accepts a finite number within bounds.
+    """Return a type for argparse's `add_argument`: it accepts a finite number within bounds.
 
     The bounds are those of `check.real`: above, at_least, below and at_most. The parsed value is an int if the word is
     written as one, else a float. NaN and infinities are refused.
@@ -150,7 +150,7 @@ def number(**bounds: float) -> Callable[[str], float | int]:
 
 
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
-    """Returns a type for argparse's `add_argument`: it accepts an integer x with at_least <= x <= at_most.
+    """Return a type for argparse's `add_argument`: it accepts an integer x with at_least <= x <= at_most.
 
     A word such as 1e4 is an integer too. The parsed value is an int.
     """
@@ -158,7 +158,7 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Returns the number that the word `text` stands for, if the function `rule` of the module `check` accepts it.
+    """Return the number that the word `text` stands for, if the function `rule` of the module `check` accepts it.
 
     The error that argparse expects of a type has the message of `rule` without a name, in whose place argparse puts the
     flag.
@@ -181,7 +181,7 @@ def input_file(text: str) -> Path:
 
 
 def input_folder(*names: str) -> Callable[[str], Path]:
-    """Returns a type for argparse's `add_argument`: the path of a folder that can be read.
+    """Return a type for argparse's `add_argument`: the path of a folder that can be read.
 
     The folder must have a file of each of the `names`.
     """
@@ -200,7 +200,7 @@ def output_folder(text: str) -> Path:
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """Returns a type for argparse's `add_argument`: the path of a file that can be written, in a folder that exists.
+    """Return a type for argparse's `add_argument`: the path of a file that can be written, in a folder that exists.
 
     The path must end in one of `suffixes`, such as ".csv", unless none is given.
     """
@@ -219,7 +219,7 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Returns `text` as a path if the condition `holds` is true of the absolute path. If it is false or raises OSError
+    """Return `text` as a path if the condition `holds` is true of the absolute path. If it is false or raises OSError
     or ValueError, or if `text` is empty, argparse's error is raised, which states `rule`, the condition in words.
     """
     try:
@@ -231,7 +231,7 @@ def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
 
 
 def _nearest(path: Path) -> Path:
-    """Returns `path` itself if it exists, else the nearest of its parents that exists."""
+    """Return `path` itself if it exists, else the nearest of its parents that exists."""
     for place in (path, *path.parents):
         with suppress(FileNotFoundError):
             place.lstat()
@@ -240,7 +240,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Returns True if a file can be made in `folder`, and raises OSError if not. One is made and removed, since
+    """Return True if a file can be made in `folder`, and raises OSError if not. One is made and removed, since
     permissions do not tell everything."""
     with TemporaryFile(dir=folder):
         return True

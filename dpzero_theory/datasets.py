@@ -7,7 +7,7 @@ from dpzero_theory.check import Array, PreconditionError
 
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
-    """Returns scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
+    """Return scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
 
     With an integer `seed` the images are shuffled; with None they have scikit-learn's order. PreconditionError is
     raised where scikit-learn is not installed.
@@ -22,7 +22,7 @@ def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
 
 
 def binary_digits(seed: int | None = None) -> tuple[Array, Array]:
-    """Returns scikit-learn's handwritten digits with two classes: features of shape (1797, 65), and labels +1 and -1.
+    """Return scikit-learn's handwritten digits with two classes: features of shape (1797, 65), and labels +1 and -1.
 
     The label is +1 for a digit of 5 or more and -1 for a smaller one. The features are the 64 pixels, in [0, 1], and a
     constant 1. With an integer `seed` the images are shuffled; with None they have scikit-learn's order.

@@ -165,7 +165,7 @@ def _run(args: argparse.Namespace) -> str:
 
 
 def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
+    """Return the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
 
     A flag takes precedence over the file, and the file over the default. Raises ValueError where a flag needs another
     one that is missing, or excludes another one that is given. args: the flags as parsed.
@@ -217,7 +217,7 @@ def _calculate(
 
 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
-    """Returns the answer with a note of a bound that a single run meets with probability `confidence`.
+    """Return the answer with a note of a bound that a single run meets with probability `confidence`.
 
     Only the answer of theorem-3-sharp gets one.
     """
@@ -231,7 +231,7 @@ def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Ca
 def _solutions(
     args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
 ) -> str:
-    """Returns the output of --solve-for: for each result and calibration, the value whose bound meets --target.
+    """Return the output of --solve-for: for each result and calibration, the value whose bound meets --target.
 
     args: the flags. inputs: the calculator's inputs, by name; the one that is sought is None. calibrations: the ways to
     compute the noise. caveats: sentences of warning from the problem file.

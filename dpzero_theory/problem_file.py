@@ -70,7 +70,7 @@ class ProblemFile:
         object.__setattr__(self, "caveats", private + tuple(c for c in self.caveats if c != _PRIVATE))
 
     def as_json(self) -> str:
-        """Returns the text of the problem file; raises ValueError for NaN or infinity among the measurements."""
+        """Return the text of the problem file; raises ValueError for NaN or infinity among the measurements."""
         content = {"format": _FORMAT, "version": _VERSION, "problem": dict(self.constants), "data": self.data}
         content |= {"caveats": list(self.caveats), "measurements": dict(self.measurements)}
         return json.dumps(content, indent=2, allow_nan=False) + "\n"

@@ -11,10 +11,10 @@ class _Named(Protocol):
     def name(self) -> str: ...
 
 
-Entry = TypeVar("Entry", bound=_Named)
+_Entry = TypeVar("_Entry", bound=_Named)
 
 
-class Registry(dict[str, Entry]):
+class Registry(dict[str, _Entry]):
     """A dictionary from names to values of one kind, in the order of registration; users can add their own.
 
     Looking up an unknown name raises ValueError. `argument` is what error messages call the kind, such as "direction".
@@ -23,17 +23,17 @@ class Registry(dict[str, Entry]):
     def __init__(self, argument: str) -> None:
         super().__init__()
         self.argument = argument
-        self._families: dict[str, Callable[[str], Entry]] = {}
+        self._families: dict[str, Callable[[str], _Entry]] = {}
         self._unlisted: set[str] = set()
 
-    def register(self, value: Entry) -> Entry:
+    def register(self, value: _Entry) -> _Entry:
         """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
         if value.name in self:
             raise ValueError(f"{self.argument} must have a name of its own; got {value.name!r}, which is registered")
         self[value.name] = value
         return value
 
-    def register_family(self, name: str, member: Callable[[str], Entry], *, listed: bool = True) -> None:
+    def register_family(self, name: str, member: Callable[[str], _Entry], *, listed: bool = True) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
         NAME is `name`. Iteration over the registry leaves the members of families out. With listed=False, `families`
@@ -48,7 +48,7 @@ class Registry(dict[str, Entry]):
         """The names of the listed families of values (added by `register_family`), in the order of registration."""
         return tuple(name for name in self._families if name not in self._unlisted)
 
-    def __missing__(self, name: object) -> Entry:
+    def __missing__(self, name: object) -> _Entry:
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:
             return self._families[family](arguments)

@@ -44,7 +44,7 @@ _SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Returns one answer of the calculator as a mapping with the keys of the JSON output."""
+    """Return one answer of the calculator as a mapping with the keys of the JSON output."""
     p = answer.prescription
     return {
         "id": p.id,
@@ -66,7 +66,7 @@ def row(answer: Calculated) -> dict[str, Any]:
 def as_json(
     inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet], caveats: Sequence[str] = ()
 ) -> str:
-    """Returns the JSON output as text: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}.
+    """Return the JSON output as text: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}.
 
     Args:
         inputs: what the user asked for, by name.
@@ -83,7 +83,7 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Returns CSV with one line for each result and calibration.
+    """Return CSV with one line for each result and calibration.
 
     Args:
         rows: the results, each made by `row`.
@@ -100,7 +100,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 def as_table(
     answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """Returns a text table with a block for each result of the calculator.
+    """Return a text table with a block for each result of the calculator.
 
     A block has a row for each of `_ROWS`, a column for each calibration, and the formula from which a number comes.
 
@@ -125,7 +125,7 @@ def as_table(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Returns a text table of --solve-for, with a line for each row.
+    """Return a text table of --solve-for, with a line for each row.
 
     Args:
         variable: the name of what is solved for, the first column.
@@ -176,7 +176,7 @@ def _shown(value: float | int) -> str:
 
 
 def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
-    """Returns LaTeX with a booktabs table for each result, ready for \\input.
+    """Return LaTeX with a booktabs table for each result, ready for \\input.
 
     `answers` are the answers of the calculator, made by `calculate`, and `caveats` are sentences of warning from the
     problem file.

@@ -55,7 +55,7 @@ def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
 
 @lru_cache(maxsize=1)
 def quantiles() -> Array:
-    """Returns the table of the 65,536 equally likely values of a discrete Gaussian coordinate, in ascending order.
+    """Return the table of the 65,536 equally likely values of a discrete Gaussian coordinate, in ascending order.
 
     Each value is a multiple of `GRID` = 2^-16, and none is 0. Value k is a q + b q^3, rounded to a multiple, where q is
     the normal quantile at (k + 1/2)/65536, and a and b make the mean square 1 and the mean fourth power 3, as for

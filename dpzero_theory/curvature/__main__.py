@@ -63,7 +63,7 @@ def _parser() -> Parser:
         "--power", type=integer(0, 100), default=2, help="even p of the bound common to the points; 0 for none"
     )
     parser.add_argument(
-        "--directions", type=integer(0, 10**6), default=64, help="directions for the clipped shares; 0 for none"
+        "--directions", type=integer(2, 10**6), default=64, help="pairs of directions of --forward-only (default 64)"
     )
     parser.add_argument(
         "--forward-only",
@@ -98,8 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
     if args.power % 2:
         raise ValueError(f"--power must be even; got {args.power}")
-    if args.directions == 1 or (args.forward_only is not None and not args.directions):
-        raise ValueError(f"--directions must be at least 2; got {args.directions}")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device must be cpu where there is no GPU; got 'cuda'")
     settings = MeasureSettings(
@@ -108,7 +106,6 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
         effort=Effort(search=args.search, probes=args.probes, steps=args.steps),
         sample_hessians=args.sample_hessians,
         power=args.power,
-        directions=args.directions,
         level=args.level,
     )
     with parser.refusals("--data"):

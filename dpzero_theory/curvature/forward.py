@@ -57,7 +57,7 @@ class _Differences:
     evaluations: int
 
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
-        """Returns the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
+        """Return the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
         The file's smoothness is the upper end of the interval of ||A||_F, where A is the Hessian, since ||A||_F is at
         least ||A||_2. Its r is the upper end of the interval of |tr A|, divided by this smoothness and cut to [1, d].

@@ -42,7 +42,7 @@ class Interval:
             raise ValueError(f"low <= estimate <= high is required; got {self.low}, {self.estimate}, {self.high}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the interval's fields by name, for JSON; infinite ends become None."""
+        """Return the interval's fields by name, for JSON; infinite ends become None."""
         return {
             name: None if isinstance(value, float) and math.isinf(value) else value
             for name, value in asdict(self).items()
@@ -101,6 +101,6 @@ def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Inte
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """Returns the quantiles of `values` at the probabilities `at`, by the probability as text, such as "0.9"."""
+    """Return the quantiles of `values` at the probabilities `at`, by the probability as text, such as "0.9"."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

@@ -68,17 +68,17 @@ class Tridiagonal:
     basis: Tensor | None
 
     def eigen(self) -> tuple[Array, Array]:
-        """Returns the eigenvalues of the tridiagonal matrix T, ascending, and its eigenvectors as columns."""
+        """Return the eigenvalues of the tridiagonal matrix T, ascending, and its eigenvectors as columns."""
         values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def residuals(self) -> Array:
-        """Returns the residual of each eigenvalue of T as one of A: `last` times the absolute last component of its
+        """Return the residual of each eigenvalue of T as one of A: `last` times the absolute last component of its
         eigenvector."""
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
-        """Returns the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
+        """Return the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
 
         With `accuracy`, a number >= 0, only the pairs are returned whose residual is at most `accuracy` times the
         absolute value of the eigenvalue. That saves memory, as each eigenvector has d entries.
@@ -96,7 +96,7 @@ _BLOCK = 2**16
 
 
 def dot(a: Tensor, v: Tensor) -> Tensor:
-    """Returns the inner products of a vector v of shape (d,) with the rows of `a`, or with `a` itself, in float64.
+    """Return the inner products of a vector v of shape (d,) with the rows of `a`, or with `a` itself, in float64.
 
     torch sums the products of float32 vectors on a CPU in few running float32 sums. The norm of 10^7 normal numbers is
     then too small by 4e-4, and that of 10^8 by 1%.
@@ -112,12 +112,12 @@ def dot(a: Tensor, v: Tensor) -> Tensor:
 
 
 def norm(v: Tensor) -> float:
-    """Returns the Euclidean norm of a vector, summed in float64."""
+    """Return the Euclidean norm of a vector, summed in float64."""
     return math.sqrt(float(dot(v, v)))
 
 
 def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) -> Tensor:
-    """Returns a vector uniform on the unit sphere of R^d, with the dtype and on the device of `like`.
+    """Return a vector uniform on the unit sphere of R^d, with the dtype and on the device of `like`.
 
     It is drawn with `generator` on the CPU, so that every device gets the same one.
     """

@@ -20,17 +20,11 @@ from dpzero_theory.curvature.layers import layer_ranks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import common, descend
 from dpzero_theory.curvature.samples import Samples, measure_samples
-from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the samples' gradient norms are reported
 _MOMENTS = (2, 4)  # Powers m of the reported means of ||grad f_i||^m, which --gradient-moment of the calculator takes
-_CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
-"""Clips at which the share of clipped samples is reported.
-
-They are in units of the largest per-sample gradient norm at the start.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +39,6 @@ class MeasureSettings:
         sample_hessians: how many single samples' Hessians are measured at each point.
         sample_effort: how many products are spent on each of these.
         power: the even p of the Hessian bound (sum_k A_k^p)^(1/p) common to the Hessians A_k at all points, 0 for none.
-        directions: how many random directions the shares of clipped samples are measured on, 0 for none.
         level: the coverage probability of each interval.
         least_loss: a lower bound on every loss.
 
@@ -59,7 +52,6 @@ class MeasureSettings:
     sample_hessians: int = 8
     sample_effort: Effort = field(default_factory=lambda: Effort(search=12, probes=2, steps=4))
     power: int = 2
-    directions: int = 64
     level: float = 0.95
     least_loss: float = 0.0
 
@@ -68,7 +60,6 @@ class MeasureSettings:
         check.integer("path_steps", self.path_steps, at_least=0)
         check.integer("sample_hessians", self.sample_hessians, at_least=2)
         check.integer("power", self.power, at_least=0)
-        check.integer("directions", self.directions, at_least=0)
         check.real("level", self.level, above=0, below=1)
         check.real("least_loss", self.least_loss)
 
@@ -103,7 +94,6 @@ class _Measurement:
         points: the measurements at each point on the path.
         shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`); None if one point was
             measured, or the settings ask for no such matrix (power 0).
-        clipped: the share of clipped samples at each clip of `_CLIPS`.
         layers: the ranks of each linear layer's factors at the start, see `layers.layer_ranks`.
     """
 
@@ -113,7 +103,6 @@ class _Measurement:
     settings: MeasureSettings
     points: tuple[_Point, ...]
     shared: Spectrum | None
-    clipped: tuple[Clipped, ...]
     layers: list[dict[str, Any]]
 
     @property
@@ -134,7 +123,7 @@ class _Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Returns the constants d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, by name.
+        """Return the constants d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, by name.
 
         They are the fields of `theory.problem.Problem`. r is tr(H)/ell, cut to [1, d], where H bounds the Hessians and
         the smoothness ell also bounds those of single samples: the theorems use r only through tr(H) <= r ell.
@@ -154,7 +143,7 @@ class _Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Returns sentences that say which constants are estimates and where they were measured.
+        """Return sentences that say which constants are estimates and where they were measured.
 
         Certificates show them.
         """
@@ -186,7 +175,7 @@ class _Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Returns the problem file for the calculator, with constants, caveats and everything that was measured."""
+        """Return the problem file for the calculator, with constants, caveats and everything that was measured."""
         return ProblemFile(
             constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=self._details()
         )
@@ -209,15 +198,12 @@ class _Measurement:
                 for point in self.points
             ],
             "common": _describe(self.shared) if self.shared else None,
-            "clipped": [
-                {"clip": item.clip, "measured": item.measured.as_dict(), "law": item.law} for item in self.clipped
-            ],
             "layers": self.layers,
         }
 
 
 def _describe(spectrum: Spectrum) -> dict[str, Any]:
-    """Returns a measured spectrum as a dictionary for JSON; the weights of its density sum to the dimension d."""
+    """Return a measured spectrum as a dictionary for JSON; the weights of its density sum to the dimension d."""
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -270,18 +256,6 @@ def measure(
         shared = measure_spectrum(
             common([objective.hessian(x) for x in places], s.power), generator, s.effort, s.level, root=s.power
         )
-    norms = points[0].gradient_norms
-    clipped: list[Clipped] = []
-    if s.directions:
-        clipped, _ = clipped_shares(
-            lambda u: objective.projections(places[0], u),
-            torch.as_tensor(norms),
-            places[0],
-            [share * float(norms.max()) for share in _CLIPS],
-            s.directions,
-            generator,
-            s.level,
-        )
     return _Measurement(
         n=objective.n,
         d=objective.d,
@@ -289,7 +263,6 @@ def measure(
         settings=s,
         points=tuple(points),
         shared=shared,
-        clipped=tuple(clipped),
         layers=layer_ranks(objective),
     )
 

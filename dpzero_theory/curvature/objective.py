@@ -68,12 +68,12 @@ class Objective:
         self.n = sum(self.sizes)
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns the module's weights by name, as views of the flat vector x."""
+        """Return the module's weights by name, as views of the flat vector x."""
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def _apart(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns the module's weights by name, as copies of their parts of the flat vector x.
+        """Return the module's weights by name, as copies of their parts of the flat vector x.
 
         Views would cost more in forward-mode differentiation: where a weight is a view of x and its tangent lies
         otherwise in memory, torch copies the tangent into new memory as large as all of x, once for each weight.
@@ -96,7 +96,7 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """Returns the loss f(x; xi_i) of every sample at the weights x, float64, shape (n,).
+        """Return the loss f(x; xi_i) of every sample at the weights x, float64, shape (n,).
 
         No derivative is formed.
         """
@@ -104,20 +104,20 @@ class Objective:
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
     def value(self, x: Tensor) -> float:
-        """Returns the mean loss F(x), summed in float64."""
+        """Return the mean loss F(x), summed in float64."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """Returns the gradient of the mean loss F at x, shape (d,)."""
+        """Return the gradient of the mean loss F at x, shape (d,)."""
         weights = self.unflatten(x)
         return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
 
     def hessian(self, x: Tensor) -> Operator:
-        """Returns the Hessian of the mean loss F at x as an operator; one product costs about 4 evaluations of F."""
+        """Return the Hessian of the mean loss F at x as an operator; one product costs about 4 evaluations of F."""
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Returns the Hessian at x of the loss of the sample with this index, as an operator.
+        """Return the Hessian at x of the loss of the sample with this index, as an operator.
 
         Raises IndexError for an index outside of the samples.
         """
@@ -146,7 +146,7 @@ class Objective:
         raise IndexError("sample index out of range")
 
     def gradient_norms(self, x: Tensor) -> Tensor:
-        """Returns the norm of the gradient of every sample's loss at x, float64, shape (n,).
+        """Return the norm of the gradient of every sample's loss at x, float64, shape (n,).
 
         As many samples at once as `_VMAP_NUMBERS` allows go through vmap; where that is only one, each sample is
         differentiated on its own, which also serves modules that vmap cannot trace.
@@ -166,18 +166,6 @@ class Objective:
     def _norm(self, weights: dict[str, Tensor], sample: Batch) -> Tensor:
         parts = grad(self._sum)(weights, sample).values()
         return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
-
-    def projections(self, x: Tensor, u: Tensor) -> Tensor:
-        """Returns u^T grad f(x; xi_i) for every sample's loss at x, float64, shape (n,), by forward differentiation.
-
-        `u` is a direction of shape (d,).
-        """
-        weights, direction = self._apart(x), self._apart(u)
-        slopes = []
-        for batch in self.batches:
-            slope = jvp(lambda at, batch=batch: functional_call(self._call, at, (batch,)), (weights,), (direction,))[1]
-            slopes.append(slope.detach().double())
-        return torch.cat(slopes)
 
 
 def _with_axis(sample: Batch) -> Batch:

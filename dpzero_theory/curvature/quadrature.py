@@ -18,7 +18,7 @@ from dpzero_theory.curvature.lanczos import Tridiagonal
 
 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
-    """Returns the points and weights of the Gauss rule that k Lanczos steps from a vector v give.
+    """Return the points and weights of the Gauss rule that k Lanczos steps from a vector v give.
 
     `tri` is the result of the steps. The rule approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
     """
@@ -27,7 +27,7 @@ def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
 
 
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
-    """Returns (low, estimate, high) for v^T S^(1/power) v from the Lanczos steps `tri` with a matrix A from a vector v.
+    """Return (low, estimate, high) for v^T S^(1/power) v from the Lanczos steps `tri` with a matrix A from a vector v.
 
     S is A (power >= 2), or, where `signed`, S = A^2 (with power 2 the number is v^T |A| v).
 
@@ -59,7 +59,7 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 
 
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
-    """Returns the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure.
+    """Return the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure.
 
     The measure has the given points and weights. The matrix comes from at most `steps` Lanczos steps with diag(points).
     """
@@ -81,7 +81,7 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """Returns the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0.
+    """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0.
 
     The rule has `count` points, or as many as the measure where that has fewer. Where the measure ends before them, so
     that its Gauss rule is exact, that rule is returned, which need not have a point at 0. The point at 0 makes the rule
@@ -98,7 +98,7 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """Returns the integral of s^(1/power) by the quadrature rule that a Jacobi matrix stands for.
+    """Return the integral of s^(1/power) by the quadrature rule that a Jacobi matrix stands for.
 
     `a` is the matrix's diagonal, `b` its off-diagonal, and `mass` the measure's total mass.
     """
@@ -107,7 +107,7 @@ def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
 
 
 def small_share(d: int, probability: float) -> float:
-    """Returns the number c in [0, 1] with P((v^T y)^2 < c) = `probability`, for v uniform on the unit sphere and y
+    """Return the number c in [0, 1] with P((v^T y)^2 < c) = `probability`, for v uniform on the unit sphere and y
     fixed on it.
 
     The sphere is that of R^d. (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError unless 0 <
@@ -119,7 +119,7 @@ def small_share(d: int, probability: float) -> float:
 
 
 def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
-    """Returns (low, high), which contain every eigenvalue of a matrix A with probability >= 1 - failure.
+    """Return (low, high), which contain every eigenvalue of a matrix A with probability >= 1 - failure.
 
     `tri` is the result of k Lanczos steps with A from a vector v that is uniform on the sphere of R^d.
 
@@ -143,7 +143,7 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """Returns the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float, the safe side of
+    """Return the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float, the safe side of
     an upper bound.
 
     The p_j are the orthonormal polynomials that the Lanczos steps `tri` determine, and `sign` is +1 or -1.
@@ -158,7 +158,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
-    """Returns sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
+    """Return sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
 
     The summation stops early once the sum exceeds `enough`.
     """

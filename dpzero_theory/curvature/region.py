@@ -21,7 +21,7 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Returns the operator sum_k A_k^p for the operators A_k and p = power.
+    """Return the operator sum_k A_k^p for the operators A_k and p = power.
 
     `measure_spectrum(..., root=p)` measures with it H_p = (sum_k A_k^p)^(1/p), which bounds every A_k. One product with
     it costs p products with each operator. ValueError is raised unless the power is even and at least 2, for no
@@ -47,7 +47,7 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
 
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """Returns the weights, shape (d,), after at most `steps` steps of full-batch gradient descent from the weights x.
+    """Return the weights, shape (d,), after at most `steps` steps of full-batch gradient descent from the weights x.
 
     `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises;
     the descent ends early where it was halved to 1e-12 of itself and F would still rise. Raises ValueError for

@@ -151,13 +151,13 @@ class _LanczosRuns:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """Returns an interval for tr(A) with coverage probability `level`; it is exact where no probes were needed."""
+        """Return an interval for tr(A) with coverage probability `level`; it is exact where no probes were needed."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return mean_interval(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        """Returns the interval of tr|A|, or of tr A^(1/p) if the object was made with root = p.
+        """Return the interval of tr|A|, or of tr A^(1/p) if the object was made with root = p.
 
         `level` is its coverage probability.
         """
@@ -183,7 +183,7 @@ class _LanczosRuns:
         return low, estimate, high
 
     def density(self) -> tuple[Array, Array]:
-        """Returns the eigenvalues of the measured spectral density, ascending, and their weights, which sum to d.
+        """Return the eigenvalues of the measured spectral density, ascending, and their weights, which sum to d.
 
         Deflated eigenvalues have weight 1; the others come from the mean of the probes' Gauss rules.
         """
@@ -197,7 +197,7 @@ class _LanczosRuns:
 
 
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
-    """Returns (low, estimate, high) for sum_j y_j^T f(A) y_j, where the y_j are Ritz vectors of A.
+    """Return (low, estimate, high) for sum_j y_j^T f(A) y_j, where the y_j are Ritz vectors of A.
 
     Ritz vectors are approximate eigenvectors. f(A) is |A|, or A^(1/p) where root = p. `values` are the Ritz values
     theta of the y_j and `residuals` their residuals rho. The spectral measure at y has mean theta and second moment
@@ -216,7 +216,7 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Returns Lanczos runs with a matrix from random directions orthogonal to the q rows of `taken`.
+    """Return Lanczos runs with a matrix from random directions orthogonal to the q rows of `taken`.
 
     The directions are uniform on the sphere of radius sqrt(d - q) there, drawn with `generator`; `effort` says how many
     there are, and how many steps each run makes. `operator` is the matrix.

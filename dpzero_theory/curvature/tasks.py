@@ -39,13 +39,13 @@ class Task:
 
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
-    """Returns the module's output for inputs that are one tensor, or a dictionary of keyword arguments."""
+    """Return the module's output for inputs that are one tensor, or a dictionary of keyword arguments."""
     scores: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return scores
 
 
 def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """Returns the cross-entropy of the module's logits, one number for each sample.
+    """Return the cross-entropy of the module's logits, one number for each sample.
 
     `batch` is a pair (inputs, labels).
     """
@@ -54,7 +54,7 @@ def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
-    """Returns a task, model, losses and samples: a tanh network of 64, `width` and 10 units on handwritten digits.
+    """Return a task, model, losses and samples: a tanh network of 64, `width` and 10 units on handwritten digits.
 
     It has d = 75 width + 10 weights. There are `samples` digits, in an order that `seed` draws (all 1,797 if None). The
     loss is cross-entropy, the initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without
@@ -77,7 +77,7 @@ NAMES = ("mlp-digits:WIDTH", "MODULE:FUNCTION")
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """Returns the task, a model with losses and samples, for the name of a model.
+    """Return the task, a model with losses and samples, for the name of a model.
 
     Args:
         model: the name, in one of the forms of `NAMES`.
@@ -107,7 +107,7 @@ def _integer(text: str, model: str) -> int:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    """Returns the user's function MODULE:FUNCTION, which makes a task to measure.
+    """Return the user's function MODULE:FUNCTION, which makes a task to measure.
 
     `module` and `function` are the two names. The function must be defined in that module with exactly the parameters
     (data, samples, seed), so that no other function is ever called; else ValueError is raised.

@@ -56,7 +56,7 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the means of the clipped h - d_i over the samples, shape (d, L), and min_i ||h - d_i||, shape (L,).
+        """Return the means of the clipped h - d_i over the samples, shape (d, L), and min_i ||h - d_i||, shape (L,).
 
         Calling the object returns the same, except that on a CPU it saves this computation for the lanes in which no
         sample can be clipped. `h` are the vectors of the L lanes (settings of the parameters), shape (d, L), `clip`

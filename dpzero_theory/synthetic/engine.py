@@ -207,7 +207,7 @@ class _Running:
         return True
 
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that run.
+        """Return the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that run.
 
         `start` has the inner products of the block's directions with the starting points, and `norms` the ||u_t||.
         """
@@ -242,7 +242,7 @@ class _Running:
         return Outcome.of(problem, self.sweep.lanes, centers, (self.y, self.total, self.forms), self.root)
 
 
-def run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
+def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
     """Run the lanes of one algorithm (runs with one setting each of the parameters), and return their outcome.
 
     Args:
@@ -256,7 +256,7 @@ def run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dra
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 
-dpzero = partial(run, vector=False)
+dpzero = partial(_run, vector=False)
 """Runs the paper's Algorithm 2 (DPZero) by `run`, which clips scalar differences and adds scalar noise."""
-dpgd_0th = partial(run, vector=True)
+dpgd_0th = partial(_run, vector=True)
 """Runs the paper's Algorithm 1 (DPGD-0th) by `run`, which clips vectors and adds a vector of noise."""

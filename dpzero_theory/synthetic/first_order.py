@@ -121,7 +121,7 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Returns for each lane the index of the lane that it moves together with as long as all samples are clipped.
+    """Return for each lane the index of the lane that it moves together with as long as all samples are clipped.
 
     Of the lanes (settings of the parameters) with equal number of steps T, alpha C and alpha sigma it is the one with
     the smallest clip C, where alpha is the step size and sigma the standard deviation of the noise.

@@ -28,7 +28,7 @@ They have shape (k, d) for vectors and (k,) for scalars, as an array or as a ten
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """Returns a stream of random directions in R^d, drawn with `rng`.
+    """Return a stream of random directions in R^d, drawn with `rng`.
 
     `direction` is the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
     """
@@ -37,7 +37,7 @@ def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
 
 
 def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """Returns a stream of standard normal numbers, drawn by a torch generator on `device`.
+    """Return a stream of standard normal numbers, drawn by a torch generator on `device`.
 
     `key` are integers that make the generator's seed, and `shape` is the shape of each row. All devices of one kind
     draw the same numbers. On a CPU torch uses 32 bits of a seed: two of 10^5 keys draw the same numbers with
@@ -49,7 +49,7 @@ def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
 
 
 def on_sphere(normals: Draw) -> Draw:
-    """Returns the stream `normals` with its rows scaled to length sqrt(d).
+    """Return the stream `normals` with its rows scaled to length sqrt(d).
 
     If its rows are standard normal, the scaled ones are uniform on the sphere of radius sqrt(d).
     """
@@ -143,7 +143,7 @@ class Lanes:
         return len(self.steps)
 
     def take(self, index: NDArray[np.int64]) -> "Lanes":
-        """Returns the parameters of the runs with the indices `index`, in that order."""
+        """Return the parameters of the runs with the indices `index`, in that order."""
         return Lanes(
             self.steps[index],
             self.step_size[index],
@@ -153,7 +153,7 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """Returns the runs' parameters sorted by falling number of steps, and for each run its index among these.
+        """Return the runs' parameters sorted by falling number of steps, and for each run its index among these.
 
         So sorted, the runs that are still going at any step are the first ones, and `take` with the indices undoes the
         sorting.
@@ -163,7 +163,7 @@ class Lanes:
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Returns blocks (start, stop), in order, of at most `size` steps each, into which the steps 0, ..., max(steps) - 1
+    """Return blocks (start, stop), in order, of at most `size` steps each, into which the steps 0, ..., max(steps) - 1
     are split so that no run ends inside a block.
 
     `steps` are the numbers of steps of the runs.

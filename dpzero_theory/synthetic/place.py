@@ -40,5 +40,5 @@ def whole_products() -> Iterator[None]:
 
 
 def to_numpy(values: torch.Tensor) -> Array:
-    """Returns the values of a tensor as a NumPy array of float64."""
+    """Return the values of a tensor as a NumPy array of float64."""
     return values.cpu().numpy().astype(np.float64)

@@ -16,7 +16,7 @@ MODES = ("a", "b", "c")
 
 
 def paper_spectrum(mode: str, d: int) -> Array:
-    """Returns the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
+    """Return the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
 
     For `mode` "a" they are 1, for "b" 1/sqrt(i), for "c" 1/i, for i = 1..d. The effective rank tr(A)/||A||_2 is d,
     about 2 sqrt(d), and about log d. Raises ValueError for another mode, and unless d >= 1.
@@ -102,19 +102,19 @@ class Quadratic(Distances):
         raise check.PreconditionError("Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d")
 
     def losses(self, x: Array) -> Array:
-        """Returns each sample's loss at x, shape (n,)."""
+        """Return each sample's loss at x, shape (n,)."""
         return 0.5 * self.squared_distances(self.scaled(x))
 
     def gradients(self, x: Array) -> Array:
-        """Returns the gradient A (x - x_i) of each sample's loss at x, shape (n, d)."""
+        """Return the gradient A (x - x_i) of each sample's loss at x, shape (n, d)."""
         return self._root * (self.scaled(x) - self._points)
 
     def loss(self, x: Array) -> float:
-        """Returns the mean of all samples' losses at x."""
+        """Return the mean of all samples' losses at x."""
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """Returns the gradient of the mean loss at x, which is A (x - mean of the samples x_i), shape (d,)."""
+        """Return the gradient of the mean loss at x, which is A (x - mean of the samples x_i), shape (d,)."""
         return self._root * self.scaled(x)
 
     @property
@@ -123,7 +123,7 @@ class Quadratic(Distances):
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """Returns how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), up to rounding.
+        """Return how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), up to rounding.
 
         The minimum is at the mean of the samples.
         """
@@ -132,7 +132,7 @@ class Quadratic(Distances):
 
 
 def point_of(x: Array, d: int, name: str = "x") -> Array:
-    """Returns the point x in float64. Raises ValueError for a shape other than (d,), or a value that is not finite.
+    """Return the point x in float64. Raises ValueError for a shape other than (d,), or a value that is not finite.
 
     `name` is what the error's message calls the point.
     """

@@ -48,13 +48,13 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Returns w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L); w_t^T M y_0 where
+        """Return w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L); w_t^T M y_0 where
         the noise is a scalar, which moves a run only along w_t.
 
         M is the diagonal matrix of these inner products, and N_t the sum of the noise vectors, without the factor p, of
         the directions before t. This is the inner product of a step's own direction with the place that the noise of
-        all steps before it leads to from the starting point y_0. push: p = alpha sigma, the step size times the
-        standard deviation of the noise, of each run, shape (L,).
+        all steps before it leads to from the starting point y_0. `push`
+        has p = alpha sigma, the step size times the standard deviation of the noise, of each run, shape (L,).
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
@@ -129,7 +129,7 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def _running_sum(rows: Tensor) -> Tensor:
-    """Returns the cumulative sums of the rows of a tensor, along its first axis.
+    """Return the cumulative sums of the rows of a tensor, along its first axis.
 
     On a GPU they are computed by a matrix product, because CUDA's cumsum may change its last bits from call to call.
     """
@@ -148,7 +148,7 @@ def coefficients(
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
-    """Returns how far each of L runs moves along each of S directions w_t: the coefficients c_t, shape (S, L).
+    """Return how far each of L runs moves along each of S directions w_t: the coefficients c_t, shape (S, L).
 
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
@@ -212,7 +212,7 @@ def _joint_loop(
 
 
 def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-    """Returns y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's iterate.
+    """Return y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's iterate.
 
     Args:
         start, gram: the inner products with the matrix M, as in `Start` and `Products.grams`.
@@ -228,7 +228,7 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
-    """Returns each row of `rows` sorted in ascending order, on a CPU 8 times as fast as by torch's sort."""
+    """Return each row of `rows` sorted in ascending order, on a CPU 8 times as fast as by torch's sort."""
     if rows.device.type != "cpu":
         return rows.sort(dim=1).values
     ordered = torch.empty_like(rows)
@@ -250,7 +250,7 @@ def _sort(values: Array, place: Array) -> None:
 
 
 def _prefix_sums(rows: Tensor) -> Tensor:
-    """Returns the sums of the first 0, 1, ..., n values of each of S rows, shape (S, n + 1)."""
+    """Return the sums of the first 0, 1, ..., n values of each of S rows, shape (S, n + 1)."""
     sums = rows.new_zeros(len(rows), rows.shape[1] + 1)
     if rows.device.type != "cpu":
         sums[:, 1:] = _blocked_sums(rows)
@@ -260,7 +260,7 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """Returns the cumulative sums along each row of `rows`, by matrix products.
+    """Return the cumulative sums along each row of `rows`, by matrix products.
 
     These repeat to the last bit on a GPU too. The products are of blocks of `width` columns.
     """

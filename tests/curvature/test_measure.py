@@ -52,7 +52,7 @@ def test_a_product_with_a_row_of_a_basis_allocates_no_more_than_with_a_vector() 
     assert allocated(basis[1]) == allocated(basis[1].clone())
 
 
-def test_gradients_losses_and_projections() -> None:
+def test_gradients_and_losses() -> None:
     objective = small_network()
     x = objective.start
     loop = []
@@ -67,7 +67,6 @@ def test_gradients_losses_and_projections() -> None:
     torch.testing.assert_close(objective.gradient_norms(x), rows.norm(dim=1))
     torch.testing.assert_close(objective.gradient(x), rows.mean(dim=0))
     u = torch.randn(objective.d, generator=generator(2), dtype=torch.float64)
-    torch.testing.assert_close(objective.projections(x, u), rows @ u)
     h = 1e-5
     differences = (objective.losses(x + h * u) - objective.losses(x - h * u)) / (2 * h)
     torch.testing.assert_close(differences, rows @ u, atol=1e-7, rtol=1e-6)
@@ -155,7 +154,6 @@ def test_constants_are_those_of_the_network() -> None:
         path_steps=3,
         effort=EFFORT,
         sample_hessians=3,
-        directions=20,
         sample_effort=Effort(search=20, probes=2, steps=4),
     )
     found = measure(objective, generator(), data="public", settings=settings)
@@ -186,7 +184,7 @@ def test_private_data_is_refused_unless_the_claim_is_given_up() -> None:
     objective = small_network(4)
     with pytest.raises(PreconditionError, match="data must be public or synthetic"):
         measure(objective, generator(), data="private")
-    quick = MeasureSettings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=2, directions=0)
+    quick = MeasureSettings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=2)
     found = measure(objective, generator(), data="private", spend_no_privacy_claim=True, settings=quick)
     assert "private data" in found.problem_file().caveats[0]
 

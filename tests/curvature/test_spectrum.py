@@ -17,7 +17,6 @@ from dpzero_theory.curvature.lanczos import Operator, dot, norm, random_start, t
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket, small_share
 from dpzero_theory.curvature.samples import measure_samples
-from dpzero_theory.curvature.slopes import clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from tests.curvature.small import (
     EFFORT,
@@ -376,21 +375,3 @@ def test_all_samples_with_all_steps_are_exact() -> None:
     assert found.count == 4
     assert found.trace.estimate == pytest.approx(math.sqrt(float((np.abs(h).sum(axis=1) ** 2).mean())), rel=1e-9)
     assert found.norm == pytest.approx(float(np.abs(h).max()), rel=1e-9)
-
-
-def test_clipped_shares_follow_the_law_of_the_sphere() -> None:
-    """The shares of clipped slopes follow the law of the sphere, within 4 standard errors.
-
-    They are counted over directions made of Gaussians, independently of the law's own formula.
-    """
-    objective = small_network()
-    norms = objective.gradient_norms(objective.start)
-    clips = [0.5 * float(norms.max()), float(norms.max()), 2 * float(norms.max())]
-    found, table = clipped_shares(
-        lambda u: objective.projections(objective.start, u), norms, objective.start, clips, 600, generator()
-    )
-    assert table.shape == (600, 30)
-    for item in found:
-        error = float((table.abs() >= item.clip).double().mean(dim=1).std()) / math.sqrt(600)
-        assert item.law == pytest.approx(item.measured.estimate, abs=4 * error)
-    assert found[0].law > found[1].law > found[2].law > 0

@@ -227,7 +227,7 @@ class _Invariant:
     slack: float = 0.0
 
     def constants(self, c: Array) -> Constants:
-        """Returns the constants at the clips c > 0, an array; the constants that are arrays have its shape."""
+        """Return the constants at the clips c > 0, an array; the constants that are arrays have its shape."""
         beta, chi, excess2 = self._moments(c, self.upper)
         removed = 2 * chi - excess2
         if self.lower != self.upper:
@@ -246,7 +246,7 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        """Returns upper bounds on beta(c) and omega(c), the shares of a unit gradient that clipping at c removes.
+        """Return upper bounds on beta(c) and omega(c), the shares of a unit gradient that clipping at c removes.
 
         beta(c) = E[(v - c)_+ v] is `bias` + 1 - `kept` of the constants, and omega(c) is their `excess`.
         """
@@ -254,7 +254,7 @@ class _Invariant:
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
-        """Returns E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law and each
+        """Return E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law and each
         c, with P and Q of the class's docstring."""
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
