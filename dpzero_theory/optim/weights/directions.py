@@ -239,6 +239,32 @@ class Directions:
         words = self._philox(of, parameter, number).view(-1)[first % 4 :][:needed]
         return self._looked_up(table, words)[skipped : skipped + count]
 
+    def rows(
+        self,
+        number: int,
+        parameter: int,
+        rows: Tensor,
+        width: int,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Return the coordinates scale u of some rows of a parameter of shape (..., width), as a tensor (m, width).
+
+        The bits are those that `coordinates` gives.
+
+        Args:
+            number: the direction's number.
+            parameter: the parameter's index.
+            rows: the numbers of the rows, integers of shape (m,); the result is on their device.
+            dtype: of the result, float32 or float64.
+        """
+        each = 4 * self._per_word
+        starts = rows * width
+        counters = (starts // each).unsqueeze(1) + torch.arange(-(-width // each) + 1, device=rows.device)
+        table = torch.as_tensor(self._table(scale, dtype, rows.device))
+        values = self._looked_up(table, self._philox(counters, parameter, number)).view(len(rows), -1)
+        return values.gather(1, (starts % each).unsqueeze(1) + torch.arange(width, device=rows.device))
+
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:

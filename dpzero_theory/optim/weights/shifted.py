@@ -3,8 +3,8 @@
 Every function of torch that is called from Python passes `Shifted.__torch_function__`. Where a trainable parameter is
 among its arguments, the function computes at the shifted weights. Nothing is written. There are two ways:
 
-**Factored**, for low-rank directions u = a b^T. A product x W^T becomes x W^T + shift (x b) a^T, and an embedding
-and a normalisation likewise, so that no shifted matrix is made. Several points are evaluated in one pass by
+**Factored**, for low-rank directions u = a b^T. A product x W^T becomes x W^T + shift (x b) a^T, and an embedding, a
+convolution and a normalisation likewise, so that no shifted matrix is made. Several points are evaluated in one pass by
 records that are repeated, one copy for each point: all of them share the product with W. The first axis of what
 functions get must then be the records, as it is where modules are batch-first; another layout is refused.
 
@@ -61,6 +61,9 @@ _BY_ENTRY = {
     *("div", "__truediv__", "__rtruediv__"),
 }
 """Names of functions of two tensors that are computed entry by entry."""
+_ROWS_SHARE = 8
+"""Where an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
+shifted, not the whole matrix."""
 _SMALLEST, _SMALL = 1 << 14, 1 << 20
 """A matrix of at most so many entries is shifted as a whole, always or where it is read by more rows than it has
 columns: that takes less time than adding to the rows of the product."""
@@ -109,7 +112,8 @@ class Shifted(TorchFunctionMode):
         if self._points > 1:
             calls |= {functional.layer_norm: self._layer_norm, functional.rms_norm: self._rms_norm}
             calls |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), self._matmul)
-        self._calls = calls if self._directions.law.rank else {}
+            calls |= dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), self._convolution)
+        self._calls = calls if self._directions.law.rank else {functional.embedding: self._few_rows}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _UNSAID:
@@ -224,6 +228,41 @@ class Shifted(TorchFunctionMode):
             found = found if dtype == found.dtype else found.to(dtype)
             return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
 
+    def _few_rows(
+        self,
+        func: Any,
+        ids: Tensor,
+        weight: Tensor,
+        padding_idx: Any = None,
+        max_norm: Any = None,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        """Return the rows of an embedding that are looked up, shifted, if they are few."""
+        del padding_idx, rest, named
+        if max_norm is not None or weight.ndim != 2 or ids.numel() * _ROWS_SHARE > weight.shape[0]:
+            return NotImplemented
+        index = self._read(weight)
+        if index is None:
+            return NotImplemented
+        with self._hidden():
+            which, values = self._looked_up(ids, weight, index)
+        return func(which, values)
+
+    def _looked_up(self, ids: Tensor, weight: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Return for each look-up of an embedding the index of its row among some rows, and these rows, shifted."""
+        if ids.device.type == "cpu":
+            rows, which = torch.unique(ids, return_inverse=True)
+        else:  # finding the distinct rows would make the CPU wait for the GPU
+            rows, which = ids.reshape(-1), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
+        own = weight.detach().index_select(0, rows)
+        summed = torch.float64 if own.dtype == torch.float64 else torch.float32
+        scale = 1.0 if self._exact else self._factors[0]
+        u = self._directions.rows(self._numbers[0], index, rows, weight.shape[1], scale, summed)
+        if self._exact:
+            u = u * self._scale[0].to(u.device, summed)
+        return which, (own + u).to(own.dtype)
+
     def _linear(self, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         return self._product(_linear if self._exact else func, input, weight, bias)
 
@@ -336,6 +375,31 @@ class Shifted(TorchFunctionMode):
         each = self._stacked(value).repeat_interleave(len(x) // self._points, 0)
         each = each.view(len(x), *[1] * (x.ndim - 1 - value.ndim), *value.shape)
         return func(x, each) if turned else func(each, x)
+
+    def _convolution(
+        self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1,
+    ) -> Any:  # fmt: skip
+        if self._points == 1 or input.ndim != weight.ndim:
+            return NotImplemented
+        index, of_bias = self._read(weight), self._read(bias)
+        x = self._grouped(input, index if index is not None else of_bias)
+        y = func(x, weight, bias, stride, padding, dilation, groups)
+        out = y.contiguous().view(self._points, -1, groups, weight.shape[0] // groups, y[0, 0].numel())
+        if index is not None:
+            left, right = self._of(index, y.dtype, y.device)
+            assert right is not None
+            rank = right.shape[1]
+            for here, part, a, b in zip(out, x.chunk(self._points), left, right, strict=True):
+                filters = (
+                    b.to(x.dtype).view(1, rank, *weight.shape[1:]).expand(groups, *[-1] * weight.ndim).flatten(0, 1)
+                )
+                along = func(part, filters, None, stride, padding, dilation, groups)
+                of_groups = a.view(rank, groups, -1).permute(1, 2, 0)
+                here += of_groups @ along.view(len(part), groups, rank, -1).to(y.dtype)
+        if of_bias is not None:
+            out = out + self._of(of_bias, y.dtype, y.device)[0].view(self._points, 1, groups, -1, 1)
+        return out.view(y.shape)
 
     def _stacked(self, value: Tensor) -> Tensor:
         """Return a vector's values at all points, stacked; of one that is not trained, its value alone."""

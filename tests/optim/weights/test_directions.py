@@ -89,6 +89,14 @@ def test_every_block_from_every_offset_gives_the_same_values(kind, start, length
 
 
 @pytest.mark.parametrize("kind", DIRECTIONS)
+@pytest.mark.parametrize("width", [33, 64, 300])
+def test_rows_are_those_of_the_whole(kind, width):
+    directions, rows = Directions(KEY, kind), torch.tensor([7, 0, 199, 7])
+    whole = directions.coordinates(3, 7, 0, 200 * width, 0.1).view(200, width)
+    assert torch.equal(directions.rows(3, 7, rows, width, 0.1), whole[rows])
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_shift_is_one_rounded_sum_of_the_rounded_product(kind, dtype):
     directions, scale = Directions(KEY, kind), 1e-3

@@ -11,6 +11,7 @@ from torch import nn
 
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.sphere import DIRECTIONS
 from tests.optim.modules import KEY, NUMBER, SHIFT, Reads, Tied, X, data, dense_net, tokens
 
 PAD = torch.tensor([[False] * 4 + [True] * 2] * 4)
@@ -123,6 +124,7 @@ class Batched(nn.Module):
         self.words, self.places = nn.Embedding(23, 8, padding_idx=0), nn.Embedding(6, 8)
         self.norm, self.rms, self.gain = nn.LayerNorm(8), nn.RMSNorm(8), nn.Parameter(data(8))
         self.up, self.down, self.frozen = nn.Linear(8, 12), Conv1D(8, 12), nn.Linear(8, 8)
+        self.image, self.row = nn.Conv2d(6, 4, 3, padding=1, groups=2), nn.Conv1d(6, 6, 3, padding=1, bias=False)
         self.head, self.shift = nn.Linear(8, 23, bias=False), nn.Parameter(data(23))
         self.head.weight = self.words.weight
         self.frozen.requires_grad_(False)
@@ -132,7 +134,8 @@ class Batched(nn.Module):
     def forward(self, ids):
         x = self.words(ids) + self.places(torch.arange(6)[None])
         x = x + self.down(torch.tanh(self.up(self.norm(x))))
-        x = x + self.gain * self.frozen(self.rms(x))
+        x = self.gain * self.frozen(self.rms(x)) + self.row(x)
+        x = x + self.image(x.unflatten(2, (2, 4))).mean((1, 2, 3), keepdim=True)[..., 0]
         return (self.head(x) + self.shift).logsumexp(2).mean(1)
 
 
@@ -249,6 +252,25 @@ def test_what_cannot_be_together_is_refused(name):
     whole = Weights(dense_net(), Directions(KEY, "rademacher"))
     with pytest.raises(ValueError, match="points_at_once must be 1 where directions are not low-rank; got rademacher"):
         whole.evaluated(POINTS, lambda module, copies=1: module(X.repeat(copies, 1, 1)), 2, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", DIRECTIONS)
+def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, kind, monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Embedding(200, 33, padding_idx=0).to(dtype)
+    ids = torch.tensor([[7, 199, 7], [0, 3, 64]])
+    weights, called = Weights(module, Directions(KEY, kind)), []
+    rows = Directions.rows
+    monkeypatch.setattr(Directions, "rows", lambda *args: called.append(args[3].tolist()) or rows(*args))
+    with weights.shifted(NUMBER, SHIFT):
+        few = module(ids)
+    monkeypatch.setattr("dpzero_theory.optim.weights.shifted._ROWS_SHARE", 10**9)
+    with weights.shifted(NUMBER, SHIFT):
+        whole = module(ids)
+    assert called == [[0, 3, 7, 64, 199]]
+    assert torch.equal(few, whole)
+    weights.require_used()
 
 
 WRITES = {
