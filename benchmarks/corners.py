@@ -1,175 +1,119 @@
-"""Questions to the accountant at random settings over the whole range that is promised, timed and checked.
+"""Random questions to the accountant, timed, beside the answers of an older accountant: python -m benchmarks corners
 
 The settings are log-uniform: up to 10^7 steps, sample rates from 1e-7 to 1, delta from 0.1 to 1e-30, epsilon from 1e-3
-to 200. They were drawn once; from then on the committed rows hold them, and a run asks them again. In the first preset,
-`calibrated`, the noise is calibrated under add-remove and replace-one. In the second, `more`, every sampling takes
-part, with every relation and Laplace noise; and epsilon is asked of groups of 2 to 50 records and of histories of two
-kinds.
+to 200, over all samplings, relations and noise laws, of groups of 2 to 50 records and of histories of two kinds. They
+were drawn once; the committed rows hold them, and a run asks them again. Each question is for epsilon, delta or the
+noise. `old_lower` and `old_upper` are the ends by the accountant of commit 451aefee, which had other methods; they are
+empty if it took more than 20 s.
+
+The command also prints how many functions of the package the first `dz.epsilon` and `dz.calibrate` enter.
 """
 
+import os
+import resource
+import sys
 from argparse import Namespace
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-import mpmath
-
-from benchmarks.independent import independent_delta
+import dpzero_theory as dz
 from benchmarks.kit.asked import asked_again, remake
-from benchmarks.kit.experiment import presets
 from benchmarks.kit.limits import TooLong, limited
-from benchmarks.kit.rows import read_rows
-from benchmarks.kit.timing import least_timed, timed
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from benchmarks.kit.rows import OK, read_rows
+from benchmarks.kit.timing import timed
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.group import group_epsilon
-from dpzero_theory.privacy.laws.gaussian import Gaussian
+from dpzero_theory.privacy.group import group_delta, group_epsilon
 from dpzero_theory.privacy.sampling import sampling_of
-from dpzero_theory.privacy.step import Step, step_of
+from dpzero_theory.privacy.step import step_of
 
-_CHECKED = 5
-"""Every _CHECKED-th setting is checked by an independent evaluation, which takes up to a hundred times as long as
-the accountant's answer."""
-SECONDS = 8.0
-"""The processor seconds after which a question of `more`, or an independent evaluation, is given up."""
-OF_SETTING = ("setting", "steps", "sample_rate", "epsilon", "delta", "sampling", "relation")
-FIELDS = (
-    *("noise_multiplier", "noise_lower", "width", "seconds", "cpu_seconds", "method"),
-    *("delta_lower", "delta_upper", "meets_target"),
-    *("independent", "independent_low", "independent_high", "contained"),
+FOLDER = "accounting_random"
+SECONDS = 10.0
+"""The processor seconds after which a question is given up."""
+TOO_LONG = f"more than {SECONDS:g} s"
+OF_SETTING = (
+    *("setting", "kind", "question", "sampling", "sample_rate", "relation", "mechanism", "steps", "noise"),
+    *("epsilon", "delta", "size", "other_sampling", "other_rate", "other_noise", "other_steps", "other_mechanism"),
+    *("old_lower", "old_upper"),
 )
-MORE_OF_SETTING = (
-    *("setting", "kind", "relation", "steps", "sample_rate", "epsilon", "delta", "size"),
-    *("sampling", "given_noise", "other_sampling", "other_rate", "other_noise"),
-)
-MORE_FIELDS = ("upper", "lower", "width", "cpu_seconds", "method", "too_long")
+FIELDS = ("lower", "upper", "cpu_seconds", "peak_mb")
 
 
-def _independent(unit: Step, epsilon: float) -> tuple[str, float, float]:
-    """Return the name of an independent method, and the lower and upper end of its value of delta(epsilon) of the
-    releases `unit`, by the method's own estimate of its error. For full batches it is the closed form with 50 digits;
-    for sampled batches it is `independent_delta`, except for batches of a fixed size. The value is for the order of the
-    two neighbouring data sets that has the larger delta. If no method applies, or its error is more than 1e-4 of the
-    value, the name is "" and both ends are 0."""
-    cost = unit.cost()
-    with mpmath.workdps(50):
-        if cost.closed:
-            gdp = mpmath.sqrt(mpmath.mpf(cost.squares[0]))
-            value = mpmath.ncdf(gdp / 2 - epsilon / gdp) - mpmath.exp(epsilon) * mpmath.ncdf(-gdp / 2 - epsilon / gdp)
-            return "50 digits", float(value) * (1 - 1e-12), float(value) * (1 + 1e-12)
-    pair = cost.above[0][0][0]
-    if not isinstance(pair, Gaussian) or pair.kind == "fixed-size":
-        return "", 0.0, 0.0
-    try:
-        with limited(SECONDS, processor=True):
-            value, error = independent_delta(pair.kind, pair.rate, pair.noise, unit.steps, epsilon)
-    except (OverflowError, TooLong, ValueError, ZeroDivisionError):
-        return "", 0.0, 0.0
-    if not (error < 1e-4 and value > 0):
-        return "", 0.0, 0.0
-    return "80-bit sums", value * (1 - 2 * error - 1e-15), value * (1 + 2 * error + 1e-15)
+def _ask(row: dict[str, Any]) -> Bracket:
+    words = {"relation": row["relation"], "mechanism": row["mechanism"]}
+    drawn = sampling_of(row["sampling"], row["sample_rate"])
+    if row["question"] == "noise":
+        target = {"target_epsilon": row["epsilon"], "target_delta": row["delta"], "group": row["size"]}
+        return calibrate_noise_multiplier(**target, steps=row["steps"], sampling=drawn, **words)
+    history = [step_of(row["noise"], row["steps"], sampling=drawn, **words)]
+    if row["other_sampling"]:
+        other = words | {"mechanism": row["other_mechanism"]}
+        second = sampling_of(row["other_sampling"], row["other_rate"])
+        history.append(step_of(row["other_noise"], int(row["other_steps"]), sampling=second, **other))
+    if row["question"] == "epsilon":
+        return group_epsilon(history, row["delta"], size=row["size"])
+    return group_delta(history, row["epsilon"], size=row["size"])
 
 
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """Calibrate the noise at a setting, check the result independently if the setting's number is a multiple of
-    `_CHECKED`, and return the row."""
-    rate, steps, epsilon, delta = (setting[name] for name in ("sample_rate", "steps", "epsilon", "delta"))
-    batches = {"sampling": setting["sampling"], "relation": setting["relation"], "sample_rate": rate}
-
-    def ask() -> Bracket:
-        return calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
-
-    try:
-        found, seconds, cpu_seconds = least_timed(ask)
-    except Exception as error:  # the experiment counts exceptions of every type
-        return setting | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
-    row = {
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "method": found.method,
-        "noise_multiplier": found.upper,
-        "noise_lower": found.lower,
-        "width": found.upper / found.lower - 1 if found.lower > 0 else 1e9,
-        "status": "ok",
-    }
-    if setting["setting"] % _CHECKED == 0:
-        unit = step_of(found.upper, steps, **batches)
-        spent = delta_of_history([unit], epsilon)
-        name, low, high = _independent(unit, epsilon)
-        row |= {"delta_lower": spent.lower, "delta_upper": spent.upper, "meets_target": spent.upper <= delta}
-        if name:
-            row |= {"independent": name, "independent_low": low, "independent_high": high}
-            row |= {"contained": low <= spent.upper and high >= spent.lower}
-    return setting | row
-
-
-def _parts(row: dict[str, Any], noise: float) -> list[Step]:
-    """Return the releases of a setting, given its row: those of its sampling with the noise multiplier `noise`, and,
-    for a history of two kinds, as many of the row's other sampling with the row's other noise."""
-    laplace = row["kind"].endswith("laplace")
-    mechanism = "laplace" if laplace and not row["other_sampling"] else "gaussian"
-    first = sampling_of(row["sampling"], row["sample_rate"])
-    made = [step_of(noise, row["steps"], sampling=first, relation=row["relation"], mechanism=mechanism)]
-    if row["other_sampling"]:
-        other = sampling_of(row["other_sampling"], row["other_rate"])
-        law = "laplace" if laplace else "gaussian"
-        noise = row["other_noise"]
-        made.append(step_of(noise, row["steps"], sampling=other, relation=row["relation"], mechanism=law))
-    return made
-
-
-def more_answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """Calibrate the noise of a setting, or ask for epsilon of its history, and return the row."""
+    """Ask the question of a setting, and return its row. `peak_mb` is the most memory that this process has had."""
     row = dict(setting)
-
-    def ask() -> Bracket:
-        if row["size"] > 1:
-            return group_epsilon(_parts(row, row["given_noise"]), row["delta"], size=row["size"])
-        if row["given_noise"]:
-            return epsilon_of_history(_parts(row, row["given_noise"]), row["delta"])
-        unit = _parts(row, 1e6)[0]
-        target = {"target_epsilon": row["epsilon"], "target_delta": row["delta"], "steps": row["steps"]}
-        words = {"sampling": unit.sampling, "relation": row["relation"], "mechanism": unit.mechanism}
-        return calibrate_noise_multiplier(**target, **words)
-
     try:
         with limited(SECONDS, processor=True):
-            known = timed(ask)
+            known = timed(lambda: _ask(row))
     except TooLong:
-        return row | {"cpu_seconds": SECONDS, "too_long": True, "status": "ok"}
+        return row | {"cpu_seconds": SECONDS, "status": TOO_LONG}
     except Exception as error:  # the experiment counts exceptions of every type
         return row | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:150]}
-    found = known.found
-    width = found.upper / found.lower - 1 if found.lower > 0 else (1e9 if found.upper > 0 else 0.0)
-    row |= {"upper": found.upper, "lower": found.lower, "width": width, "method": found.method}
-    return row | {"cpu_seconds": known.cpu_seconds, "too_long": False, "status": "ok"}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    row |= {"lower": known.found.lower, "upper": known.found.upper, "peak_mb": round(peak)}
+    return row | {"cpu_seconds": float(f"{known.cpu_seconds:.3g}"), "status": OK}
+
+
+def entered(ask: Callable[[], object]) -> tuple[int, int]:
+    """Return how many functions of the package a call enters, and in how many of its files."""
+    seen: set[tuple[str, int]] = set()
+    root = os.path.dirname(dz.__file__)
+
+    def hook(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(root) and not code.co_name.startswith("<"):
+            seen.add((code.co_filename, code.co_firstlineno))
+
+    sys.setprofile(hook)
+    try:
+        ask()
+    finally:
+        sys.setprofile(None)
+    return len(seen), len({name for name, _ in seen})
+
+
+def entries() -> dict[str, tuple[int, int]]:
+    """Return how many functions, in how many files, `dz.epsilon` and `dz.calibrate` enter with Poisson batches."""
+
+    def epsilon() -> Bracket:
+        step = dz.Step(noise=12.5, sampling=dz.Poisson(1 / 16), relation="add-remove")
+        return dz.epsilon(step * 10_000, delta=1e-5)
+
+    def calibrate() -> Bracket:
+        return dz.calibrate(epsilon=2.1, delta=1e-5, steps=9000, sampling=dz.Poisson(1 / 16), relation="add-remove")
+
+    return {"epsilon": entered(epsilon), "calibrate": entered(calibrate)}
 
 
 def _report(options: Namespace) -> None:
-    """Print how many settings raised an exception, how many were answered in time, and how many checks failed."""
+    """Print how many settings were refused or not answered in time, the quantiles of the time, and the functions."""
     rows = read_rows(options.out, failed=True)
-    good = rows[rows["status"] == "ok"]
-    print(f"{len(rows)} settings, {len(rows) - len(good)} exceptions")
-    print(f"{(good['cpu_seconds'] <= 1).mean():.1%} within 1 s, {(good['cpu_seconds'] <= 5).mean():.1%} within 5 s")
-    for name in {"contained", "meets_target"} & set(good):
-        checked = good[name].dropna().astype(str)
-        print(f"{name}: {int((checked == 'True').sum())} of {len(checked)}")
+    good, late = rows[rows["status"] == OK], rows[rows["status"] == TOO_LONG]
+    print(f"{len(rows)} settings, {len(good)} answered, {len(late)} not in {SECONDS:g} s of a processor")
+    seconds = rows["cpu_seconds"].dropna()
+    print(", ".join(f"{share:.0%} in {seconds.quantile(share):.3g} s" for share in (0.5, 0.9, 0.95, 0.99, 1.0)))
+    print(f"peak memory of a process: {good['peak_mb'].max():.0f} MB")
+    for name, (functions, files) in entries().items():
+        print(f"dz.{name} enters {functions} functions in {files} files")
 
 
-EACH = {
-    "calibrated": ("accounting_corners", OF_SETTING, answer, FIELDS),
-    "more": ("accounting_corners_more", MORE_OF_SETTING, more_answer, MORE_FIELDS),
-}
-"""By preset: the folder of the rows, the columns of a setting, the function that answers it, and its columns."""
-# a multiplier is known to about 1e-10, and delta moves up to a thousand times as much; a width is a small difference
-REMAKES = {
-    folder: remake(asked, answer, ("seconds", "cpu_seconds", "width"), 1e-6)
-    for folder, asked, answer, _ in EACH.values()
-}
-EXPERIMENT = presets(
-    "corners",
-    __doc__,
-    {
-        name: asked_again("corners", folder, None, asked, answer, fields, _report)
-        for name, (folder, asked, answer, fields) in EACH.items()
-    },
-)
+# a multiplier is known to about 1e-10, and delta moves up to a thousand times as much
+REMAKES = {FOLDER: remake(OF_SETTING, answer, ("cpu_seconds", "peak_mb"), 1e-6)}
+EXPERIMENT = asked_again("corners", FOLDER, __doc__, OF_SETTING, answer, FIELDS, _report)

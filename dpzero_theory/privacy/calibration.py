@@ -200,7 +200,8 @@ def least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, sh
     """
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # d log delta/d log mu is about this root.
-    fine = min(max(_NARROW * math.sqrt(fall * (fall + 2 * epsilon)), _FINEST), _FINE)
+    root = math.sqrt(fall * (fall + 2 * epsilon))
+    fine = min(max(_NARROW * root, _FINEST), _FINE)
 
     def beyond(noise: float, wanted: float, ends: Ends) -> float:
         found = deltas(noise, wanted, ends)
@@ -227,8 +228,9 @@ def least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, sh
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     gap = beyond(near := missed or met, fine, "lower")
     if gap <= 0:
-        wide = max(share, min(-gap, 0.01) / 16)
-        near = search(lambda noise: beyond(noise, fine, "lower"), near, share=wide)[0] or 0.0
+        # Ends that are far apart are not sought more finely than a share of that.
+        wide, coarse = max(share, min(-gap, 0.01) / 16), max(fine, min(-gap * root / 16, _ROUGH))
+        near = search(lambda noise: beyond(noise, coarse, "lower"), near, share=wide)[0] or 0.0
     return Bounds(near, met)
 
 
