@@ -1,13 +1,12 @@
 """Noise multipliers by this package and by other accountants, side by side in one run.
 
-    python -m benchmarks accounting --preset compare    the paper's six settings, beside four accountants
-    python -m benchmarks accounting --preset rows       five settings of the field, beside eight
+    python -m benchmarks accounting --preset compare    the paper's six settings, beside three accountants
 
 A setting is a number of records, a mean batch size, a number of steps, and a target (epsilon, delta); batches are
 Poisson, or full if the batch is all records, and the relation is add-remove. The time is the processor time of one
 call, without imports; for this package it is the median of 51 calls. Every other accountant is asked in a process of
 its own. One that is not installed, that fails, or that takes more than ten minutes has a row that says so. To have them
-all: `pip install PLD-accounting jax-privacy opake-accounting opacus '.[compare]'`.
+all: `pip install opake-accounting opacus '.[compare]'`.
 """
 
 import importlib
@@ -19,7 +18,7 @@ import sys
 import time
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,15 +41,8 @@ SETTINGS = {
         (3072, 64, 10_000, 2.0, 1e-5),
         (10_000, 10_000, 5_120, 2.0, 1e-6),
     ),
-    "rows": (
-        (60_000, 256, 14_000, 3.0, 1e-5),
-        (50_000, 4096, 1_000, 8.0, 1e-5),
-        (10**6, 10**4, 5_000, 1.0, 1e-8),
-        (1_024, 64, 10_000, 2.0, 1e-5),
-        (10**8, 10**5, 10_000, 0.5, 1e-10),
-    ),
 }
-FOLDERS = {"compare": "accounting", "rows": "accounting_rows"}
+FOLDERS = {"compare": "accounting"}
 OURS = "this package"
 NEAR = 1e-3
 """An accountant counts as accurate if its multiplier is within this relative distance of the one that this package
@@ -81,42 +73,6 @@ def _dp_accounting(
 
     bracket = dp.LowerEndpointAndGuess(0.0, 2.0)
     return float(dp.calibrate_dp_mechanism(make, event, epsilon, delta, bracket, tol=1e-6))
-
-
-def _prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
-    dpsgd = importlib.import_module("prv_accountant.dpsgd")
-    return float(dpsgd.find_noise_multiplier(sample_rate, steps, epsilon, delta, eps_error=0.01))
-
-
-def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int, n: int, **_: Any) -> float:
-    accounting = importlib.import_module("jax_privacy.accounting")
-    accountant = accounting.DpsgdTrainingAccountant(dp_accountant_config=accounting.PldAccountantConfig())
-    found = accounting.calibrate_noise_multiplier(
-        target_epsilon=epsilon,
-        accountant=accountant,
-        batch_sizes=round(sample_rate * n),
-        num_updates=steps,
-        num_samples=n,
-        target_delta=delta,
-        tol=1e-4,
-    )
-    return float(found)
-
-
-def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
-    """Return the noise multiplier for the target (epsilon, delta), between 0.5 and 30, within 1e-5 of the root that
-    bisection (Brent's) finds. The package PLD_accounting subsamples the privacy loss distribution of a Gaussian, and
-    dp-accounting composes it. Other keywords are ignored. Raises ValueError if there is no root in that range."""
-    package = importlib.import_module("PLD_accounting")
-    losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
-
-    def excess(noise: float) -> float:
-        base = losses.from_gaussian_mechanism(noise, value_discretization_interval=1e-4)
-        subsampled = package.subsample_pld(pld=base, sampling_probability=sample_rate)
-        composed = subsampled.self_compose(steps)
-        return math.log(max(composed.get_delta_for_epsilon(epsilon), 1e-300)) - math.log(delta)
-
-    return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
 
 
 def _opake_library() -> Any:
@@ -152,10 +108,6 @@ PEERS: dict[str, Callable[..., float]] = {
     "dp-accounting PLD": partial(_dp_accounting, "pld", "PLDAccountant"),
     "dp-accounting RDP": partial(_dp_accounting, "rdp", "RdpAccountant"),
     "Opacus RDP": partial(_opacus, "rdp"),
-    "prv-accountant": _prv,
-    "Opacus PRV": partial(_opacus, "prv"),
-    "PLD_accounting": _pld_accounting,
-    "jax_privacy": _jax_privacy,
     "opake": _opake,
 }
 
@@ -164,10 +116,6 @@ _IMPORTED = {
     "dp-accounting PLD": ("dp_accounting.pld",),
     "dp-accounting RDP": ("dp_accounting.rdp",),
     "Opacus RDP": ("opacus.accountants.utils",),
-    "Opacus PRV": ("opacus.accountants.utils",),
-    "prv-accountant": ("prv_accountant",),
-    "PLD_accounting": ("PLD_accounting", "dp_accounting.pld"),
-    "jax_privacy": ("jax_privacy.accounting",),
     "opake": (),
 }
 
@@ -240,11 +188,10 @@ REMAKES = {name: Remake(KEY, _again, varies=("seconds", "cpu_seconds"), toleranc
 
 
 def _cells(options: Namespace) -> list[Cell]:
-    peers: Sequence[str] = (*tuple(PEERS)[:3], "opake") if options.preset == "compare" else tuple(PEERS)
     return [
         dict(zip(KEY, (*setting, name), strict=True))
         for setting in SETTINGS[options.preset]
-        for name in (OURS, *peers)
+        for name in (OURS, *PEERS)
         if name not in options.skip
     ]
 

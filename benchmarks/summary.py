@@ -9,7 +9,6 @@ no code makes it again.
 
 import contextlib
 import io
-import math
 import re
 import tomllib
 from argparse import Namespace
@@ -36,6 +35,7 @@ from benchmarks.slopes import OF_RANK
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.grid import LEAST_DELTA
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import prescribe
@@ -150,57 +150,34 @@ def accounting() -> str:
     return markdown(["n/B/T/epsilon", *names], lines)
 
 
-def five_settings() -> str:
-    """Return a table of the first of five settings from the literature, with every accountant's noise multiplier and
-    processor time, and sentences on all five."""
-    names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "Opacus PRV")
-    rows = read_rows(RESULTS / "accounting_rows")
-    below, others, ratios = 0, 0, []
-    for _, group in rows.groupby(list(accountants.KEY[:-1]), sort=False):
-        of = group.set_index("accountant")
-        ours, rest = of.loc[accountants.OURS], of.drop(index=accountants.OURS)
-        near = (rest["noise_multiplier"] / ours["noise_multiplier"] - 1).abs() < accountants.NEAR
-        ratios.append(rest[near]["cpu_seconds"].min() / ours["cpu_seconds"])
-        below += int((rest["noise_multiplier"] < ours["noise_lower"]).sum())
-        others += len(rest)
-    line = _accountants(
-        "accounting_rows", names, 6, lambda *of: f"{of[0]:,.0f}/{of[1]:,.0f}/{of[2]:,.0f}/{of[3]:g}/{of[4]:g}"
-    )[0]
-    return (
-        markdown(["n/B/T/epsilon/delta", *names, "times faster"], [[*line, f"{math.floor(ratios[0])}"]])
-        + f"\n\nTimes faster than the fastest that is within {100 * accountants.NEAR:g}% of the truth: at least"
-        + f" {math.floor(min(ratios))}. {below} of {others} answers of others are below the truth's lower end."
-    )
-
-
 def corners() -> str:
-    """Return a table of the random settings of both presets: how many there are, the share of answers within a second,
-    the longest time, and how narrow the accountant's brackets are."""
-    first = read_rows(RESULTS / "accounting_corners", failed=True)
-    second = read_rows(RESULTS / "accounting_corners_more", failed=True)
-    rows = pd.concat([first.assign(kind=first["sampling"], too_long=False), second], ignore_index=True)
-    good = rows[rows["status"] == OK]
-    words = good["sampling"] + " " + good["other_sampling"].fillna("")
-    groups = {
-        "fixed-size, replace-one": having(good, kind="fixed-size", relation="replace-one"),
-        "all without random allocation": good[~words.str.contains("random-allocation")],
-        "all": good,
-    }
+    """Return a table of the random settings that were asked: how many there are, the shares of answers in time, and
+    how the answers compare with those of the older accountant."""
+    rows = read_rows(RESULTS / asked.FOLDER, failed=True)
+    rows = rows[rows["status"] != "not asked"]
+    words = rows["sampling"] + " " + rows["other_sampling"].fillna("")
+    allocated = words.str.contains("random-allocation")
     lines = []
-    for name, group in groups.items():
-        seconds, width = group["cpu_seconds"], group["width"].fillna(math.inf)
-        shares = [f"{100 * share.mean():.1f}%" for share in (seconds <= 1, seconds <= 5, width <= 1e-3)]
-        cells = [f"{len(group)}", *shares[:2], f"{seconds.max():.2g} s", shares[2], f"{width.median():.1g}"]
-        lines.append([name, *cells])
-    header = ["sampling and relation", "settings", "within 1 s", "within 5 s", "slowest", "known to 1e-3"]
-    checked, met = good[good["contained"].notna()], good[good["meets_target"].notna()]
-    refused = int(rows["status"].str.startswith("ValueError: size must be at most").sum())
+    for name, group in {
+        "all without random allocation": rows[~allocated],
+        "random allocation": rows[allocated],
+        "all": rows,
+    }.items():
+        seconds = group["cpu_seconds"].dropna()
+        shares = [f"{100 * (seconds <= limit).mean():.1f}%" for limit in (1, 5)]
+        lines.append([name, f"{len(group)}", f"{seconds.median():.2g} s", *shares, f"{seconds.max():.2g} s"])
+    both = rows[(rows["status"] == OK) & rows["old_upper"].notna()]
+    wrong = (both["upper"] < both["old_lower"] * (1 - 1e-12)) | (both["lower"] > both["old_upper"] * (1 + 1e-12))
+    resolved = (both["question"] != "delta") | (both["upper"] > LEAST_DELTA)
+    ratio = (both["upper"] / both["old_upper"])[resolved & (both["old_upper"] > 0)]
+    low, middle, high = (f"{ratio.quantile(share):.4g}" for share in (0.01, 0.5, 0.99))
+    other = len(rows) - int((rows["status"] == OK).sum()) - int((rows["status"] == asked.TOO_LONG).sum())
     return (
-        markdown([*header, "width, median"], lines)
-        + f"\n\n{len(rows) - len(good) - refused} exceptions; {refused} settings refused (a group larger than the"
-        + f" data); {int(good['too_long'].astype(bool).sum())} answers not within {asked.SECONDS:g} s of a processor;"
-        + f" {int(checked['contained'].sum())} of {len(checked)} brackets hold an independent value,"
-        + f" {int(met['meets_target'].sum())} of {len(met)} multipliers meet their target when asked again."
+        markdown(["sampling", "settings", "median", "within 1 s", "within 5 s", "slowest"], lines)
+        + f"\n\n{other} refused; {int((rows['status'] == asked.TOO_LONG).sum())} given up after {asked.SECONDS:g} s."
+        + f" Beside the older accountant {int(wrong.sum())} of {len(both)} are wrong; new upper end over old: {low},"
+        + f" {middle} and {high} (quantiles of 1%, 50%, 99%; no delta below 1e-30), {int((ratio > 1.001).sum())} above 1.001."
+        + f" Peak memory {rows['peak_mb'].max():.0f} MB."
     )
 
 
@@ -407,7 +384,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "low_rank": low_rank,
     "effective_rank": effective_rank,
     "accounting": accounting,
-    "five_settings": five_settings,
     "corners": corners,
     "attack_risk": risk.table,
     "users": users.table,

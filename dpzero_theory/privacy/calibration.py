@@ -114,7 +114,8 @@ def calibrate_noise_multiplier(
         `lower` may meet the target.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, or a target that random allocation with epochs of over 100 steps
+            meets with a multiplier below 0.35.
         PreconditionError: the batches alone meet the target, because a record is used at all with probability at most
             delta: 1 - (1-q)^T <= delta, or T/t <= delta for random allocation with epochs of t steps. Then every
             positive multiplier meets the target, and there is no smallest one.
@@ -160,6 +161,12 @@ def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n
     )
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
+
+    least = made.sampling.least_sought
+    if least and not known.closed and deltas(least, _ROUGH, "upper").upper <= delta:
+        word = made.sampling.word
+        rule = f"target_epsilon must need a noise multiplier of at least {least:g} with sampling {word}"
+        raise ValueError(f"{rule}, as less is not searched for; got {epsilon!r} (epsilon of given noise is answered)")
 
     share = _CLOSED if known.closed else _SHARE
     found, method = least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share), known.method

@@ -169,6 +169,11 @@ class Sampling:
         """The cost for a sample rate q < 1, for data sets that differ in up to `size` >= 2 of n records."""
         return UNKNOWN
 
+    @property
+    def least_sought(self) -> float:
+        """The least noise multiplier that is searched for; a search for less would take longer than 5 s."""
+        return 0.0
+
     def uses(self, steps: int) -> int:
         """The most of `steps` batches that can hold a given record."""
         return steps
@@ -526,6 +531,10 @@ class RandomAllocation(Sampling):
     def epoch(self) -> int:
         """The number of steps of an epoch."""
         return _epoch(self.sample_rate / self.taken)
+
+    @property
+    def least_sought(self) -> float:
+        return 0.35 if self.epoch > 100 else 0.0
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         epoch, taken, replaced = self.epoch, self.taken, relation.replaces

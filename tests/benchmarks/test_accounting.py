@@ -16,44 +16,32 @@ def test_rows_of_one_setting() -> None:
     assert set(accounting._IMPORTED) == set(accounting.PEERS)
 
 
-def test_the_rows_of_five_settings_meet_the_claim() -> None:
-    """In five settings our noise is never above another accountant's, and 20 times faster to find.
-
-    The time is compared with that of the fastest accountant that is accurate.
-    """
-    rows = read_rows(RESULTS / "accounting_rows")
-    for setting, group in rows.groupby(list(accounting.KEY[:-1])):
-        ours, others = (group[(group["accountant"] == accounting.OURS) == mine] for mine in (True, False))
-        assert set(group["accountant"]) >= {accounting.OURS, *accounting.PEERS}
-        noise, seconds = float(ours["noise_multiplier"].iloc[0]), float(ours["cpu_seconds"].iloc[0])
-        assert (others["noise_multiplier"] >= noise).all()
-        accurate = others[(others["noise_multiplier"] / noise - 1).abs() < accounting.NEAR]
-        assert accurate["cpu_seconds"].min() >= 20 * seconds
-        assert seconds <= 0.1, setting
-
-
 def test_settings_of_corners_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = list(settings("accounting_corners", corners.OF_SETTING))
-    more = list(settings("accounting_corners_more", corners.MORE_OF_SETTING))
-    assert (len(first), len(more)) == (1000, 525)
-    full = next(one for one in first if one["sampling"] == "full") | {"setting": 5}
-    row = corners.answer(full)
-    assert (row["status"], row["contained"], row["meets_target"], row["independent"]) == ("ok", True, True, "50 digits")
-    row = corners.more_answer(next(one for one in more if one["kind"] == "full"))
-    assert (row["too_long"], row["width"] < 1e-9, row["upper"] >= row["lower"]) == (False, True, True)
+    asked = list(settings(corners.FOLDER, corners.OF_SETTING))
+    assert len(asked) == 1500
+    first = next(one for one in asked if one["sampling"] == "full" and one["kind"] == "one")
+    row = corners.answer(first)
+    assert (row["status"], row["lower"] <= row["upper"] <= row["old_upper"] * 1.001) == ("ok", True)
+    two = next(one for one in asked if one["kind"] == "two" and "allocation" in one["sampling"])
     monkeypatch.setattr(corners, "SECONDS", 1e-4)
-    assert corners.more_answer(next(one for one in more if one["kind"] == "poisson, laplace"))["too_long"]
+    assert corners.answer(two)["status"] == corners.TOO_LONG
 
 
-def test_the_rows_hold_no_exception_and_no_wrong_bracket() -> None:
-    rows = read_rows(RESULTS / "accounting_corners", failed=True)
-    assert (rows["status"] == "ok").all()
-    assert rows["contained"].dropna().all()
-    assert rows["meets_target"].dropna().all()
-    assert rows["cpu_seconds"].max() <= 5
-    assert (rows["cpu_seconds"] <= 1).mean() >= 0.97
-    undecided = (rows["sampling"] == "fixed-size") & (rows["relation"] == "replace-one")
-    assert (rows.loc[~undecided, "width"] <= 1e-3).all()
+def test_the_rows_hold_no_wrong_bracket() -> None:
+    rows = read_rows(RESULTS / corners.FOLDER)
+    both = rows[rows["old_upper"].notna()]
+    assert len(both) > 300
+    assert (both["upper"] >= both["old_lower"] * (1 - 1e-12)).all()
+    assert (both["lower"] <= both["old_upper"] * (1 + 1e-12)).all()
+    assert rows["peak_mb"].max() <= 300
+    assert rows["cpu_seconds"].median() <= 0.1
+
+
+def test_a_path_through_the_accountant_is_short() -> None:
+    functions, files = zip(*corners.entries().values(), strict=True)
+    assert functions[0] <= 70
+    assert functions[1] <= 90
+    assert files == (9, 10)
 
 
 @pytest.mark.parametrize("kind", ["full", "step"])

@@ -204,7 +204,7 @@ def test_verdicts() -> None:
 
 def test_every_folder_that_can_be_made_again_is_there() -> None:
     found = reproduce.remakes(RESULTS)
-    assert {"synthetic", "slopes", "rank", "accounting_corners", "violations"} <= set(found)
+    assert {"synthetic", "slopes", "rank", "accounting_random", "violations"} <= set(found)
     for name, remake in found.items():
         assert rows_file(RESULTS / name), name
         assert remake.key, name

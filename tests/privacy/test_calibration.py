@@ -398,3 +398,11 @@ def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
     )
     assert below.upper <= 1e-5 < above.lower
     assert len(asked) == len(set(asked)) <= 12
+
+
+def test_what_takes_too_long_is_refused_and_the_rest_answered():
+    words = {"sampling": "random-allocation", "relation": "add-remove", "sample_rate": 1 / 1000}
+    with pytest.raises(ValueError, match=r"^target_epsilon must need a noise multiplier of at least 0\.35 .* got 20"):
+        calibrate_noise_multiplier(target_epsilon=20, target_delta=1e-5, steps=1000, **words)
+    found = calibrate_noise_multiplier(target_epsilon=7, target_delta=1e-5, steps=1000, **words)
+    assert 0.35 <= found.lower <= found.upper < 0.5
