@@ -176,7 +176,8 @@ def corners() -> str:
         markdown(["sampling", "settings", "median", "within 1 s", "within 5 s", "slowest"], lines)
         + f"\n\n{other} refused; {int((rows['status'] == asked.TOO_LONG).sum())} given up after {asked.SECONDS:g} s."
         + f" Beside the older accountant {int(wrong.sum())} of {len(both)} are wrong; new upper end over old: {low},"
-        + f" {middle} and {high} (quantiles of 1%, 50%, 99%; no delta below 1e-30), {int((ratio > 1.001).sum())} above 1.001."
+        + f" {middle} and {high} (quantiles of 1%, 50%, 99%; no delta below 1e-30),"
+        + f" {int((ratio > 1.001).sum())} above 1.001."
         + f" Peak memory {rows['peak_mb'].max():.0f} MB."
     )
 
