@@ -5,8 +5,7 @@ With M(z) = E_P e^{zL} the moment of one release's loss L, and T releases, for e
     delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
 
 Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes. Some 10 nodes in t and 50 in
-x make bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, derives every error: (a) the step in t, (b)
-the last node in t, (c) the step in x, (d) the last nodes in x, (e) rounding.
+x make bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, derives every error, (a) to (e).
 """
 
 import math
@@ -280,7 +279,6 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
         raise _Unfit
     t = step * np.arange(count + 1.0)
     log_tail = float(decays[enough[0]]) - math.log(math.pi * t[-1])
-    # The sum
     exponent: NDArray[Any] = np.zeros(len(t), np.complex128)
     log_most, share, rounded = np.zeros(len(t)), np.zeros(len(t)), np.zeros(len(t))
     common = 16 * UNIT * (1 + tau)
