@@ -267,8 +267,7 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
     sizes = np.array([0.0, log_second - (tau + shift) * epsilon]) - log_scale - log_target
     needed = np.logaddexp(0.0, sizes) / [tau, shift]
     step = 2 * math.pi / float(needed.max())
-    # (b)
-    stops = far * _LATER
+    stops = far * _LATER  # (b)
     each = [one.count * one.decay(tau, float(logs[0]), stops) for one, (_, logs) in zip(sums, found, strict=True)]
     decays = np.sum(each, axis=0)
     enough = np.flatnonzero(decays - np.log(math.pi * stops) <= log_target)
