@@ -54,7 +54,7 @@ def _pair(text: str) -> tuple[float, float]:
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.params", __doc__)
-    # products of four numbers beyond this range would leave that of float64
+    # formulas have products of several of these numbers and their squares, which must stay in the range of float64
     positive, count = number(at_least=1e-50, at_most=1e50), integer(at_most=10**18)
     need, what = parser.add_argument_group("the problem"), parser.add_argument_group("what to calculate")
     rank = number(at_least=1)

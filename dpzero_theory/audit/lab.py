@@ -195,7 +195,7 @@ class _Influence:
         more than 256 records, or if every seed makes directions along which some exchange cannot be seen.
         """
         runs, n, pair = self._runs, self._n, self.pair
-        if runs.batches_repeat is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
+        if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
             return None
         found: dict[int, Array] = {}
         for seed in range(SEED, SEED + 16):
@@ -213,7 +213,14 @@ class _Influence:
         return _Scan(moved, moved > pair.size * _VISIBLE, tuple(found))
 
     def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
-        """Return how far each step moves when the pair's first record at `place` becomes its second; or None."""
+        """Return by how much each step's release changes, shape (steps,), if a record of a quiet run is the second of
+        `self.pair` in place of the first; None if the two runs cannot be compared.
+
+        Args:
+            place: the index of the record.
+            seed: of the batches.
+            changes: further arguments of both runs.
+        """
         assert self.pair is not None
         data = [datasets.replaced(self._records, place, record) for record in self.pair[:2]]
         how = {**self._runs.with_batches(seed), **changes}
@@ -254,7 +261,7 @@ class _NoiseSamples:
     @cached_property
     def claimed(self) -> dict[str, Any]:
         """The changes of settings under which noise is sampled: none if batches can be as claimed."""
-        return {} if self._runs.batches_repeat else self.repeatable
+        return {} if self._runs.batches_need_stream else self.repeatable
 
     @cached_property
     def sample(self) -> Array | None:

@@ -157,8 +157,8 @@ class LoopRuns:
         return self._repeating is not None and self._repeating[1]
 
     @cached_property
-    def batches_repeat(self) -> bool | None:
-        """Whether runs with batches as claimed repeat only as streamed runs; None if they never repeat."""
+    def batches_need_stream(self) -> bool | None:
+        """Whether runs with batches as claimed must be streamed to repeat; None if they do not repeat even then."""
         if self.repeatable == {}:
             return self.streamed
         return True if self.repeatable is not None and self._repeats({}, SEED) else None
@@ -174,7 +174,7 @@ class LoopRuns:
         return self.noise_follows or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` that a quiet run and the noisy run compared with it share.
+        """Return the arguments `seed` and `stream` of a quiet run and of the noisy run that is compared with it.
 
         Args:
             seed: the loop's seed.
@@ -185,7 +185,7 @@ class LoopRuns:
 
     def with_batches(self, seed: int) -> dict[str, Any]:
         """Return the arguments `seed` and `stream` of runs with batches as claimed, which equal seeds make equal."""
-        return self.paired(seed, seed if self.batches_repeat else None)
+        return self.paired(seed, seed if self.batches_need_stream else None)
 
     def quiet(
         self, records: Records | None = None, *, seed: int = SEED, stream: int | None = None, **changes: Any

@@ -110,7 +110,7 @@ def excess(cost: Cost, target_epsilon: float, target_delta: float) -> float:
 
 
 def cost_of(made: Sequence[Step]) -> Cost:
-    """The cost of a history. Raises ValueError unless its parts have one relation."""
+    """The cost of a history: the sum of the costs of its parts. Raises ValueError unless they have one relation."""
     relations = dict.fromkeys(part.relation for part in made)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(map(str, relations))}")

@@ -293,9 +293,8 @@ def crossing(
         most 0. One of them is None if the function has one sign in the whole range.
     """
     way = -1 if rising else 1
-    ends: dict[
-        bool, tuple[float, float]
-    ] = {}  # for whether x meets: way log x, and the value there, less for a stale end
+    # the two ends of the bracket, by whether x meets: way log x, and the value there, halved while an end stays
+    ends: dict[bool, tuple[float, float]] = {}
     points: dict[bool, float] = {}
     x = min(max(round(guess) if whole else guess, least), most)
     step, last, widths = share, None, [math.inf] * 3

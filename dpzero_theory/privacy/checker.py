@@ -151,7 +151,7 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """The law of a loss: (first + k) H has mass at most masses[k], infinity at most `lost`, in units of 2^-bits."""
+    """Upper bounds, in units of 2^-bits, on a loss's law: masses[k] for the loss (first + k) H, `lost` for infinity."""
 
     first: int
     masses: fmpz_poly

@@ -170,7 +170,8 @@ Slices = Sequence[tuple[Law, int, Span]]
 
 
 class _Grid:
-    """The grid for one term: its tilt, its range and width, and the cells of each law."""
+    """The grid of total losses on which one term of a `Composed` is computed: the tilt tau of the laws, the range and
+    the width of the grid, and the cells of each law."""
 
     def __init__(self, slices: Slices, epsilon: float, tau: float, points: int, log_folded: float) -> None:
         self.epsilon, self.tau, self.points = epsilon, tau, points
@@ -226,9 +227,10 @@ class _Grid:
     @np.errstate(over="ignore", invalid="ignore")
     def lower(self) -> _Lower:
         tau, width, centre = self.tau, self.width, self.epsilon
-        # `offset` is the mean total loss less its mean when each loss is replaced by the centre of its cell.
+        # a law that underflows at this tilt says nothing of the lower end
         if min(float(np.sum(mass)) for c, _ in self.laws for mass in (c.p, c.q)) < 1e-250:
             return _Lower(centre, np.zeros(0), np.zeros(0), 0.0)
+        # the mean total loss, under the tilted laws, less its mean when each loss is replaced by the centre of its cell
         offset = 0.0
         for sketch, (c, count) in zip(self.sketches, self.laws, strict=True):
             at: Array = (c.first + np.arange(float(len(c.p)))) * width

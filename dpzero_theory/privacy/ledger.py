@@ -54,7 +54,7 @@ form is rounded."""
 
 
 class LedgerError(RuntimeError):
-    """The file refuses an action: it is damaged, or another process writes it."""
+    """The file refuses an action: it is damaged, it was copied or moved, or another process writes it."""
 
 
 class BudgetSpentError(LedgerError):
@@ -103,7 +103,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, *, moved: bool = False) -> None:
         self.path, self._db, self._pid = path, db, os.getpid()
         self._end = finalize(self, _close, db, lock, self._pid)  # also where nothing refers to the ledger any more
-        self._level = ""  # of PRAGMA synchronous
+        self._level = ""  # what PRAGMA synchronous was last set to; nothing before the first write
         try:
             account = self.account = _read(db, path)
             self._spent = account.spent

@@ -152,8 +152,8 @@ class Gaussian(Mechanism):
 class _OnLattice(Mechanism):
     """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
 
-    The name `whole`, without M, stands for what runs draw: `fine` units to the clip or more. `levels` is M, or 0 for
-    the name without M.
+    `levels` is M, or 0 where M is not stated. The noise is then named `whole`, and stands for any lattice on which the
+    clip is at least `fine` units, as in all runs.
     """
 
     family: ClassVar[str]

@@ -529,7 +529,7 @@ class RandomAllocation(Sampling):
 
     @property
     def epoch(self) -> int:
-        """The number of steps of an epoch."""
+        """The number of steps of one epoch, in which each record takes part in `taken` of them."""
         return _epoch(self.sample_rate / self.taken)
 
     @property

@@ -93,8 +93,8 @@ for _family in ("approximate", "zcdp", "gaussian-mixture", "randomised-response"
 def _pair(loss: float, high: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
     """A pair of laws, the same in both directions, with the losses `loss`, -loss, 0 and infinity.
 
-    high, none, infinite: the probabilities of `loss`, 0 and infinity under the first law. Bounds from below leave out
-    the loss infinity.
+    Under the first law their probabilities are `high`, `high` e^-loss, `none` and `infinite`, whose sum must be 1.
+    Bounds from below leave out the loss infinity.
     """
     low = high * math.exp(-loss)
     p, q = np.array([low, none, high, infinite]), np.array([high, none, low, 0.0])

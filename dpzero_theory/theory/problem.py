@@ -23,7 +23,7 @@ class Guarantee(StrEnum):
     """How far the loss at the last iterate is above its minimum, under the PL inequality."""
 
 
-_MOST_POWER = 64.0  # The largest power m of a moment of gradient norms that is taken
+_MOST_POWER = 64.0  # The largest power m of the moment of gradient norms that a problem may state
 _NOT_GIVEN = float("nan")  # The default of `Problem.lipschitz`, told from every other number by `is`
 
 

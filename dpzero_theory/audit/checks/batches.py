@@ -1,4 +1,7 @@
-"""Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon."""
+"""Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon.
+
+A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -109,7 +112,8 @@ def _epochs(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _allocated(included: _Included, rate: float) -> dict[str, float]:
-    """The p-values, by name, of tests that each record draws its batch of an epoch of 1/rate steps by itself."""
+    """Return the p-values, by name, of tests that each record is in one batch of an epoch of 1/rate steps, drawn
+    independently of the other records' batches (random allocation)."""
     _, steps, n = included.shape
     length = round(1 / rate)
     # The sizes of the first batches of epochs are binomial
@@ -134,7 +138,8 @@ def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
 
 
 def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
-    """The p-values, by name, of tests of Poisson batches of which at most `largest` records are kept, at random."""
+    """Return the p-values, by name, of tests of truncated Poisson batches: of a batch with more than `largest` records,
+    so many are kept, chosen at random."""
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
     pmf[largest] += pmf[largest + 1 :].sum()

@@ -1,6 +1,7 @@
 """Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run.
 
 All that a run shows is split into tokens (numbers and words), so that two runs can be compared token by token.
+A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
 """
 
 import gzip

@@ -1,4 +1,7 @@
-"""Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum."""
+"""Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum.
+
+A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+"""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""Checks of where the noise comes from: an attacker must not be able to draw the same noise again, or be shown it."""
+"""Checks of where the noise comes from: an attacker must not be able to draw the same noise again, or be shown it.
+
+A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+"""
 
 import hashlib
 import importlib.util
@@ -108,7 +111,7 @@ def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
     Returns:
         An array of shape (steps, numbers); None if the noise cannot be told from the sums.
     """
-    apart = lab.runs.batches_repeat or lab.runs.streamed
+    apart = lab.runs.batches_need_stream or lab.runs.streamed
     first: Array | None = None
     constant = np.empty(0, dtype=bool)
     for number in range(_REDRAWN):
@@ -131,7 +134,7 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Check that the noise comes from no generator seeded by a constant, by the clock or by fewer than 8 bytes."""
+    """Check that the noise comes from no generator seeded by a constant, the clock or fewer than 8 random bytes."""
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:

@@ -1,6 +1,7 @@
 """Checks that one record cannot change a release by more than claimed.
 
 They compare quiet runs, which have almost no noise, on neighbouring data sets.
+A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
 """
 
 from collections.abc import Iterator, Sequence

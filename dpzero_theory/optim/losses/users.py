@@ -37,8 +37,9 @@ class ByUser:
 
     Args:
         texts: the data set of texts.
-        places: for each user, the numbers of the user's texts.
-        at_most: the largest number of a user's texts in a step, an integer >= 1; None for all.
+        places: for each user, the indices in `texts` of the user's texts.
+        at_most: the largest number of a user's texts in a step, an integer >= 1; of more, so many are drawn anew for
+            each release. None for all.
     """
 
     def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None) -> None:

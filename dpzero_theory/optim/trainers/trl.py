@@ -61,8 +61,8 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
-        """Return the data set itself, and warn of entries that the filter would leave out; raise ValueError if it would
-        leave out all of them."""
+        """Leave out no entry: return this data set, and warn of entries that `datasets.Dataset.filter`, with the same
+        arguments, would leave out. Raises ValueError if that would leave out all of them."""
         left_out = len(self) - len(super().filter(*args, **options))
         if left_out == len(self):
             raise ValueError("the data must have entries that TRL keeps (not too long, with a loss); got none")

@@ -44,6 +44,8 @@ little of its memory."""
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
+WIDE = {torch.float64: torch.float64}
+"""The type in which sums with weights of a type are formed, where it is not float32."""
 _MANY = 64
 """With more products than this in a sum of float32, it is formed in float64 and rounded once."""
 _LOW = 0xFFFFFFFF
@@ -279,7 +281,7 @@ class Directions:
         """
         result = torch.empty_like(source) if out is None else out
         inputs, outputs = source.detach().view(-1), result.detach().view(-1)
-        summed = source.dtype if source.dtype.itemsize >= 4 else torch.float32
+        summed = WIDE.get(source.dtype, torch.float32)
         for first, count in blocks(source.numel(), source.device):
             u = self.coordinates(number, parameter, start + first, count, scale, summed, source.device)
             torch.add(inputs[first : first + count], u, out=outputs[first : first + count])
@@ -406,7 +408,12 @@ class Directions:
         return found
 
     def _looked_up(self, table: Tensor, words: Tensor) -> Tensor:
-        """Return the coordinates that words stand for, as a vector. words: int64, contiguous."""
+        """Return the coordinates that random words stand for, as a vector: 64 signs or four 16-bit values a word.
+
+        Args:
+            table: what `_table` returns for the words' device.
+            words: int64, contiguous.
+        """
         if self._field.itemsize == 1:
             return table.index_select(0, words.view(torch.uint8).view(-1).int()).view(-1)
         return table.index_select(0, words.view(torch.int16).view(-1).int() & 0xFFFF)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.directions import Directions, blocks, exactly
+from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
 from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -235,7 +235,8 @@ class Weights:
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
-        """Move the weights: x <- x + the sum of amount u_number over the pairs (number, amount).
+        """Move the weights: x <- x + the sum of amount u_number over the pairs (number, amount), where u_number is the
+        direction with this number.
 
         The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 in the order
         given, and added at once.
@@ -256,9 +257,7 @@ class Weights:
                 self._move_all(scales)
         else:
             self._move(scales)
-        torch.clear_autocast_cache()  # it may keep copies of the weights of before
-        if self.collective:
-            reshard(self.module)  # drops gathered weights
+        self._moved()
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
         """Move all parameters: the first time as it is, then by a recording where the device has them."""
@@ -283,7 +282,7 @@ class Weights:
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
-            summed = held.dtype if held.dtype.itemsize >= 4 else torch.float32
+            summed = WIDE.get(held.dtype, torch.float32)
             plain = len(scales) == 1 and held.is_contiguous()
             if plain and not rank:
                 ((number, amount),) = scales
@@ -321,14 +320,12 @@ class Weights:
                 found = values(index, start, min(_BLOCK, size - start))
                 first, last = max(start, origin), min(start + len(found), origin + len(flat))
                 if first < last:
-                    summed = flat.dtype if flat.dtype.itemsize >= 4 else torch.float32
+                    summed = WIDE.get(flat.dtype, torch.float32)
                     delta = found[first - start : last - start].to(summed).to(flat.device)
                     flat[first - origin : last - origin] += delta
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
-        torch.clear_autocast_cache()  # it may keep copies of the weights of before
-        if self.collective:
-            reshard(self.module)  # drops gathered weights
+        self._moved()
 
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
         """Return coordinates of the vector v of integers along u_number; see `Directions.integers`."""
@@ -388,9 +385,13 @@ class Weights:
                 raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
-        torch.clear_autocast_cache()  # it may keep copies of the weights of before
+        self._moved()
+
+    def _moved(self) -> None:
+        """Drop what was computed from the weights of before: copies that autocast keeps, and gathered weights."""
+        torch.clear_autocast_cache()
         if self.collective:
-            reshard(self.module)  # drops gathered weights
+            reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
         """Return the amount times the factor of the direction `number` (`Directions.factor`). name: of the amount."""

@@ -56,7 +56,8 @@ def _pool() -> Any:
 
 
 class _Recording(NamedTuple):
-    """An evaluation that is recorded: what it reads, and what replays it."""
+    """One recorded pass: the batch and the shifts that it reads, and a function that runs its kernels again and returns
+    the losses."""
 
     content: Any
     scale: Tensor
@@ -124,7 +125,8 @@ class Recorded:
             each_tensor(content, Tensor.clone),
             torch.zeros(len(part), dtype=torch.float64, device=self._device),
         )
-        untrained, before = self._weights.untrained, (self._drawn(), self._weights.untrained.restored)
+        untrained = self._weights.untrained
+        before = self._drawn(), untrained.restored
 
         def once() -> Tensor:
             return torch.stack(self._weights.evaluated(part, ask(own), len(part), records, scale=scale)).view(-1)

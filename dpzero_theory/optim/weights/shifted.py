@@ -34,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from dpzero_theory.optim.weights.directions import places
+from dpzero_theory.optim.weights.directions import WIDE, places
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
 NONE = "difference must be 'forward' or 'central' for these losses"
@@ -190,7 +190,7 @@ class Shifted(TorchFunctionMode):
         numbers, shapes = self._numbers, self._weights.shapes
         found = self._scaled.get((dtype, device))
         if found is None:
-            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            wide = WIDE.get(dtype, torch.float32)
             with self._hidden():
                 signs = self._directions.signs(numbers, shapes, wide, device)
                 found = self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
@@ -210,7 +210,7 @@ class Shifted(TorchFunctionMode):
             return value
         with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`
             own, dtype = value.detach(), value.dtype
-            summed = torch.float64 if dtype == torch.float64 else torch.float32
+            summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
                 left, right = self._of(index, summed, own.device)
                 source = own if dtype == summed else own.to(summed)
@@ -256,7 +256,7 @@ class Shifted(TorchFunctionMode):
         else:  # finding the distinct rows would make the CPU wait for the GPU
             rows, which = ids.reshape(-1), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
         own = weight.detach().index_select(0, rows)
-        summed = torch.float64 if own.dtype == torch.float64 else torch.float32
+        summed = WIDE.get(own.dtype, torch.float32)
         scale = 1.0 if self._exact else self._factors[0]
         u = self._directions.rows(self._numbers[0], index, rows, weight.shape[1], scale, summed)
         if self._exact:

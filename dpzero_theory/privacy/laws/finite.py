@@ -164,7 +164,7 @@ def dominated(p: Array, q: Array) -> FinitePair:
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])
-    # What is cut from the hull of the points is in no test: outputs are only merged.
+    # A point that is not on the hull is left out, which merges two outputs; that makes the pair easier to dominate.
     kept = _convex(q, -p)
     p, q = np.diff(p[kept]), np.diff(q[kept])
     seen = (p > 0) & (q > 0)

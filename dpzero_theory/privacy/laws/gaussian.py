@@ -92,7 +92,7 @@ class Gaussian(Law):
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses at the outputs x of a branch, and log A(x)."""
+        """The privacy losses at the outputs x of one branch of the pair, and log A(x) for the density ratio A."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 

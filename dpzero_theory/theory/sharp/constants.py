@@ -31,7 +31,7 @@ from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
-_BEYOND = 12.0  # A projection exceeds a clip by this much with a probability below rounding
+_BEYOND = 12.0
 """The tail moments of a projection at a clip larger by this are below the rounding error of beta(c) = E[(v - c)_+ v],
 the part that clipping at c removes; so a search for a tangent goes no farther."""
 

@@ -95,7 +95,7 @@ def prescribe_poisson(
     search_of = cache(lambda k: SmallestBound(p, direction, k))
 
     def allowed(rate: float, k: int) -> float:
-        """The number of steps T that the caps on evaluations allow at this rate and K = k, not rounded."""
+        """The steps T, not rounded, that the caps `evaluations` and `points` allow at a sample rate and K = k."""
         return min(evaluations / (rate * p.n * k), points / (rate * p.n * rule.points(k)))
 
     def most_steps(rate: float, k: int) -> int:

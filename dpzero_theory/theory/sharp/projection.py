@@ -18,10 +18,10 @@ from scipy.special import betaincc, gammaincc
 
 from dpzero_theory.check import Array
 
-_NEGLIGIBLE = 60.0  # An integral ends where its density has fallen to exp(-60) of its maximum
+_NEGLIGIBLE = 60.0
 """Integrals over v end where the density has fallen to e^-60 of its largest value; what is left out is below rounding,
 relative to the integral."""
-_GAUSSIAN = 2.0**200  # A dimension that rounding cannot tell from infinity
+_GAUSSIAN = 2.0**200
 """The dimension with which integrals are computed for D = infinity: in 64-bit floats its law is the same."""
 _ON_BOTH_SIDES = np.polynomial.legendre.leggauss(96)  # Nodes and weights of Gauss-Legendre quadrature on [-1, 1]
 _NODES, _WEIGHTS = (_ON_BOTH_SIDES[0] + 1) / 2, _ON_BOTH_SIDES[1] / 2  # On [0, 1]
@@ -40,7 +40,7 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """sqrt(D/K), the largest value that v can have: 1 where v = 1 always, infinite for Gaussian directions."""
+        """The largest length that the projection v can have: sqrt(D/K), which is infinite for Gaussian directions."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property

@@ -31,8 +31,10 @@ SMALLEST, LARGEST = 1e-150, 1e150
 their numbers overflow or underflow in float64."""
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened result is minimised in float64
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
-_LARGEST_OF_MOMENT = 1e6  # The largest c = C/(L sqrt(K)) on the first grid if a moment of gradients is bounded
-_NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
+_LARGEST_OF_MOMENT = 1e6
+"""The largest c = C/(L sqrt(K)) on the first grid if only a moment of gradients is bounded: their norms then are not,
+and the best clip can be far larger."""
+_NEVER_CLIPS = 1e10
 """Larger clips c = C/(L sqrt(K)) are replaced by this one, with the same effect: a projection exceeds either of them
 never, or with a probability below exp(-10^19)."""
 

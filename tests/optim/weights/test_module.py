@@ -52,6 +52,20 @@ def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
         torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-12, atol=1e-12)
 
 
+def test_a_view_of_a_shifted_weight_keeps_its_values_at_the_next_point():
+    """A shifted weight takes the memory of the last one only where nothing refers to that any more."""
+    torch.manual_seed(0)
+    module = nn.Linear(40, 30, bias=False)
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    with weights.shifted(4, 0.5):
+        kept = module.weight.T
+    expected = kept.clone()
+    with weights.shifted(5, -0.25):
+        other = module.weight.T
+        assert not torch.equal(other, expected)
+    assert torch.equal(kept, expected)
+
+
 def broken(module, x):
     module(x)
     raise RuntimeError("in the middle")
