@@ -41,6 +41,8 @@ _CPU = torch.device("cpu")
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
 little of its memory."""
+_FEW_WORDS = 1 << 18
+"""So many words a GPU gets from the host, which makes them in less time than the GPU takes to start its operations."""
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -237,8 +239,11 @@ class Directions:
             which: Any = self.words(number, parameter, first, needed).view(self._field)
             found: NDArray[Any] = table.take(which, axis=0, mode="clip").reshape(-1)
             return torch.from_numpy(found[skipped : skipped + count])
-        of = torch.arange(first // 4, -(-(first + needed) // 4), device=device)
-        words = self._philox(of, parameter, number).view(-1)[first % 4 :][:needed]
+        if needed <= _FEW_WORDS:
+            words = torch.from_numpy(self.words(number, parameter, first, needed).view(np.int64)).to(device)
+        else:
+            of = torch.arange(first // 4, -(-(first + needed) // 4), device=device)
+            words = self._philox(of, parameter, number).view(-1)[first % 4 :][:needed]
         return self._looked_up(table, words)[skipped : skipped + count]
 
     def rows(

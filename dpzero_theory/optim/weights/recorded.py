@@ -12,6 +12,7 @@ device, and losses whose replay does not give the same bits.
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -29,14 +30,19 @@ _MOST = 16
 
 
 def recorder(device: torch.device) -> Recorder | None:
-    """Return what records functions on the device; None where nothing is recorded, as on a CPU."""
-    return _on_cuda if device.type == "cuda" else None
+    """Return what records functions on the device; None where nothing is recorded, as on a CPU, or on a GPU that is not
+    the process's current one."""
+    return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
-        found = function()
+    graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            found = function()
+    except Exception:
+        _nothing()  # else torch's generator of random numbers stays in the state of a recording
+        raise
 
     def replay() -> _Answer:
         graph.replay()
@@ -45,14 +51,19 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
     return replay
 
 
-_POOLS: list[Any] = []
+def _nothing() -> torch.cuda.CUDAGraph:
+    """Return a recording that computes nothing."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.zeros(1, device="cuda")
+    return graph
 
 
-def _pool() -> Any:
-    """Return the memory that all recordings share: they are replayed one after the other, and their results copied."""
-    if not _POOLS:
-        _POOLS.append(torch.cuda.graph_pool_handle())
-    return _POOLS[0]
+@cache
+def _kept() -> torch.cuda.CUDAGraph:
+    """Return a recording whose memory all others share: they are replayed one after the other, and their results copied.
+    It is never deleted, as memory whose last recording is gone cannot be recorded into again."""
+    return _nothing()
 
 
 class _Recording(NamedTuple):

@@ -247,3 +247,20 @@ def test_steps_recorded_on_cuda_have_the_same_bits(dtype: torch.dtype, monkeypat
     )
     monkeypatch.setattr(weights_module.Weights, "_move_all", weights_module.Weights._move)
     assert run(ask=here, net=Net(dtype).cuda()) == found
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_cannot_be_recorded_on_cuda_leaves_the_device_as_it_was() -> None:
+    def here(module: nn.Module, batch: Any) -> Tensor:
+        return losses(module, [part.cuda() for part in batch])
+
+    def waits(module: nn.Module, batch: Any) -> Tensor:
+        return here(module, batch) * (1.0 if float(batch[1].cuda().sum()) >= 0 else 2.0)
+
+    with pytest.warns(UserWarning, match="not by a recording: recording them raised"):
+        run(ask=waits, net=Net().cuda())
+    assert torch.rand(3, device="cuda").isfinite().all()  # torch's generator is not left in a recording
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(ask=here, net=Net().cuda()) == run(ask=here, net=Net().cuda())
