@@ -26,7 +26,7 @@ from dpzero_theory.optim.weights.module import Weights
 
 
 class Arrivals(TorchDispatchMode):
-    """Counts copies from the device to the host, and to the device."""
+    """Counts the copies from the device to the host, and to the device, that the host waits for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,8 @@ class Arrivals(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         given = [value for value in [*args, *(kwargs or {}).values()] if isinstance(value, torch.Tensor)]
         devices = {value.device.type for value in given}
-        if isinstance(out, torch.Tensor) and devices and {out.device.type} != devices:
+        waits = not (kwargs or {}).get("non_blocking")
+        if isinstance(out, torch.Tensor) and devices and {out.device.type} != devices and waits:
             self.seen[f"{'to' if out.is_cuda else 'from'} the device: {func}"] += 1
         return out
 

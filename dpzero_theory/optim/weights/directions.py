@@ -240,7 +240,8 @@ class Directions:
             found: NDArray[Any] = table.take(which, axis=0, mode="clip").reshape(-1)
             return torch.from_numpy(found[skipped : skipped + count])
         if needed <= _FEW_WORDS:
-            words = torch.from_numpy(self.words(number, parameter, first, needed).view(np.int64)).to(device)
+            made = torch.from_numpy(self.words(number, parameter, first, needed).view(np.int64))
+            words = made.to(device, non_blocking=True)
         else:
             of = torch.arange(first // 4, -(-(first + needed) // 4), device=device)
             words = self._philox(of, parameter, number).view(-1)[first % 4 :][:needed]
