@@ -103,7 +103,7 @@ PRESETS = {
         StepCase("tiny", 1, 64, methods=_KS + _STACKED),
     ],
     "gpu-low-rank": [
-        StepCase(size, batch, length, "bfloat16", ("two-forwards", "rademacher", "four-pass", "forwards-2", "low-rank-1"))
+        StepCase(size, batch, length, "bfloat16", (BASE, PUBLIC, "four-pass", "forwards-2", "low-rank-1"))
         for size, length in (("roberta-large", 128), ("opt-1.3b", 256))
         for batch in (64, 8)
     ],

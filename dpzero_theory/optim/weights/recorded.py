@@ -61,8 +61,8 @@ def _nothing() -> torch.cuda.CUDAGraph:
 
 @cache
 def _kept() -> torch.cuda.CUDAGraph:
-    """Return a recording whose memory all others share: they are replayed one after the other, and their results copied.
-    It is never deleted, as memory whose last recording is gone cannot be recorded into again."""
+    """Return a recording whose memory all others share, as they are replayed one after the other and their results are
+    copied. It is never deleted: memory whose last recording is gone cannot be recorded into again."""
     return _nothing()
 
 
