@@ -1,4 +1,8 @@
-"""What a run does, in numbers that may be published: how releases are made and how they move the weights."""
+"""The public settings of a run: how its releases are made and how they move the weights.
+
+A release is what one step publishes: sums over a batch of the records' clipped differences, with noise. Nothing is read
+or written here but the numbers that are handed in.
+"""
 
 import math
 import struct
@@ -28,8 +32,8 @@ into 64 bits."""
 _MOST_STEPS = 10**9
 """The largest number of releases in a plan."""
 _MOST_STEP_SIZES = 10**7
-"""The largest number of releases with step sizes of their own, each of which a plan keeps."""
-StepSize = float | Callable[[int], float]
+"""The largest number of releases in a plan that has a step size for each of them."""
+_StepSize = float | Callable[[int], float]
 """The step size alpha >= 0, or a function from a release's number, 0 to T - 1, to it."""
 
 
@@ -43,7 +47,7 @@ class Target(TypedDict, total=False):
     steps: Required[int]
     expected_batch: Required[float]
     clip: Required[float]
-    step_size: Required[StepSize]
+    step_size: Required[_StepSize]
     smoothing: Required[float]
     algorithm: str
     noise: str
@@ -57,9 +61,9 @@ class Plan:
     """The public settings of a run.
 
     Attributes:
-        step: one release as the accountant counts it, a `Step`, whose mechanism is the law of the algorithm's noise on
-            integers, such as `discrete-gaussian` or `laplace`, and whose coordinates may be left out; for mezo, which
-            is not private, only how batches are drawn, a `Sampling`.
+        step: one release as the accountant counts it, a `Step`. Its mechanism is a law of noise on integers, such as
+            `discrete-gaussian` or `laplace`, and its coordinates may be left out. For the algorithm `mezo`, which is
+            not private, only how batches are drawn, a `Sampling`.
         n: the number of records.
         steps: T >= 1, the number of releases in all.
         clip: C as in `for_target`; 0 for mezo.
@@ -126,7 +130,9 @@ class Plan:
             expected_batch: q n. It is n for full batches, an integer for fixed-size ones, K n over an integer for
                 random-allocation:K, and any number up to n for the others.
             clip: C > 0, the largest L2 norm of a record's K differences (for dpgd-0th, of its difference times u).
-            step_size: alpha >= 0, or a function of the release's number 0..T-1. It must not depend on the records.
+            step_size: alpha >= 0, or a function of the release's number, 0 to T - 1, that returns it. A release moves
+                the weights by -alpha times the mean over its K directions u of (released average along u) u. The step
+                size must not depend on the records.
             smoothing: lambda > 0; 0 with difference="exact".
             relation: `replace-one`, `add-remove` or `zero-out`.
             sampling: one of `privacy.sampling` whose batches a run can draw.
@@ -185,11 +191,11 @@ class Plan:
 
     @classmethod
     def without_privacy(
-        cls, *, n: int, expected_batch: float, sampling: str, step_size: StepSize, steps: int, **settings: Any
+        cls, *, n: int, expected_batch: float, sampling: str, step_size: _StepSize, steps: int, **settings: Any
     ) -> "Plan":
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
-        The arguments are those of `for_target` with the same names: further ones are smoothing, which must be given,
+        The arguments are those of `for_target` with the same names. `settings` must have smoothing, and may have
         direction, directions_per_step and difference. Raises ValueError for one outside its range.
         """
         sizes, batches = _step_sizes(step_size, steps), drawn(sampling, _rate(n, expected_batch))
@@ -238,12 +244,13 @@ class Plan:
 
     @cached_property
     def scalars(self) -> int:
-        """How many released numbers replay a step: K, or 0 where a release is a vector, which is not kept."""
+        """How many numbers of a release the run's file keeps, from which the step is replayed: K, or 0 for `dpgd-0th`,
+        whose releases are vectors and are not kept."""
         return self.directions_per_step if self.rule.replayable else 0
 
     @cached_property
     def row(self) -> struct.Struct:
-        """How the K sums of a release are kept in the run's file: little-endian, int64, or float64 for MeZO."""
+        """The format of the K sums of a release in the run's file: little-endian int64, or float64 for `mezo`."""
         return struct.Struct(f"<{self.scalars}{'q' if self.rule.levels else 'd'}")
 
     @cached_property
@@ -253,8 +260,8 @@ class Plan:
 
     @cached_property
     def unit(self) -> float:
-        """The number, in the unit loss over length, by which 1 more in a released sum raises the released average over
-        a batch, for an algorithm that releases K numbers."""
+        """How much 1 more in a released sum raises the released average over a batch, in units of the loss divided by
+        those of the weights; for an algorithm that releases K numbers."""
         return self.rule.unit(self.clip, 0) / self.expected_batch
 
     def step_size(self, release: int) -> float:
@@ -262,25 +269,30 @@ class Plan:
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Return the sum over the whole batch, or some of its coordinates, with the noise of a release.
+        """Return `total`, the sum over the whole batch or some of its coordinates, with the noise of a release.
 
-        Each coordinate of a step must be given to this method exactly once, and never the sum over a part of the batch.
+        In each step the caller must give each coordinate to this method exactly once, and never the sum over a part of
+        the batch. The noise is drawn from `source`.
         """
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """Return pairs (number of a direction u, amount): a release moves the weights by the sum of amount u, which is
-        -alpha times the mean over its K directions of (released average) u. sums: the K released sums.
+        """Return how a release moves the weights: pairs (number of a direction u, amount), for the sum of amount u.
+
+        Args:
+            release: the number of the release, from 0.
+            sums: its K released sums. The weights move by -alpha times the mean over the K directions of (released
+                average) u.
         """
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit
         return [(release * k + index, amount * float(total)) for index, total in enumerate(sums)]
 
     def vector_factor(self, release: int, squared_norm: int) -> float:
-        """Return the number that 1 in a coordinate of a released vector adds to that coordinate of the weights.
+        """Return how much 1 in a coordinate of a released vector of integers adds to that coordinate of the weights.
 
-        The released vector is a sum over the batch times v, plus noise, where v is the vector of integers along the
-        release's direction (`Directions.integers`). squared_norm: ||v||^2.
+        For `dpgd-0th`, whose released vector is a sum over the batch times v, plus noise, where v is the vector of
+        integers along the release's direction (`Directions.integers`), with ||v||^2 = `squared_norm`.
         """
         return -self.step_size(release) * (self.rule.unit(self.clip, squared_norm) / self.expected_batch)
 
@@ -317,7 +329,7 @@ class Plan:
 
     @classmethod
     def from_words(cls, words: dict[str, Any]) -> "Plan":
-        """Return the plan with these settings (`words`). Raises ValueError, TypeError or KeyError for any others."""
+        """Return the plan whose `words` these are. Raises ValueError, TypeError or KeyError for anything else."""
         values = dict(check.entries("the plan", words, _WORDS))
         take = values.pop
         step: Any = drawn(take("sampling"), take("sample_rate"))
@@ -329,7 +341,7 @@ class Plan:
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
         """Raise ValueError, naming the first setting that differs, unless this plan is the same as `other`.
 
-        of: a word for the message that says whose plan `other` is.
+        `of` says in the message whose plan `other` is.
         """
         others = other.words
         for name, mine in self.words.items():
@@ -352,7 +364,7 @@ _WORDS: dict[str, type] = {
 
 
 def _private(algorithm: str) -> Algorithm:
-    """Return the algorithm of this name. Raises ValueError where it is not private."""
+    """Return the algorithm of this name. Raises ValueError for one that is not private, and for an unknown name."""
     rule = ALGORITHMS[algorithm]
     if not rule.private:
         raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
@@ -360,13 +372,14 @@ def _private(algorithm: str) -> Algorithm:
 
 
 def _rate(n: int, expected_batch: float) -> float:
+    """Return the sample rate q of batches of n records with this expected size. Raises ValueError unless q <= 1."""
     count = check.integer("n", n)
     return check.real("expected_batch", expected_batch, above=0.0, at_most=float(count)) / count
 
 
-def _step_sizes(step_size: StepSize, steps: int) -> tuple[float, ...]:
-    """Return the step sizes of a plan: a single one where step_size is a number, else one for each release."""
+def _step_sizes(step_size: _StepSize, steps: int) -> tuple[float, ...]:
+    """Return the step sizes of a plan: a single one if step_size is a number, else one for each release."""
     if not callable(step_size):
         return (check.real("step_size", step_size, at_least=0),)
-    count = check.integer("steps", steps, at_most=_MOST_STEP_SIZES)  # the plan stores a step size for each step
+    count = check.integer("steps", steps, at_most=_MOST_STEP_SIZES)
     return tuple(check.real("step_size", step_size(release), at_least=0) for release in range(count))

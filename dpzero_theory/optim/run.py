@@ -242,7 +242,7 @@ class Run:
         factor = self.plan.vector_factor(release, self.weights.squared_norm(release))
 
         def released(parameter: int, start: int, count: int) -> Sums:
-            integers = self.weights.integers(release, parameter, start, count)
+            integers = self.weights.directions.integers(release, parameter, start, count)
             return self.plan.noisy(total * integers, self._noise)
 
         self._position = None

@@ -9,10 +9,11 @@ With --initial, a file of torch.save with the trainable parameters by name (or a
 Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
 folder, and the run may go on meanwhile.
 
-What this cannot tell is said in `CANNOT_TELL`, and at the end of each report.
+What this cannot tell is said in `_CANNOT_TELL`, and at the end of each report.
 """
 
 import json
+import math
 import sys
 import textwrap
 import warnings
@@ -25,6 +26,7 @@ from dpzero_theory.check import printable
 from dpzero_theory.cli import Parser, command, extra, input_file, input_folder
 
 with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else nullcontext():
+    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
 
-CANNOT_TELL = (
+_CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"
     " records add may be as large, and hide that noise is missing",
     "that batches were drawn as the sampling says, with its sample rate q, and were not shown",
@@ -98,33 +100,37 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
         claimed, account = statement(content), content.account
     except _REFUSALS as error:
         return Report([_Finding("files", printable(" ".join(str(error).split())), holds=False)])
-    plan, header, cost = content.header.plan, content.header, claimed.costs[account.target_delta].upper
+    header, cost = content.header, claimed.costs[account.target_delta].upper
+    target, known = account.target_epsilon * (1 + 1e-9), header.isolation in ("", *ISOLATIONS)
     found = [
         _Finding("files", "the run's file is whole", holds=True),
         _Finding("private", str(header.private), header.private),
-    ]
-    said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
-    known = None if header.isolation in ("", *ISOLATIONS) else False
-    made, target = len(content.records), account.target_epsilon * (1 + 1e-9)
-    found += [
-        *(_Finding(name, plan.words[name]) for name in said),
-        _Finding("differences", claimed.facts["differences"]),
-        _Finding("isolation", header.isolation or "not looked at", known),
-        _Finding("levels", f"{plan.rule.levels}, accounted for as {plan.release.mechanism}"),
-        _Finding("noise on the lattice", plan.scale),
+        _Finding("isolation", header.isolation or "not looked at", None if known else False),
         _Finding("releases paid for", account.spent, account.spent <= account.steps),
-        _Finding("releases recorded", made, made <= account.spent),
-        _Finding("moved to another disk", account.moves),
-        _Finding("delta", account.target_delta),
+        _Finding("releases recorded", len(content.records), len(content.records) <= account.spent),
         _Finding("epsilon spent", cost if account.spent else 0.0, cost <= target),
         _Finding("epsilon of the plan", cost, cost <= target),
-        _Finding("target epsilon", account.target_epsilon),
+        _Finding("released over noise", _over_noise(content)),
         _Finding("verified with", versions()),
     ]
     if initial is not None:
         found += _replayed(content, initial, final)
     shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found]
     return Report(shown, claimed)
+
+
+def _over_noise(content: Content) -> str:
+    """Return in words how large the released numbers of a run are beside their noise.
+
+    They are the mean square of the numbers over the variance of the noise, which is near 1 if the records add nothing,
+    and the standard deviation that this ratio then has.
+    """
+    law, scale = content.header.plan.law, content.header.plan.scale
+    # A ratio of N numbers has the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
+    variance, excess = (2 * scale**2, 5) if law is not None and law.noise == "laplace" else (scale**2, 2)
+    squares = np.array([record.sums for record in content.records], dtype=np.float64) ** 2 / variance
+    spread = f"1 +- {math.sqrt(excess / squares.size):.2g} if the records add nothing" if squares.size else ""
+    return f"{squares.mean():.4g} ({spread})" if spread else "no number is recorded"
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
@@ -200,7 +206,7 @@ def _shown(report: Report, form: str) -> str:
             holds=not report.fault,
             statement=claimed,
             checks=findings,
-            untold=CANNOT_TELL,
+            untold=_CANNOT_TELL,
         )
     if form == "json":
         values: dict[str, Any] = {"holds": not report.fault, "findings": [finding._asdict() for finding in findings]}
@@ -209,12 +215,12 @@ def _shown(report: Report, form: str) -> str:
             costs = [{"delta": delta, "paid": both, "planned": both} for delta, both in ends.items()]
             values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs, "attack": claimed.attack}
             values |= {"certificate": claimed.certificate, "assumed": claimed.assumed}
-        return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)
+        return json.dumps({**values, "cannot_tell": _CANNOT_TELL}, indent=2)
     if report.fault or not claimed:
         return ""
     marks = {None: "", True: "holds"}
     lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
-    untold = (textwrap.wrap(f"- {said}", 100, subsequent_indent="  ") for said in CANNOT_TELL)
+    untold = (textwrap.wrap(f"- {said}", 100, subsequent_indent="  ") for said in _CANNOT_TELL)
     told = [line for sentence in untold for line in sentence]
     return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *told])
 

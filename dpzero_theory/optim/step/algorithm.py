@@ -168,8 +168,9 @@ class _DPGD0th(Algorithm):
         return super().law(check.choice("noise", noise, ("gaussian",)))
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        if not DIRECTIONS[direction].fixed_norm:  # type: ignore[index]
-            check.choice("direction", direction, [name for name, law in DIRECTIONS.items() if law.fixed_norm])
+        known = [name for name, law in DIRECTIONS.items() if law.fixed_norm and not law.rank]
+        if DIRECTIONS[direction].name not in known:  # type: ignore[index]
+            check.choice("direction", direction, known)
         check.integer("directions_per_step", directions_per_step, at_most=1)
 
     def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:

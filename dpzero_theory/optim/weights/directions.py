@@ -1,34 +1,38 @@
-"""Random directions u_0, u_1, ... of a run, addressed by (run key, number, parameter, offset).
+"""The random directions u_0, u_1, ... of a run, computed from the run's public key wherever they are needed.
 
-They are computed from the 64-bit random words of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011).
-The generator maps a counter of four 64-bit integers, under a key of two, to four words. Word j of a parameter is entry
-j % 4 of what it gives for the counter (1 + j // 4, parameter, number, 0) under the run key. So any block of any
-direction can be made again anywhere, in any order. Nothing is stored, and a run is its key and a list of pairs (number,
-amount). Directions are public: they never depend on data, and the noise that protects the data is never drawn here.
+A direction is a vector with one coordinate for each trained weight. Its coordinates are looked up by 64-bit random
+words of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011). The generator maps a counter of four 64-bit
+integers, under a key of two, to four words. Word j of a parameter is entry j % 4 of what it gives for the counter (1 +
+j // 4, index of the parameter, number of the direction, 0) under the run's key. So any block of any direction can be
+made again anywhere, in any order, and nothing has to be stored. Directions are public: they never depend on data, and
+the noise that protects the data is never drawn here.
 
-    direction   coordinate i of a parameter                          law
+    law         coordinate i of a parameter                          distribution
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
-    gaussian    quantile number q, the 16-bit field i % 4 of         independent, 65,536 equally likely values: N(0, 1)
-                word i // 4, low bits first                          to 16 bits, see `sphere.quantiles`
+    gaussian    quantile number q, the 16-bit part i % 4 of          independent, 65,536 equally likely values: N(0, 1)
+                word i // 4, lowest bits first                       to 16 bits, see `sphere.quantiles`
     sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
-    low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    signs whose products are the entries; a vector has
+    low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs
 
-The signs of a low-rank direction are the coordinates that `rademacher` gives parameter 0, dealt out to the parameters
-in their order: a_1, ..., a_rho, then b_1, ..., b_rho. A parameter with two axes or more is a matrix of shape (first
-axis, product of the others), so that convolutions have a row for each channel that they put out.
+All signs of a low-rank direction are made in one row: the coordinates that `rademacher` gives parameter 0. They are
+dealt out to the parameters in order, to a matrix a_1, ..., a_rho, then b_1, ..., b_rho. A parameter with two axes or
+more is a matrix of shape (first axis, product of the others), so that a convolution has a row for each output channel.
 
-A coordinate is looked up in a table by bits of a word, and multiplied by the scale with one rounding. So not only the
+A coordinate is looked up in a table by bits of a word, and multiplied by a scale with one rounding. So not only the
 words but the floating-point directions have the same bits on every processor and device. Sums over low-rank directions
-are matrix products, whose order of summation is the kernel's; `Directions.sum` therefore rounds the amounts so that
-every partial sum is exact.
+are matrix products, in which each kernel sums in an order of its own; `Directions.sum` therefore rounds the amounts so
+that every partial sum is exact.
+
+Nothing is read or written here but the tensors that are handed in. `exactly` changes a setting of torch for the length
+of its block.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,54 +45,45 @@ _CPU = torch.device("cpu")
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """How many coordinates are made at a time on a CPU, few enough to stay in its cache, and on a GPU, few enough to take
 little of its memory."""
-_FEW_WORDS = 1 << 18
-"""So many words a GPU gets from the host, which makes them in less time than the GPU takes to start its operations."""
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 """The part of a numpy generator's state which says that the next word is the first one of the next counter."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
-WIDE = {torch.float64: torch.float64}
-"""The type in which sums with weights of a type are formed, where it is not float32."""
 _MANY = 64
-"""With more products than this in a sum of float32, it is formed in float64 and rounded once."""
-_LOW = 0xFFFFFFFF
-"""The low half of a 64-bit word."""
-_FACTORS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-_STEPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
-"""The constants of Philox4x64: what words are multiplied by, and what is added to the key after each of ten rounds."""
+"""With more products than this in a sum of float32, the sum is formed in float64 and rounded once."""
+
+_Shapes = tuple[tuple[int, ...], ...]
+"""The shapes of all trained parameters, in order."""
 
 
-Shapes = tuple[tuple[int, ...], ...]
-"""The shapes of all parameters, in order."""
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which sums with weights of type `dtype` are formed: float64 for float64, float32 for others.
 
-
-class Place(NamedTuple):
-    """Where the signs of a parameter are in a low-rank direction.
-
-    Attributes:
-        start: the first of them, among the signs of all parameters.
-        rows, columns: the shape of the matrix; of a vector, its size and 0.
+    The sum is then rounded once to the type of the weights.
     """
-
-    start: int
-    rows: int
-    columns: int
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @lru_cache(maxsize=8)
-def places(shapes: Shapes, rank: int) -> tuple[tuple[Place, ...], int]:
-    """Return the place of each of the parameters with these shapes in directions of this rank, and how many signs a
-    direction has in all."""
+def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...], int]:
+    """Return where each parameter's signs lie in a low-rank direction, and how many signs the direction has in all.
+
+    A place is a triple (number of the first sign, rows, columns) for a matrix; for a vector, columns is 0.
+    """
     found, start = [], 0
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
-        found.append(Place(start, rows, columns))
+        found.append((start, rows, columns))
         start += rank * (rows + columns) if columns else rows
     return tuple(found), start
 
 
 class _Kept:
-    """What is kept of some low-rank directions: their numbers and the amounts of their sum; tensors by type and device
-    with their signs, and with the amounts; and which of these tensors have been written for these directions."""
+    """Tensors with the signs of the low-rank directions `numbers`, and with the `amounts` by which these are
+    multiplied.
+
+    `tensors` has them by what they hold ("signs", or the amounts for a "matrix" or a "vector"), type and device.
+    `written` has the keys of those whose values are up to date. They are kept so that recorded kernels can read them.
+    """
 
     def __init__(self) -> None:
         self.numbers: tuple[int, ...] = ()
@@ -97,7 +92,7 @@ class _Kept:
         self.written: set[tuple[str, torch.dtype, torch.device]] = set()
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """Return the tensor of signs or amounts, `what`, and whether it still has to be written."""
+        """Return the kept tensor that holds `what`, and whether the caller still has to write its values."""
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -110,16 +105,21 @@ class _Kept:
 class Directions:
     """Computes the random directions u_0, u_1, ... of one run.
 
-    In the methods, `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
-    parameter's index, and coordinates are in row-major order. For a normalised law the methods give g instead of u = g
-    sqrt(d)/||g||, as that factor needs all parameters: `factor` computes it.
+    In the methods, `number` is the number of a direction in the run: direction k of step t has the number t K + k, with
+    K directions a step. `parameter` is the index of a trained parameter, and its coordinates are in row-major order.
+    For the law `sphere` the methods give g instead of u = g sqrt(d)/||g||, since the factor sqrt(d)/||g|| needs the
+    coordinates of all parameters: the method `factor` computes it, and the caller multiplies by it.
 
     Args:
-        key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian).
-        direction: the name of their law in `sphere.DIRECTIONS`, whose table gives the coordinates.
+        key: the run's public key, an integer in [0, 2^128) or 16 bytes (little-endian).
+        direction: the name of a law of `sphere.DIRECTIONS`, such as "rademacher" or "low-rank:4".
+
+    Attributes:
+        key: the key as an integer.
+        law: the law, a `sphere.DirectionLaw`.
 
     Raises:
-        ValueError: another key or law.
+        ValueError: any other key, or an unknown law.
     """
 
     def __init__(self, key: int | bytes, direction: str) -> None:
@@ -136,7 +136,7 @@ class Directions:
         self._grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
         self._integers = self._values / self._grid
         bits = (len(self._values) - 1).bit_length()
-        # of random signs a field is a byte, which stands for eight of them, low bit first
+        # random signs are looked up eight at a time, by a byte whose lowest bit stands for the first of them
         octets = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
         self._fields = self._values[octets] if bits == 1 else self._values
         self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
@@ -151,7 +151,7 @@ class Directions:
         self._kept: dict[int, _Kept] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
-        """Return the random words start, ..., start + count - 1 of a direction and a parameter."""
+        """Return the random words start, ..., start + count - 1 of one parameter of direction `number`."""
         self._counter[:] = start // 4, parameter, number, 0
         self._generator.state = self._state
         if start % 4:
@@ -160,14 +160,10 @@ class Directions:
         return found
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """Return the factor by which the methods' vectors g must be multiplied to be the direction u.
+        """Return the factor by which the vectors g of the other methods must be multiplied to be the direction u.
 
-        It is sqrt(d)/||g|| for a normalised law and 1 for another, with the same bits on every device.
-
-        Args:
-            number: the direction's number.
-            sizes: the numbers of coordinates of all parameters, whose sum is d.
-            device: where it is computed.
+        It is sqrt(d)/||g|| for the law `sphere`, with the same bits on every device, and 1 for the other laws. `sizes`
+        are the numbers of coordinates of all parameters, whose sum is d.
         """
         if not self.law.normalised:
             return 1.0
@@ -176,12 +172,8 @@ class Directions:
     def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
         """Return ||v||^2 without rounding, where v is the vector of integers along u that `integers` gives.
 
-        This takes one pass over the words, on `device`, unless all coordinates have one magnitude. The last answer is
-        kept.
-
-        Args:
-            number: the direction's number.
-            sizes: the numbers of coordinates of all parameters.
+        `sizes` are the numbers of coordinates of all parameters. Unless all coordinates have one magnitude, they are
+        all made once, on `device`. The last answer is kept.
         """
         if np.ptp(np.abs(self._integers)) == 0:
             return sum(sizes) * int(self._integers[0]) ** 2
@@ -194,25 +186,12 @@ class Directions:
             self._squared_norm = number, sizes, sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU
         return self._squared_norm[2]
 
-    def integers(self, number: int, parameter: int, start: int, count: int, shapes: Any = None) -> NDArray[np.int64]:
+    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
         """Return coordinates start, ..., start + count - 1 of v, a vector of integers along the direction u.
 
-        v is g, which is u but for the sphere's factor (`factor`), in units of the largest number of which all values of
-        the law's table are multiples: u itself for signs, 2^16 u for Gaussian directions, and 2^16 g for those on the
-        sphere.
-
-        Args:
-            number: the direction's number.
-            parameter: the parameter's index.
-            shapes: of all parameters; needed for a low-rank law, whose rank must be 1.
+        They are those of the parameter with index `parameter`. v is u for random signs, 2^16 u for the law `gaussian`,
+        and 2^16 g for `sphere`; it is not computed for low-rank laws.
         """
-        if self.law.rank:
-            place = places(shapes, 1)[0][parameter]
-            width = place.columns or 1
-            first, last = start // width, -(-(start + count) // width)
-            with exactly(_CPU):
-                found = self.sum([(number, 1.0)], parameter, shapes, first, last, torch.float64, _CPU).view(-1)
-            return found[start - first * width :][:count].numpy().astype(np.int64)
         return self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64).numpy().astype(np.int64)
 
     @property
@@ -230,64 +209,34 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Tensor:
-        """Return the vector scale u[start : start + count] for the part of direction `number` that belongs to the
-        parameter with this index; each coordinate is rounded once to dtype, float32 or float64. Not for low-rank laws.
+        """Return coordinates start, ..., start + count - 1 of direction `number`, times `scale`, as a vector on
+        `device`.
+
+        They are those of the parameter with index `parameter`. Each product is rounded once to dtype, float32 or
+        float64. For low-rank laws this gives the signs alone, which `signs` deals out.
         """
         table, skipped = self._table(scale, dtype, device), start % self._per_word
-        first, needed = start // self._per_word, -(-(count + skipped) // self._per_word)
+        words = self.words(number, parameter, start // self._per_word, -(-(count + skipped) // self._per_word))
         if device.type == "cpu":
-            which: Any = self.words(number, parameter, first, needed).view(self._field)
+            which: Any = words.view(self._field)
             found: NDArray[Any] = table.take(which, axis=0, mode="clip").reshape(-1)
             return torch.from_numpy(found[skipped : skipped + count])
-        if needed <= _FEW_WORDS:
-            made = torch.from_numpy(self.words(number, parameter, first, needed).view(np.int64))
-            words = made.to(device, non_blocking=True)
-        else:
-            of = torch.arange(first // 4, -(-(first + needed) // 4), device=device)
-            words = self._philox(of, parameter, number).view(-1)[first % 4 :][:needed]
-        return self._looked_up(table, words)[skipped : skipped + count]
-
-    def rows(
-        self,
-        number: int,
-        parameter: int,
-        rows: Tensor,
-        width: int,
-        scale: float = 1.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Return the coordinates scale u of some rows of a parameter of shape (..., width), as a tensor (m, width).
-
-        The bits are those that `coordinates` gives.
-
-        Args:
-            number: the direction's number.
-            parameter: the parameter's index.
-            rows: the numbers of the rows, integers of shape (m,); the result is on their device.
-            dtype: of the result, float32 or float64.
-        """
-        each = 4 * self._per_word
-        starts = rows * width
-        counters = (starts // each).unsqueeze(1) + torch.arange(-(-width // each) + 1, device=rows.device)
-        table = torch.as_tensor(self._table(scale, dtype, rows.device))
-        values = self._looked_up(table, self._philox(counters, parameter, number)).view(len(rows), -1)
-        return values.gather(1, (starts % each).unsqueeze(1) + torch.arange(width, device=rows.device))
+        fields = torch.from_numpy(words.view(np.uint8 if self._field.itemsize == 1 else np.int16)).to(device, non_blocking=True)
+        looked_up: Tensor = table.index_select(0, fields.int() & 0xFFFF).view(-1)
+        return looked_up[skipped : skipped + count]
 
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """Return source + scale u[start : start + source.numel()], in the shape and type of `source`.
+        """Return source + scale u, where u is direction `number`. Not for low-rank laws.
 
-        u is the part of direction `number` that belongs to the parameter with this index. The sum is formed in float32
-        (float64 for float64) and rounded once to nearest.
-
-        Args:
-            source: contiguous.
-            out: a contiguous tensor to write the result to, which may be `source`; a new one if None.
+        `source`, which is contiguous, has the coordinates of the parameter with index `parameter` from `start` on. The
+        sum is formed in float32 (float64 for float64), rounded once to the type of `source`, and written to `out` if
+        given, which may be `source`.
         """
         result = torch.empty_like(source) if out is None else out
         inputs, outputs = source.detach().view(-1), result.detach().view(-1)
-        summed = WIDE.get(source.dtype, torch.float32)
+        summed = sum_type(source.dtype)
         for first, count in blocks(source.numel(), source.device):
             u = self.coordinates(number, parameter, start + first, count, scale, summed, source.device)
             torch.add(inputs[first : first + count], u, out=outputs[first : first + count])
@@ -297,26 +246,30 @@ class Directions:
         self,
         amounts: Sequence[tuple[int, float]],
         parameter: int,
-        shapes: Shapes,
+        shapes: _Shapes,
         first: int,
         last: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        """Return rows first, ..., last - 1 of the sum of amount u_number over the pairs (number, amount), for one
-        parameter; the rows of a vector are its entries.
+        """Return rows first, ..., last - 1 of one parameter of a sum of directions; the rows of a vector are its
+        entries.
 
-        Call it inside `exactly`. For low-rank laws the sum is one matrix product, shape (rows, columns), whose bits are
-        the same for every order of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power
-        of two, so that every partial sum is a multiple that `dtype` holds exactly. With K amounts this keeps 24 -
-        log2(K rho) bits of the largest amount in float32, and 53 - log2(K rho) in float64, which also sums where K rho
-        > 64. For other laws the sum is formed in the order given.
+        Call this method inside `exactly`. For low-rank laws the sum is one matrix product, whose bits are the same for
+        every order of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so
+        that every partial sum is a multiple that `dtype` holds exactly. With K amounts this keeps 24 - log2(K rho) bits
+        of the largest amount in float32, and 53 - log2(K rho) in float64, in which the sum is formed where K rho > 64.
+        For other laws the sum is formed in the order given.
 
         Args:
-            amounts: the pairs; for a normalised law each amount is times the direction's factor.
-            parameter: the parameter's index.
-            shapes: of all parameters.
-            dtype: float32 or float64.
+            amounts: pairs (number of a direction u, amount), which stand for the sum of amount u. For the law `sphere`
+                the caller has multiplied each amount by the direction's `factor`.
+            parameter: the index of the parameter; `shapes` are the shapes of all parameters.
+            first, last: the first row, and the row after the last one.
+            dtype, device: the type of the result, float32 or float64, and its device.
+
+        Returns:
+            A tensor of shape (rows, columns) for a matrix of a low-rank law, else a vector.
         """
         rank, shape = self.law.rank, shapes[parameter]
         if not rank:
@@ -335,45 +288,50 @@ class Directions:
         return (scaled.flatten(0, 1).T @ right.flatten(0, 1)).to(dtype)
 
     def factors(
-        self, numbers: tuple[int, ...], parameter: int, shapes: Shapes, dtype: torch.dtype, device: torch.device
+        self, numbers: tuple[int, ...], parameter: int, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the signs of the low-rank directions with these numbers, for one parameter.
+        """Return the signs of P low-rank directions for one parameter, without the factor rho^(-1/2) of a matrix.
 
-        For a matrix they are the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns), for a vector its
-        signs, shape (P, rows), and None.
+        They are views of what `signs` returns: for a matrix the a_r, shape (P, rho, rows), and the b_r, shape (P, rho,
+        columns); for a vector its signs, shape (P, rows), and None. `numbers` are the numbers of the P directions, and
+        `shapes` the shapes of all parameters, of which `parameter` is the index of one.
         """
-        start, rows, columns = places(shapes, self.law.rank)[0][parameter]
-        signs = self.signs(numbers, shapes, dtype, device)
+        return self.parts(self.signs(numbers, shapes, dtype, device), parameter, shapes)
+
+    def parts(self, signs: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
+        """Return one parameter's part of a tensor with a number in place of each sign of P directions, as `factors`
+        does.
+
+        `signs` has the layout of what the method `signs` returns, shape (P, all signs of a direction).
+        """
+        (start, rows, columns), rank = _places(shapes, self.law.rank)[0][parameter], self.law.rank
         if not columns:
             return signs[:, start : start + rows], None
-        middle, end = start + self.law.rank * rows, start + self.law.rank * (rows + columns)
-        split = (len(numbers), self.law.rank, -1)
-        return signs[:, start:middle].view(split), signs[:, middle:end].view(split)
+        middle, split = start + rank * rows, (len(signs), rank, -1)
+        return signs[:, start:middle].view(split), signs[:, middle : middle + rank * columns].view(split)
 
     def signs(
-        self, numbers: tuple[int, ...], shapes: Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
+        self, numbers: tuple[int, ...], shapes: _Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
     ) -> Tensor:
         """Return all signs of the low-rank directions with these numbers, one direction a row.
 
-        The tensor is kept, and the next call for as many directions writes the signs of those into it.
+        The tensor is kept: the next call for as many directions, of this type and device, writes into it. `shapes` are
+        the shapes of all parameters.
         """
-        kept, total = self._kept.setdefault(len(numbers), _Kept()), places(shapes, self.law.rank)[1]
+        kept, total = self._kept.setdefault(len(numbers), _Kept()), _places(shapes, self.law.rank)[1]
         if kept.numbers != numbers:
             kept.numbers, kept.written = numbers, {name for name in kept.written if name[0] != "signs"}
         found, new = kept.fresh("signs", (len(numbers), total), dtype, device)
-        if new and device.type == "cpu":
+        if new:
             for row, number in zip(found, numbers, strict=True):
-                row.copy_(self.coordinates(number, 0, 0, total))
-        elif new:  # a GPU gets a bit for each sign
-            words = np.stack([self.words(number, 0, 0, -(-total // 64)) for number in numbers]).view(np.int64)
-            table = self._table(1.0, torch.float32, device)
-            found.copy_(self._looked_up(table, torch.from_numpy(words).to(device)).view(len(numbers), -1)[:, :total])
+                row.copy_(self.coordinates(number, 0, 0, total, device=device))
         return found
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the amounts of a sum of low-rank directions, rounded as `sum` says; for a matrix times rho^(-1/2).
+        """Return the amounts by which `sum` multiplies low-rank directions, rounded as it says, as a tensor.
 
-        The tensor is kept, and the next call for as many amounts writes those into it.
+        For a matrix they are multiplied by rho^(-1/2). The tensor is kept: the next call for as many amounts, of this
+        type and device, writes into it.
         """
         kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"
         if kept.amounts != amounts:
@@ -385,10 +343,12 @@ class Directions:
             found.copy_(torch.tensor(rounded, dtype=dtype))
         return found
 
-    def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: Shapes) -> None:
-        """Write the signs of these directions, and these amounts unless there are none, into all tensors that `signs`
-        and `amounts` have returned for as many directions. Kernels that were recorded with these tensors then compute
-        with these directions."""
+    def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: _Shapes) -> None:
+        """Write the signs of other directions, and other amounts, into the kept tensors of `signs` and `amounts`.
+
+        Kernels that were recorded with these tensors then compute with these directions. Where `amounts` is empty, the
+        amounts stay as they are. `shapes` are the shapes of all parameters.
+        """
         for what, dtype, device in tuple(self._kept.setdefault(len(numbers), _Kept()).tensors):
             if what == "signs":
                 self.signs(numbers, shapes, dtype, device)
@@ -396,9 +356,11 @@ class Directions:
                 self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
-        """Return the table from a field of a word to the coordinates that it stands for, times `scale`, in `dtype`: an
-        array for the CPU, else a tensor. A field is a byte (eight signs) for random signs, and 16 bits for the other
-        laws. The last few tables are kept."""
+        """Return the values of a coordinate, times `scale`, rounded to `dtype`: an array for a CPU, else a tensor.
+
+        For random signs its shape is (256, 8), since a byte of a random word stands for eight signs; for the other laws
+        it is (65536,). The last few tables are kept.
+        """
         found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:
@@ -413,54 +375,23 @@ class Directions:
             self._tables[scale, dtype, device] = found
         return found
 
-    def _looked_up(self, table: Tensor, words: Tensor) -> Tensor:
-        """Return the coordinates that random words stand for, as a vector: 64 signs or four 16-bit values a word.
-
-        Args:
-            table: what `_table` returns for the words' device.
-            words: int64, contiguous.
-        """
-        if self._field.itemsize == 1:
-            return table.index_select(0, words.view(torch.uint8).view(-1).int()).view(-1)
-        return table.index_select(0, words.view(torch.int16).view(-1).int() & 0xFFFF)
-
-    def _philox(self, blocks: Tensor, parameter: int, number: int) -> Tensor:
-        """Return the four random words of each block of four, as int64 along a new last axis: those of `words`, by
-        operations that every device has. blocks: their numbers, int64."""
-        c = [blocks + 1, *(torch.full_like(blocks, _signed(value)) for value in (parameter, number, 0))]
-        key = [self.key % 2**64, self.key >> 64]
-        for _ in range(10):
-            (high, low), (other, least) = _product(_FACTORS[0], c[0]), _product(_FACTORS[1], c[2])
-            c = [other ^ c[1] ^ _signed(key[0]), least, high ^ c[3] ^ _signed(key[1]), low]
-            key = [(word + step) % 2**64 for word, step in zip(key, _STEPS, strict=True)]
-        return torch.stack(c, -1)
-
 
 def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield (first, count) for consecutive parts of so many rows of `width` coordinates, each of at most as many
-    coordinates as are made at a time on the device, but of a row at least."""
+    """Yield pairs (first row, number of rows): consecutive blocks of so many rows with `width` coordinates each.
+
+    A block has at most as many coordinates as are made at a time on the device, but at least one row.
+    """
     largest = max(1, (_CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK) // max(1, width))
     for first in range(0, rows, largest):
         yield first, min(largest, rows - first)
 
 
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word
-
-
-def _product(factor: int, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the high and the low 64 bits of the products of 64-bit words with a factor, as int64."""
-    small, large = factor & _LOW, factor >> 32
-    low, high = words & _LOW, words >> 32 & _LOW
-    middle = low * large + (low * small >> 32 & _LOW)
-    other = high * small + (middle & _LOW)
-    return high * large + (middle >> 32 & _LOW) + (other >> 32 & _LOW), words * _signed(factor)
-
-
 @lru_cache(maxsize=8)
 def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> list[float]:
-    """Return the amounts rounded to multiples of a power of two, so few of them that a sum of rank * len(amounts)
-    multiples with any signs has no more bits than `dtype` holds."""
+    """Return the amounts rounded to multiples of a power of two, so that sums of them with any signs are exact.
+
+    A sum has each amount `rank` times, and is formed in `dtype`, float32 or float64.
+    """
     largest = max(map(abs, amounts))
     if largest == 0 or not math.isfinite(largest):
         return list(amounts)
@@ -471,7 +402,11 @@ def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> lis
 
 @contextmanager
 def exactly(device: torch.device) -> Iterator[None]:
-    """Inside the block matrix products of float32 are not rounded to fewer bits (TF32, bfloat16, autocast)."""
+    """A context manager in whose block matrix products of float32 are not rounded to fewer bits (TF32, bfloat16).
+
+    It sets torch's float32_matmul_precision, which is the whole process's, and puts it back; autocast is off for
+    `device`.
+    """
     before = torch.get_float32_matmul_precision()
     try:
         with torch.autocast(device.type, enabled=False):

@@ -13,18 +13,15 @@ import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
+from dpzero_theory.optim.weights.directions import Directions, blocks, exactly, sum_type
 from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -41,7 +38,7 @@ from dpzero_theory.optim.weights.untrained import Untrained
 _BLOCK = 1 << 17
 """How many coordinates of a released vector are added at a time, which bounds the memory that `add_` needs."""
 _HASHED = 1 << 24
-"""Values in a block of the fingerprint; the blocks of a parameter are hashed in several threads."""
+"""How many values a block of the fingerprint has."""
 
 
 class Weights:
@@ -282,7 +279,7 @@ class Weights:
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
-            summed = WIDE.get(held.dtype, torch.float32)
+            summed = sum_type(held.dtype)
             plain = len(scales) == 1 and held.is_contiguous()
             if plain and not rank:
                 ((number, amount),) = scales
@@ -320,24 +317,17 @@ class Weights:
                 found = values(index, start, min(_BLOCK, size - start))
                 first, last = max(start, origin), min(start + len(found), origin + len(flat))
                 if first < last:
-                    summed = WIDE.get(flat.dtype, torch.float32)
+                    summed = sum_type(flat.dtype)
                     delta = found[first - start : last - start].to(summed).to(flat.device)
                     flat[first - origin : last - origin] += delta
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
         self._moved()
 
-    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
-        """Return coordinates of the vector v of integers along u_number; see `Directions.integers`."""
-        return self.directions.integers(number, parameter, start, count, self.shapes)
-
     def squared_norm(self, number: int) -> int:
-        """Return ||v||^2, where v is the vector of integers along u_number; see `Directions.integers`."""
+        """Return ||v||^2, where v is the vector of integers along u_number, over all parameters
+        (`Directions.integers`)."""
         return self.directions.squared_norm(number, self.sizes, self.parameters[0].device)
-
-    def factor(self, number: int) -> float:
-        """Return the factor of the direction with this number (`Directions.factor`)."""
-        return self.directions.factor(number, self.sizes, self.parameters[0].device)
 
     def pieces(self) -> list[tuple[Tensor, int]]:
         """Return, for each parameter, the detached part that this process holds, and the first coordinate of that."""
@@ -346,18 +336,17 @@ class Weights:
         return [(parameter.detach(), 0) for parameter in self.parameters]
 
     def fingerprint(self) -> str:
-        """Return a SHA-256, in hexadecimal, of the names, shapes, types and values of the parameters.
+        """Return the SHA-256 of the names, shapes, types and values of the parameters, 64 hexadecimal digits.
 
-        The values enter by the SHA-256 of each block: one processor would take minutes for 10^11 bytes in a row.
+        If the module is sharded, every process must call this method.
         """
         digest = hashlib.sha256()
-        with ThreadPoolExecutor() as pool:
-            for name, parameter in zip(self.names, self.parameters, strict=True):
-                digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-                flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
-                blocks = (flat[first : first + _HASHED] for first in range(0, flat.numel(), _HASHED))
-                each = map if flat.numel() <= _HASHED else pool.map
-                digest.update(b"".join(each(_sha256, (block.cpu() for block in blocks))))
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+            flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
+            for first in range(0, flat.numel(), _HASHED):  # block by block, as the host may not hold a second copy
+                block = flat[first : first + _HASHED].cpu().view(torch.uint8).numpy()
+                digest.update(hashlib.sha256(block.data).digest())
         return digest.hexdigest()
 
     def values(self) -> dict[str, Tensor]:
@@ -394,16 +383,15 @@ class Weights:
             reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
-        """Return the amount times the factor of the direction `number` (`Directions.factor`). name: of the amount."""
+        """Return amount * factor, where `Directions.factor` gives the factor of direction `number`.
+
+        Raises ValueError, which calls the amount `name`, if it is not finite or `number` is not in [0, 2^64).
+        """
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not (isinstance(number, int) and 0 <= number < 2**64):
             raise ValueError(f"number must be an integer with 0 <= number < 2^64; got {number!r:.40}")
-        return amount * self.factor(number) if self.directions.law.normalised else amount
-
-
-def _sha256(block: Tensor) -> bytes:
-    return hashlib.sha256(block.view(torch.uint8).numpy().data).digest()
+        return amount * self.directions.factor(number, self.sizes, self.parameters[0].device)
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

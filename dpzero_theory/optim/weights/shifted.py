@@ -1,21 +1,22 @@
 """Functions that read a weight W compute with W + shift u: the mechanism of `Weights.evaluated`.
 
 Every function of torch that is called from Python passes `Shifted.__torch_function__`. Where a trainable parameter is
-among its arguments, the function computes at the shifted weights. Nothing is written. There are two ways:
+among its arguments, the function computes with the shifted weights in the parameter's place. The parameter itself is
+only read. There are two ways:
 
 **Factored**, for low-rank directions u = a b^T. A product x W^T becomes x W^T + shift (x b) a^T, and an embedding, a
-convolution and a normalisation likewise, so that no shifted matrix is made. Several points are evaluated in one pass by
-records that are repeated, one copy for each point: all of them share the product with W. The first axis of what
-functions get must then be the records, as it is where modules are batch-first; another layout is refused.
+convolution and a normalisation likewise, so that no shifted matrix is made. Several points W + shift u can be evaluated
+in one pass, in which the records are repeated, one copy for each point: all points share the product with W. The first
+axis of what functions get must then be the records, as it is where modules are batch-first; another layout is refused.
 
-**Whole**, for everything else: the function gets a fresh tensor W + shift u, which dies with it. So memory grows by
-the largest parameter, and one point is evaluated at a time.
+**Whole**, for everything else: the function gets a new tensor W + shift u, which is freed after the call. So memory
+grows by the largest parameter, and one point is evaluated at a time.
 
-The derivative of the losses along u is their derivative by the shift at 0. So the shift is a dual number there, and the
-same functions carry it through by forward-mode differentiation.
+The derivative of the losses along u is their derivative by the shift at 0. To find it, the shift is a dual number (a
+value with a derivative), and the same functions carry it through by torch's forward-mode differentiation.
 
-What reads a parameter's memory behind torch's functions (a view that was kept, a scripted module) would compute with x.
-`Guard`, which every operation on tensors passes, refuses that in all evaluations before a run begins.
+What reads a parameter's memory behind torch's functions (a view that was kept, a scripted module) would compute with
+the weights W. In all evaluations before a run begins `Guard`, which every operation on tensors passes, refuses that.
 """
 
 import warnings
@@ -34,20 +35,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from dpzero_theory.optim.weights.directions import WIDE, places
+from dpzero_theory.optim.weights.directions import sum_type
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
 NONE = "difference must be 'forward' or 'central' for these losses"
-"""The rule that losses without derivatives break, with which the message that refuses them begins."""
-ONE = "points_at_once must be 1 for these losses"
-"""The rule that losses break which cannot be evaluated at several points in one pass."""
+"""The rule that losses without derivatives break; the messages that refuse them begin with it."""
+_ONE = "points_at_once must be 1 for these losses"
+"""The rule that losses break if they cannot be evaluated at several points in one pass."""
 _CONSTANT: tuple[Any, ...] = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
-"""Functions whose result counts as constant, though it changes with the tensor."""
+"""Functions through which torch carries no derivative, though their result changes with the tensor."""
 _SHAPE = {
     *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.__len__),
     *(Tensor.is_contiguous, Tensor.element_size, Tensor.is_floating_point, Tensor.is_complex, Tensor.storage_offset),
 }
-"""Methods that read nothing of a tensor's values."""
+"""Methods that tell a tensor's shape, type or layout, and read none of its values."""
 _UNSAID = {
     functional.batch_norm,
     torch.batch_norm,
@@ -55,34 +56,35 @@ _UNSAID = {
     functional.instance_norm,
     torch.instance_norm,
 }
-"""Functions that may write the statistics of batch normalisation without saying so."""
+"""Functions that may write the running statistics of batch normalisation without torch's count of writes noticing."""
 _BY_ENTRY = {
     *("mul", "__mul__", "__rmul__", "multiply", "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"),
     *("div", "__truediv__", "__rtruediv__"),
 }
 """Names of functions of two tensors that are computed entry by entry."""
 _ROWS_SHARE = 8
-"""Where an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
-shifted, not the whole matrix."""
+"""If an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
+shifted."""
 _SMALLEST, _SMALL = 1 << 14, 1 << 20
-"""A matrix of at most so many entries is shifted as a whole, always or where it is read by more rows than it has
-columns: that takes less time than adding to the rows of the product."""
+"""A matrix of at most the first number of entries is always shifted as a whole. One of at most the second number is, if
+it is multiplied by at least as many rows as it has columns. That takes less time than adding to the product."""
 
 
 class Shifted(TorchFunctionMode):
-    """A torch mode in which functions that read trainable parameters compute with x + shift u.
+    """A context manager in whose block functions that read trainable parameters compute with x + shift u.
 
     Args:
-        weights: the parameters and the directions, `module.Weights`.
-        numbers: of the directions, one for each point that is evaluated in one pass.
-        shifts: the shift along each of them, times the direction's factor.
-        rows: the number of rows of a batch with a copy of the records for each point; used with several points.
-        guard: refuses what is read by other means; None once that has been looked at.
-        exact: whether derivatives are computed; the points are then x, and `shifts` scale the directions.
+        weights: the trainable parameters x and the run's directions, a `module.Weights`.
+        numbers: for each point that is evaluated in one pass, the number of its direction u.
+        shifts: for each point, the shift along u, times the direction's factor (`Directions.factor`).
+        rows: how many rows a batch has that has a copy of the records for each point; used with several points.
+        guard: refuses other ways of reading the parameters; None to let them pass.
+        exact: whether derivatives by the shift are computed at x itself, for directions that are multiplied by
+            `shifts`.
         scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None to make one.
 
     Attributes:
-        written: whether buffers may have been written without torch's notice.
+        written: whether a function was called that may have written buffers without torch's notice.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Shifted(TorchFunctionMode):
             return self._shifted(func, args, kwargs or {})
 
     def _reads(self, values: Any) -> bool:
-        """Whether one of these arguments is a trainable parameter."""
+        """Whether one of the arguments `values` of a function, or an entry of a list among them, is trainable."""
         ids, sharded = self._ids, self._weights.collective
         for value in values:
             if ids.get(id(value)) is not None or (sharded and self._weights.index(value) is not None):
@@ -157,7 +159,7 @@ class Shifted(TorchFunctionMode):
         if found is not NotImplemented:
             return found
         if self._points > 1:
-            raise ValueError(f"{ONE}: {self._first([*args, *kwargs.values()])} is read by {func.__name__}")
+            raise ValueError(f"{_ONE}: {self._first([*args, *kwargs.values()])} is read by {func.__name__}")
         args = _each(self._whole, args)
         if kwargs:
             kwargs = dict(zip(kwargs, _each(self._whole, kwargs.values()), strict=True))
@@ -166,17 +168,20 @@ class Shifted(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _first(self, values: Any) -> str:
-        """Return the name of the first trainable parameter among arguments."""
+        """Return the name of the first trainable parameter among the arguments of a function."""
         found = (self._weights.index(leaf) for leaf in _pytree.tree_leaves(list(values)))
         return str(next(self._weights.names[index] for index in found if index is not None))
 
     def _hidden(self) -> AbstractContextManager[Any]:
-        """Inside the block operations make shifted weights, unseen by modes that trace what the losses do: they differ
-        from call to call, as what was made is kept."""
+        """A context manager whose operations no other torch mode sees, while a `Guard` looks.
+
+        Shifted weights are made inside. Their operations differ from call to call, since some results are kept, and a
+        trace that compares what the losses do in two calls must not see that.
+        """
         return nullcontext() if self._guard is None else _disable_current_modes()
 
     def _read(self, value: Any) -> int | None:
-        """Return the index of a trainable parameter, and note that it is read; None for another value."""
+        """Return the index of `value` among the trainable parameters, and note that it is read; None if it is none."""
         index: int | None = self._ids.get(id(value))
         if index is None and self._weights.collective:
             index = self._weights.index(value)
@@ -185,32 +190,30 @@ class Shifted(TorchFunctionMode):
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Return the factors of a parameter's part of the points' directions, of which the first is times the shift:
-        `Directions.factors`."""
-        numbers, shapes = self._numbers, self._weights.shapes
-        found = self._scaled.get((dtype, device))
-        if found is None:
-            wide = WIDE.get(dtype, torch.float32)
+        """Return the factors of the parameter with this index in the shifts of all points, as `Directions.factors`
+        does.
+
+        The first of them is multiplied by each point's shift, and for a matrix by rank^(-1/2).
+        """
+        numbers, shapes, directions = self._numbers, self._weights.shapes, self._directions
+        if (dtype, device) not in self._scaled:
+            wide = sum_type(dtype)
             with self._hidden():
-                signs = self._directions.signs(numbers, shapes, wide, device)
-                found = self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
-                self._directions.signs(numbers, shapes, dtype, device)
-        (start, rows, columns), rank = places(shapes, self._directions.law.rank)[0][index], self._directions.law.rank
-        if not columns:
-            return found[:, start : start + rows], None
-        middle, split = start + rank * rows, (self._points, rank, -1)
-        left = found[:, start:middle].view(split)
-        right = self._directions.signs(numbers, shapes, dtype, device)[:, middle : middle + rank * columns].view(split)
-        return (left if rank == 1 else left / rank**0.5), right
+                signs = directions.signs(numbers, shapes, wide, device)
+                self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
+                directions.signs(numbers, shapes, dtype, device)
+        left, _ = directions.parts(self._scaled[dtype, device], index, shapes)
+        _, right = directions.factors(numbers, index, shapes, dtype, device)
+        return (left if right is None or directions.law.rank == 1 else left / directions.law.rank**0.5), right
 
     def _whole(self, value: Any) -> Any:
-        """Return x + shift u for a trainable parameter, rounded to its type; another value as it is."""
+        """Return x + shift u if `value` is a trainable parameter x, rounded to its type; any other value as it is."""
         index = self._read(value)
         if index is None:
             return value
-        with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`
+        with self._hidden():
             own, dtype = value.detach(), value.dtype
-            summed = WIDE.get(dtype, torch.float32)
+            summed = sum_type(dtype)
             if self._directions.law.rank:
                 left, right = self._of(index, summed, own.device)
                 source = own if dtype == summed else own.to(summed)
@@ -226,7 +229,8 @@ class Shifted(TorchFunctionMode):
                     own.contiguous(), self._numbers[0], index, self._factors[0], out=self._weights.spare(own)
                 )
             found = found if dtype == found.dtype else found.to(dtype)
-            return found if own.is_contiguous() else torch.empty_like(own).copy_(found)  # it keeps the order of memory
+            # losses may depend on the order of the weights in memory (channels last), so the copy keeps that
+            return found if own.is_contiguous() else torch.empty_like(own).copy_(found)
 
     def _few_rows(
         self,
@@ -238,30 +242,27 @@ class Shifted(TorchFunctionMode):
         *rest: Any,
         **named: Any,
     ) -> Any:
-        """Return the rows of an embedding that are looked up, shifted, if they are few."""
+        """Look up ids in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
+
+        Returns NotImplemented if so many rows are looked up that shifting the whole matrix takes less time.
+        """
         del padding_idx, rest, named
-        if max_norm is not None or weight.ndim != 2 or ids.numel() * _ROWS_SHARE > weight.shape[0]:
+        few = ids.device.type == "cpu" and ids.numel() * _ROWS_SHARE <= weight.shape[0]
+        if max_norm is not None or weight.ndim != 2 or not few:
             return NotImplemented
         index = self._read(weight)
         if index is None:
             return NotImplemented
+        width, summed, scale = weight.shape[1], sum_type(weight.dtype), 1.0 if self._exact else self._factors[0]
         with self._hidden():
-            which, values = self._looked_up(ids, weight, index)
-        return func(which, values)
-
-    def _looked_up(self, ids: Tensor, weight: Tensor, index: int) -> tuple[Tensor, Tensor]:
-        """Return for each look-up of an embedding the index of its row among some rows, and these rows, shifted."""
-        if ids.device.type == "cpu":
             rows, which = torch.unique(ids, return_inverse=True)
-        else:  # finding the distinct rows would make the CPU wait for the GPU
-            rows, which = ids.reshape(-1), torch.arange(ids.numel(), device=ids.device).view(ids.shape)
-        own = weight.detach().index_select(0, rows)
-        summed = WIDE.get(own.dtype, torch.float32)
-        scale = 1.0 if self._exact else self._factors[0]
-        u = self._directions.rows(self._numbers[0], index, rows, weight.shape[1], scale, summed)
-        if self._exact:
-            u = u * self._scale[0].to(u.device, summed)
-        return which, (own + u).to(own.dtype)
+            each = [
+                self._directions.coordinates(self._numbers[0], index, row * width, width, scale, summed)
+                for row in rows.tolist()
+            ]
+            u = torch.stack(each) * self._scale[0].to(summed) if self._exact else torch.stack(each)
+            values = (weight.detach().index_select(0, rows) + u).to(weight.dtype)
+        return func(which, values)
 
     def _linear(self, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         return self._product(_linear if self._exact else func, input, weight, bias)
@@ -281,8 +282,18 @@ class Shifted(TorchFunctionMode):
         return func(x, other) + (x.reshape(self._points, -1, len(other)) @ left[:, :, None]).view(x.shape[:-1])
 
     def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
-        """Return plain(x, weight, bias), the product of x with the transposed weight (with `turned`, the weight itself)
-        plus the bias, at the points."""
+        """Return the product of x with a shifted matrix, plus a shifted bias, at all points.
+
+        Args:
+            plain: a function (x, weight, bias) -> the product plus the bias, with the values that it is given.
+            x: the rows that are multiplied, with the points as blocks of the first axis.
+            weight: a matrix of shape (outputs, inputs).
+            bias: a vector with a number for each output, or None.
+            turned: whether the weight has the shape (inputs, outputs).
+
+        Returns:
+            The product, or NotImplemented if x is itself trainable or the weight is no matrix.
+        """
         index = self._read(weight)
         if self._ids.get(id(x)) is not None or weight.ndim != 2:
             return NotImplemented
@@ -311,20 +322,29 @@ class Shifted(TorchFunctionMode):
         return (out + bias if many and bias is not None else out).view(shape)
 
     def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
-        """Return the products of the rows, shape (points, rows, columns), with one factor of a matrix's shift, and the
-        other factor, of which their products are the shift of the result."""
+        """Return two tensors for each point, whose product is what the shift of a matrix adds to a product with it.
+
+        They are rows @ b, shape (points, rows, rank), and a, shape (points, rank, outputs), times the shift.
+
+        Args:
+            rows: what the matrix is multiplied by, shape (points, rows, inputs).
+            index: the index of the matrix among the trainable parameters.
+            dtype: the type of both results.
+            turned: whether the matrix has the shape (inputs, outputs) and not (outputs, inputs).
+        """
         left, right = self._of(index, dtype, rows.device)
         if turned:
             left, right = right, left  # type: ignore[assignment]
         return (rows @ right.to(rows.dtype).mT).to(dtype), left  # type: ignore[union-attr]
 
     def _adds_up(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """Whether a product can be added to what is there: values of one type, without derivatives."""
+        """Whether `addmm_` can add the product x W^T to a tensor: all values have one type, and no derivatives."""
         same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        """Whether it takes less time to shift the matrix than to add to the product with it, without more rounding."""
+        """Whether shifting the whole matrix takes less time than adding to the product of x, with `width` columns, with
+        it, and rounds no more."""
         return (
             (weight.numel() <= _SMALLEST or (weight.numel() <= _SMALL and x.numel() >= width * width))
             and weight.dtype == x.dtype
@@ -380,29 +400,24 @@ class Shifted(TorchFunctionMode):
         self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
     ) -> Any:  # fmt: skip
-        if self._points == 1 or input.ndim != weight.ndim:
+        if self._points == 1 or input.ndim != weight.ndim or groups != 1:
             return NotImplemented
         index, of_bias = self._read(weight), self._read(bias)
         x = self._grouped(input, index if index is not None else of_bias)
-        y = func(x, weight, bias, stride, padding, dilation, groups)
-        out = y.contiguous().view(self._points, -1, groups, weight.shape[0] // groups, y[0, 0].numel())
+        y = func(x, weight, bias, stride, padding, dilation)
+        out = y.contiguous().view(self._points, -1, len(weight), y[0, 0].numel())
         if index is not None:
             left, right = self._of(index, y.dtype, y.device)
             assert right is not None
-            rank = right.shape[1]
             for here, part, a, b in zip(out, x.chunk(self._points), left, right, strict=True):
-                filters = (
-                    b.to(x.dtype).view(1, rank, *weight.shape[1:]).expand(groups, *[-1] * weight.ndim).flatten(0, 1)
-                )
-                along = func(part, filters, None, stride, padding, dilation, groups)
-                of_groups = a.view(rank, groups, -1).permute(1, 2, 0)
-                here += of_groups @ along.view(len(part), groups, rank, -1).to(y.dtype)
+                along = func(part, b.to(x.dtype).view(-1, *weight.shape[1:]), None, stride, padding, dilation)
+                here += a.T @ along.flatten(2).to(y.dtype)
         if of_bias is not None:
-            out = out + self._of(of_bias, y.dtype, y.device)[0].view(self._points, 1, groups, -1, 1)
+            out = out + self._of(of_bias, y.dtype, y.device)[0].view(self._points, 1, -1, 1)
         return out.view(y.shape)
 
     def _stacked(self, value: Tensor) -> Tensor:
-        """Return a vector's values at all points, stacked; of one that is not trained, its value alone."""
+        """Return the values of a trainable vector or matrix at all points, stacked; of a frozen one `value[None]`."""
         index = self._read(value)
         if index is None:
             return value[None]
@@ -411,23 +426,22 @@ class Shifted(TorchFunctionMode):
         return value.detach() + moved.view(self._points, *value.shape)
 
     def _grouped(self, x: Tensor, index: int | None) -> Tensor:
-        """Return x with the points as blocks of its first axis: as it is, or repeated where it has one row for all.
+        """Return x with all points as blocks of its first axis: as it is, or repeated if it has one row for all
+        records.
 
-        Raises ValueError where the first axis is not the records.
+        Raises ValueError, which names the parameter with this index, if the first axis of x is not the records.
         """
         if len(x) % self._rows == 0:
             return x
         if len(x) == 1:
             return x.expand(self._rows, *x.shape[1:])
         name = "a parameter" if index is None else self._weights.names[index]
-        raise ValueError(f"{ONE}: {name} is read with {len(x)} rows, not with a multiple of {self._rows}, the records")
+        raise ValueError(f"{_ONE}: {name} is read with {len(x)} rows, not with a multiple of {self._rows}, the records")
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    """Return functional.linear of dual numbers, of whose derivative only those products are formed that are not 0.
-
-    torch's own derivative multiplies by a matrix of zeros where the weight is frozen.
-    """
+    """Return functional.linear of dual numbers. Where the weight is frozen, torch's own would also multiply by
+    zeros."""
     unpack: Any = forward_ad.unpack_dual
     values, moved = unpack(input)
     if moved is None or unpack(weight)[1] is not None:
@@ -438,19 +452,20 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
 
 
 def _each(function: Callable[[Any], Any], values: Any) -> list[Any]:
-    """Return function(value) for each value, and in place of a list or a tuple one of what the function gives."""
+    """Return function(value) for each value; a list or tuple among them becomes one of function(entry)."""
     return [
         type(value)(_each(function, value)) if type(value) in (list, tuple) else function(value) for value in values
     ]
 
 
 class Guard(TorchDispatchMode):
-    """A torch mode that refuses operations on memory which they must not read or write behind torch's functions.
+    """A context manager in whose block operations on memory are refused that bypass `Shifted` or write kept tensors.
 
     Args:
-        trained: by storage, the name of a trainable parameter, which only `Shifted` may hand to an operation.
-        kept: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that is
-            put back afterwards.
+        trained: by storage (`storage_of`), the name of a trainable parameter. An operation may read it inside `opened`
+            alone, and write it never.
+        kept: by storage, the name of a buffer or frozen parameter that must not be written; "" for a buffer that may
+            be, since it is put back after the evaluation.
         sharded: whether FSDP reads the memory; then only operations on whole sharded parameters are refused.
 
     Attributes:
@@ -465,7 +480,7 @@ class Guard(TorchDispatchMode):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Inside the block trainable parameters may be read."""
+        """A context manager in whose block operations may read trainable parameters."""
         self._open += 1
         try:
             yield
@@ -500,7 +515,7 @@ class Guard(TorchDispatchMode):
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that an operation writes."""
+    """Return those of the arguments of an operation (an overload of torch.ops) that the operation writes."""
     found = [
         args[number] if number < len(args) else kwargs.get(argument.name)
         for number, argument in enumerate(func._schema.arguments)
@@ -510,7 +525,8 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number for a tensor's memory, the same for all tensors in it; 0 where there is none (sparse ones)."""
+    """Return a number that all tensors in the same memory share, such as views of one another; 0 for a sparse
+    tensor."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
@@ -518,9 +534,9 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def derivative_of(found: Tensor) -> Tensor:
-    """Return the derivative of a result that `Shifted` computed with dual numbers; NaN where the result is not finite.
+    """Return the derivative by the shift of losses that were computed inside `Shifted` with exact=True.
 
-    Raises ValueError where it has none.
+    It is NaN where the losses are not finite. Raises ValueError for losses without a derivative.
     """
     value, tangent = forward_ad.unpack_dual(found)  # type: ignore[no-untyped-call]
     if tangent is None:
@@ -530,8 +546,7 @@ def derivative_of(found: Tensor) -> Tensor:
 
 @cache
 def _ready() -> None:
-    """Import the module that torch imports at the first dual number, without its deprecation warnings, which concern
-    torch alone."""
+    """Import the module that torch imports at the first dual number, without that module's deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import_module("torch._decomp.decompositions_for_jvp")
@@ -539,8 +554,11 @@ def _ready() -> None:
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """Inside the block there are dual numbers, and attention runs by its plain kernel, the only one with a forward
-    derivative. Another operation that has none raises ValueError, which names it."""
+    """A context manager in whose block torch has dual numbers, by which derivatives are carried forward.
+
+    Attention runs by its plain kernel, the only one with a forward derivative. An operation that has none raises
+    ValueError, which names the operation.
+    """
     _ready()
     try:
         with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():

@@ -58,7 +58,7 @@ CASES = {
     "one direction": {"direction": "low-rank"},
     "sixteen": {"direction": "low-rank", "directions_per_step": 16, "points_at_once": 17, "difference": "forward"},
     "of rank 4": {"direction": "low-rank:4", "directions_per_step": 5},
-    "vectors": {"direction": "low-rank", "algorithm": "dpgd-0th"},
+    "vectors": {"direction": "sphere", "algorithm": "dpgd-0th"},
 }
 
 

@@ -124,7 +124,7 @@ class Batched(nn.Module):
         self.words, self.places = nn.Embedding(23, 8, padding_idx=0), nn.Embedding(6, 8)
         self.norm, self.rms, self.gain = nn.LayerNorm(8), nn.RMSNorm(8), nn.Parameter(data(8))
         self.up, self.down, self.frozen = nn.Linear(8, 12), Conv1D(8, 12), nn.Linear(8, 8)
-        self.image, self.row = nn.Conv2d(6, 4, 3, padding=1, groups=2), nn.Conv1d(6, 6, 3, padding=1, bias=False)
+        self.image, self.row = nn.Conv2d(6, 4, 3, padding=1), nn.Conv1d(6, 6, 3, padding=1, bias=False)
         self.head, self.shift = nn.Linear(8, 23, bias=False), nn.Parameter(data(23))
         self.head.weight = self.words.weight
         self.frozen.requires_grad_(False)
@@ -237,6 +237,7 @@ LAYOUTS = {
     "batch second": (lambda x, w: (x.transpose(0, 1) @ w.T).sum((0, 2)), (3, 16)),
     "whole": (lambda x, w: (x * w.cumsum(0)).sum((1, 2)), (16,)),
     "rows": (lambda x, w: nn.functional.linear(x.transpose(0, 1), w).sum((0, 2)), (3, 16)),
+    "groups of channels": (lambda x, w: nn.functional.conv1d(x, w, groups=2).sum((1, 2)), (4, 2, 3)),
 }
 
 
@@ -261,14 +262,16 @@ def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, kind
     module = nn.Embedding(200, 33, padding_idx=0).to(dtype)
     ids = torch.tensor([[7, 199, 7], [0, 3, 64]])
     weights, called = Weights(module, Directions(KEY, kind)), []
-    rows = Directions.rows
-    monkeypatch.setattr(Directions, "rows", lambda *args: called.append(args[3].tolist()) or rows(*args))
+    coordinates = Directions.coordinates
+    monkeypatch.setattr(Directions, "coordinates", lambda *args: called.append(args[3]) or coordinates(*args))
     with weights.shifted(NUMBER, SHIFT):
+        called.clear()  # the factor of the sphere needs all coordinates
         few = module(ids)
+        made = [start // 33 for start in called]
     monkeypatch.setattr("dpzero_theory.optim.weights.shifted._ROWS_SHARE", 10**9)
     with weights.shifted(NUMBER, SHIFT):
         whole = module(ids)
-    assert called == [[0, 3, 7, 64, 199]]
+    assert made == [0, 3, 7, 64, 199]
     assert torch.equal(few, whole)
     weights.require_used()
 
