@@ -221,8 +221,9 @@ class Directions:
             which: Any = words.view(self._field)
             found: NDArray[Any] = table.take(which, axis=0, mode="clip").reshape(-1)
             return torch.from_numpy(found[skipped : skipped + count])
-        fields = torch.from_numpy(words.view(np.uint8 if self._field.itemsize == 1 else np.int16)).to(device, non_blocking=True)
-        looked_up: Tensor = table.index_select(0, fields.int() & 0xFFFF).view(-1)
+        fields = torch.from_numpy(words.view(np.uint8 if self._field.itemsize == 1 else np.int16))
+        fields = fields.to(device, non_blocking=True).int() & 0xFFFF
+        looked_up: Tensor = table.index_select(0, fields).view(-1)
         return looked_up[skipped : skipped + count]
 
     def shift(
