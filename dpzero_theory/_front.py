@@ -104,8 +104,8 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         if plan.sampling.word not in ("full", "poisson"):
             raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]
-        drawn = plan.scale * plan.unit if plan.rule.replayable else 0.0  # on a lattice noise is drawn slightly larger
-        noise_std = max(drawn, plan.noise_multiplier * plan.clip / plan.expected_batch)
+        # on a lattice noise is drawn slightly larger
+        noise_std = max(plan.scale * plan.unit, plan.noise_multiplier * plan.clip / plan.expected_batch)
     return certificate(
         problem,
         step_size=step_size,

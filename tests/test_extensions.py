@@ -42,7 +42,7 @@ class Signs(Algorithm):
     levels = 2**30
     dtype = np.int64
 
-    def contributions(self, differences: Array, clip: float, d: int, squared_norm: int) -> Sums:
+    def contributions(self, differences: Array, clip: float) -> Sums:
         total: Sums = (self.levels * np.sign(np.nan_to_num(differences)).astype(np.int64)).sum(axis=0)
         return total
 

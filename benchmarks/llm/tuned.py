@@ -79,7 +79,7 @@ class Recipe:
 
 
 def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | Path) -> Run:
-    """Start the run of a zeroth-order method (dpzero, dpgd-0th or mezo) on the records `data`, and return it before its
+    """Start the run of a zeroth-order method (dpzero or mezo) on the records `data`, and return it before its
     first step. Its files are in `folder`."""
     r = recipe
     settings: dict[str, Any] = {
@@ -97,7 +97,7 @@ def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | P
     assert r.epsilon is not None
     return make_private_with_epsilon(
         top, losses, data, target_epsilon=r.epsilon, target_delta=DELTA, clip=r.clip, relation="add-remove",
-        algorithm=r.method, **settings, **execution,
+        **settings, **execution,
     )  # fmt: skip
 
 

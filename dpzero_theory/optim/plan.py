@@ -109,9 +109,8 @@ class Plan:
             law = rule.law(MECHANISMS[self.step.mechanism].noise)
             check.choice("mechanism of step", self.step.mechanism, (law.name,))
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
-            numbers = rule.coordinates(self.directions_per_step)
-            if self.step.coordinates not in (1, numbers):
-                given = self.step.coordinates
+            numbers, given = self.directions_per_step, self.step.coordinates
+            if given not in (1, numbers):
                 raise ValueError(f"coordinates of step must be {numbers}, as a release has, or left out; got {given}")
             object.__setattr__(self, "step", replace(self.step, coordinates=numbers))
             check.real("noise_multiplier", self.step.noise, above=0, at_most=_MOST_SCALE / rule.levels)
@@ -129,14 +128,14 @@ class Plan:
             steps: T >= 1.
             expected_batch: q n. It is n for full batches, an integer for fixed-size ones, K n over an integer for
                 random-allocation:K, and any number up to n for the others.
-            clip: C > 0, the largest L2 norm of a record's K differences (for dpgd-0th, of its difference times u).
+            clip: C > 0, the largest L2 norm of a record's K differences.
             step_size: alpha >= 0, or a function of the release's number, 0 to T - 1, that returns it. A release moves
                 the weights by -alpha times the mean over its K directions u of (released average along u) u. The step
                 size must not depend on the records.
             smoothing: lambda > 0; 0 with difference="exact".
             relation: `replace-one`, `add-remove` or `zero-out`.
             sampling: one of `privacy.sampling` whose batches a run can draw.
-            algorithm: `dpzero` (Algorithm 2, the default) or `dpgd-0th` (Algorithm 1: no transcript to replay).
+            algorithm: `dpzero` (the paper's Algorithm 2, the default), or one that was registered.
             noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
             direction: a name of `dpzero_theory.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left
                 out.
@@ -243,15 +242,9 @@ class Plan:
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
 
     @cached_property
-    def scalars(self) -> int:
-        """How many numbers of a release the run's file keeps, from which the step is replayed: K, or 0 for `dpgd-0th`,
-        whose releases are vectors and are not kept."""
-        return self.directions_per_step if self.rule.replayable else 0
-
-    @cached_property
     def row(self) -> struct.Struct:
         """The format of the K sums of a release in the run's file: little-endian int64, or float64 for `mezo`."""
-        return struct.Struct(f"<{self.scalars}{'q' if self.rule.levels else 'd'}")
+        return struct.Struct(f"<{self.directions_per_step}{'q' if self.rule.levels else 'd'}")
 
     @cached_property
     def expected_batch(self) -> float:
@@ -260,19 +253,17 @@ class Plan:
 
     @cached_property
     def unit(self) -> float:
-        """How much 1 more in a released sum raises the released average over a batch, in units of the loss divided by
-        those of the weights; for an algorithm that releases K numbers."""
-        return self.rule.unit(self.clip, 0) / self.expected_batch
+        """How much 1 more in a released sum raises the released average of the records' differences over a batch."""
+        return self.rule.unit(self.clip) / self.expected_batch
 
     def step_size(self, release: int) -> float:
         """Return the step size alpha of the release with this number, 0 to T - 1."""
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Return `total`, the sum over the whole batch or some of its coordinates, with the noise of a release.
+        """Return `total`, the K sums over the whole batch, with the noise of a release, drawn from `source`.
 
-        In each step the caller must give each coordinate to this method exactly once, and never the sum over a part of
-        the batch. The noise is drawn from `source`.
+        Call this once a step, and never with the sums over a part of the batch.
         """
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
@@ -287,14 +278,6 @@ class Plan:
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit
         return [(release * k + index, amount * float(total)) for index, total in enumerate(sums)]
-
-    def vector_factor(self, release: int, squared_norm: int) -> float:
-        """Return how much 1 in a coordinate of a released vector of integers adds to that coordinate of the weights.
-
-        For `dpgd-0th`, whose released vector is a sum over the batch times v, plus noise, where v is the vector of
-        integers along the release's direction (`Directions.integers`), with ||v||^2 = `squared_norm`.
-        """
-        return -self.step_size(release) * (self.rule.unit(self.clip, squared_norm) / self.expected_batch)
 
     @property
     def release(self) -> Step:

@@ -5,7 +5,7 @@ folder but `data.key`, all iterates and the code, and knows all other records.
 
 - All releases together are (target_epsilon, target_delta)-differentially private, exactly: what is released are
   integers, and their discrete noise comes from the operating system (`privacy.mechanism`; with noise="laplace" the
-  releases are target_epsilon-DP). A step releases K numbers, or d of them with dpgd-0th.
+  releases are target_epsilon-DP). A step releases K numbers.
 - n = len(data) and q n, the denominator of every average, are public. For `add-remove` both neighbours have the same.
 
 What bounds a record's share of a release is that its loss depends on that record alone. Modules are evaluated in eval
@@ -236,8 +236,6 @@ def _make(
     weights = header.weights(module)
     if unit and weights.collective:
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
-    if not plan.scalars:
-        plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
     evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, at_once, probe=isolation != "")
     header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
     files: Folder | None = None  # rank 0 alone has it

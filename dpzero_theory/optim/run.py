@@ -84,12 +84,8 @@ class Run:
         self._current = False  # True again once the weights have this release too
         release, batch = self._ranks.lead(self._begin)
         total = self.sums.total(release, batch)
-        if self.plan.scalars:
-            record = self._ranks.lead(lambda: self._write(release, self.plan.noisy(total, self._noise)))
-            self._move(record)
-        else:  # a vector release is stored in the weights only; the transcript gets its number once they have it
-            self._move_by_vector(release, total)
-            record = self._ranks.lead(lambda: self._write(release, total[:0]))
+        record = self._ranks.lead(lambda: self._write(release, self.plan.noisy(total, self._noise)))
+        self._move(record)
         self._current = True
         return record
 
@@ -115,8 +111,8 @@ class Run:
         """Move the weights by what the transcript holds beyond them, which is nothing except after a resumption.
 
         Raises:
-            TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run; the
-                transcript ends before the checkpoint; or releases are vectors, and no checkpoint is loaded.
+            TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run; or the
+                transcript ends before the checkpoint.
         """
         if self._current:
             return
@@ -125,10 +121,6 @@ class Run:
             if self.weights.fingerprint() != self._header.fingerprint:
                 raise TranscriptError(
                     "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
-                )
-            if records and not self.plan.scalars:
-                raise TranscriptError(
-                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint"
                 )
             self._position = 0
         position = self._position
@@ -139,7 +131,7 @@ class Run:
                 f"the checkpoint is after release {position - 1}, which the run's file lacks: it was rolled back; put"
                 " back the newest file, or load an earlier checkpoint"
             )
-        for record in records if self.plan.scalars else ():
+        for record in records:
             if record.release >= position:
                 self._move(record)
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
@@ -217,7 +209,7 @@ class Run:
         return release, self._batches(release)
 
     def _write(self, release: int, sums: Sums) -> Record:
-        """Write the K numbers of a release, none where it is a vector, into its row, and return them.
+        """Write the K numbers of a release into its row of the run's file, and return them.
 
         The row is on disk afterwards if no further release is paid for.
         """
@@ -232,19 +224,3 @@ class Run:
         self._position = None  # how many releases the weights have is unknown while they move
         self.weights.move_(self.plan.moves(*record))
         self._position = record.release + 1
-
-    def _move_by_vector(self, release: int, total: Sums) -> None:
-        """Move the weights by a release that is a vector: total v + noise, where v is the integer vector along u.
-
-        Rank 0 draws the noise, and the weights move by a public multiple of that sum alone. release: its number. total:
-        the sum over the whole batch, shape (1,).
-        """
-        factor = self.plan.vector_factor(release, self.weights.squared_norm(release))
-
-        def released(parameter: int, start: int, count: int) -> Sums:
-            integers = self.weights.directions.integers(release, parameter, start, count)
-            return self.plan.noisy(total * integers, self._noise)
-
-        self._position = None
-        self.weights.add_(lambda *place: torch.from_numpy(self._ranks.lead(lambda: released(*place)) * factor))
-        self._position = release + 1

@@ -19,7 +19,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "dpzero": {},
     "several": {"directions_per_step": 3},
     "poisson": {"expected_batch": 20, "relation": "add-remove", "sampling": "poisson"},
-    "dpgd-0th": {"algorithm": "dpgd-0th"},
     "forward": {"difference": "forward", "directions_per_step": 2},
     "exact": {"difference": "exact", "smoothing": 0.0, "directions_per_step": 2},
 }

@@ -37,7 +37,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "rademacher": {},
     "sphere": {"direction": "sphere", "directions_per_step": 2},
     "poisson": {"sampling": Poisson(0.1), "steps": 6},
-    "dpgd-0th": {"algorithm": "dpgd-0th", "coordinates": 2**32},
     "low-rank": {"direction": "low-rank:2"},
     "low-rank, several": {"direction": "low-rank", "directions_per_step": 2},
     "nearest": {"dtype": torch.bfloat16},

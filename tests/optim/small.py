@@ -58,9 +58,9 @@ def plan(**changes: Any) -> Plan:
     return Plan.for_target(**{"n": N, **BUDGET, **STEP, **FULL, **changes})
 
 
-def contributions(of: Plan, differences: NDArray[np.float64], d: int, squared_norm: int = 0) -> NDArray[Any]:
+def contributions(of: Plan, differences: NDArray[np.float64]) -> NDArray[Any]:
     """Returns the sum of what records with these differences contribute to a release of a plan."""
-    return of.rule.contributions(differences, of.clip, d, squared_norm)
+    return of.rule.contributions(differences, of.clip)
 
 
 def private(folder: Path, module: nn.Module | None = None, **changes: Any) -> Run:

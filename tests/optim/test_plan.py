@@ -55,7 +55,6 @@ def prescriptions() -> dict[str, Prescription]:
         for algorithm, relation, direction in (
             *(("dpzero", relation, "sphere") for relation in Relation),
             ("dpzero", "add-remove", "gaussian"), ("dpzero", "replace-one", "rademacher"),
-            ("dpgd-0th", "replace-one", "sphere"), ("dpgd-0th", "add-remove", "rademacher"),
         )
     }  # fmt: skip
     found |= {
@@ -109,7 +108,7 @@ def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) 
     assert Plan.from_words(json.loads(json.dumps(found.words))) == found
 
 
-@pytest.mark.parametrize("name", ["dpgd-0th, replace-one, sphere", "poisson at rate 1", "four directions"])
+@pytest.mark.parametrize("name", ["poisson at rate 1", "four directions"])
 def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
     chosen = Plan.from_prescription(PRESCRIBED[name])
     module = Logistic()
@@ -130,7 +129,7 @@ def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
         ({"steps": 10**10}, "steps must be an integer"),
         ({"algorithm": "sgd"}, "algorithm must be one of dpzero"),
         ({"algorithm": "mezo"}, "algorithm must be one that is private; got 'mezo'"),
-        ({"algorithm": "dpgd-0th", "direction": "gaussian"}, "direction must be one of"),
+        ({"algorithm": "dpgd-0th"}, "algorithm must be one of dpzero, mezo; got 'dpgd-0th'"),
         ({"batches": FixedOrder(0.5)}, "sampling must be one of full, poisson, fixed-size"),
         ({"batches": FixedSize(0.26)}, r"sample_rate \* n must be an integer"),
         ({"noise_std": 0.0}, "noise_multiplier must be"),

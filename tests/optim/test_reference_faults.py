@@ -15,7 +15,7 @@ from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.ledger import BudgetSpentError
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
-from tests.optim.small import POISSON, STEP, D, Logistic, N, contributions, data, losses, plan, private, weights
+from tests.optim.small import POISSON, STEP, Logistic, N, contributions, data, losses, plan, private, weights
 
 SEED = 5
 
@@ -35,7 +35,7 @@ def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.nd
     """
     guess, errors = SeededNoise(int.from_bytes(bytes.fromhex(run._header.key), "little") % 2**64), []
     for number in range(steps):
-        truth = contributions(run.plan, run.sums.differences(number, np.arange(N)), D)[0]
+        truth = contributions(run.plan, run.sums.differences(number, np.arange(N)))[0]
         before = module.weight.detach().clone()
         run.step()
         u = torch.zeros_like(before)

@@ -26,7 +26,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Problem as CertifiedProblem
 from dpzero_theory.theory.sharp.certificate import prescribe
-from tests.optim.reference import dpgd_0th, dpzero
+from tests.optim.reference import dpzero
 from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
 
 SEED = 11
@@ -83,23 +83,6 @@ def test_dpzero_steps_as_the_reference_does(kind: str) -> None:
     )
     assert np.abs(expected.last).max() > 0.01
     np.testing.assert_allclose(module.weight.detach().numpy(), expected.last, rtol=0, atol=1e-8)
-
-
-@pytest.mark.parametrize(("kind", "lattice"), [("rademacher", 1e-11), ("sphere", 1e-6)])
-def test_dpgd_0th_steps_as_the_reference_does(kind: str, lattice: float) -> None:
-    """What is left is the rounding of differences to ||v||/2^38 of the clip."""
-    module = Logistic()
-    run = seeded(module, algorithm="dpgd-0th", direction=kind)
-    norms = [run.weights.squared_norm(t) for t in range(STEP["steps"])]
-    run.run()
-    units = [-run.plan.vector_factor(t, norm) / STEP["step_size"] for t, norm in enumerate(norms)]
-    assert run.plan.scale * units[0] == pytest.approx(run.plan.noise_multiplier * STEP["clip"] / N, rel=lattice)
-    noise: Any = DiscreteVectors(run.plan.scale, units)
-    expected = dpgd_0th(
-        Problem(), np.zeros(D), **STEP, noise_std=1.0, noise=noise, directions=directions(kind, STEP["steps"])
-    )
-    assert np.abs(expected.last).max() > 0.01
-    np.testing.assert_allclose(module.weight.detach().numpy(), expected.last, rtol=0, atol=lattice)
 
 
 def test_mezo_is_the_step_without_clip_and_noise() -> None:
@@ -209,14 +192,13 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
 def test_all_that_can_be_run_is_in_the_list() -> None:
     """The list of runnable plans is complete.
 
-    It has two laws on a lattice and one of vectors, every relation and three samplings, without Laplace noise on
+    It has two laws of noise, every relation and three samplings, without Laplace noise on
     fixed-size batches.
     """
-    assert len(runnable_plans()) == len(Relation) * (3 + 2 + 3)
+    assert len(runnable_plans()) == len(Relation) * (3 + 2)
     for changes in (
         {"noise": "laplace", "sampling": "fixed-size", "expected_batch": N / 4},
         {"sampling": "fixed-order", "expected_batch": N / 4},
-        {"algorithm": "dpgd-0th", "noise": "laplace"},
     ):
         with pytest.raises(ValueError, match=r"^(sampling|noise) must be one of "):
             plan(**changes)
@@ -251,22 +233,6 @@ def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: 
     assert torch.equal(weights(last), final.weight)
     with pytest.raises(BudgetSpentError):
         last.step()
-
-
-def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
-    run = private(tmp_path, algorithm="dpgd-0th")
-    steps(run, 2)
-    state = run.state_dict()
-    kept = weights(run)
-    run.close()
-    again = private(tmp_path, algorithm="dpgd-0th", resume=True)
-    with pytest.raises(TranscriptError, match="vectors and are not kept"):
-        again.step()
-    again.load_state_dict(state)
-    assert torch.equal(weights(again), kept)
-    assert again.step().release == 2
-    with pytest.raises(TranscriptError, match="vectors"):
-        read(tmp_path / "run.sqlite").replayed(Logistic())
 
 
 def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:

@@ -124,16 +124,14 @@ def statement(content: Content) -> Statement:
     unit = record.partition(":")[0] if header.unit else "record"  # such as "user: mean of ..."
     meanings = [release.relation.meaning, plan.sampling.meaning(plan.n)]
     relation, sampling = (f" ({said.replace('record', unit)})" if said else "" for said in meanings)
-    vectors = "a vector, one number a weight" if not plan.scalars else "one number"
-    if plan.scalars > 1:
-        vectors = f"{plan.scalars} numbers, clipped together"
+    numbers = f"{plan.directions_per_step} numbers, clipped together" if plan.directions_per_step > 1 else "one number"
     on_lattice = f", drawn with parameter {plan.scale}" if plan.rule.levels else ""
     facts = {
         "relation": plan.relation + relation,
         "sampling": plan.sampling.word + sampling,
         "n": f"{plan.n} {unit}s",
         "record": record,
-        "algorithm": f"{plan.algorithm}: a step releases {vectors}",
+        "algorithm": f"{plan.algorithm}: a step releases {numbers}",
         "mechanism": f"{law.name}: {law.exactness}",
         "isolation": header.isolation or "not looked at",
         "clip": f"{plan.clip:g} on what a {unit} adds, in L2 norm",

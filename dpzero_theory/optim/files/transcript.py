@@ -86,8 +86,7 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released: its number in the ledger, counted from 0, and the K noisy sums; no sums where a release
-    is a vector."""
+    """What one step released: the release's number, from 0, and its K noisy sums (`Plan.row` has their type)."""
 
     release: int
     sums: tuple[float, ...]
@@ -142,19 +141,15 @@ class Content(NamedTuple):
             steps: the number of the first release that is left out; None leaves out none.
 
         Raises:
-            TranscriptError: other initial weights, or a run that released vectors, which are kept nowhere.
+            TranscriptError: the module has other weights than the run began with.
         """
         header, weights = self.header, self.header.weights(module)
         found = weights.fingerprint()
         if found != header.fingerprint:
             raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
-        made = [record for record in self.records if steps is None or record.release < steps]
-        if made and not header.plan.scalars:
-            raise TranscriptError(
-                f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept"
-            )
-        for record in made:
-            weights.move_(header.plan.moves(*record))
+        for record in self.records:
+            if steps is None or record.release < steps:
+                weights.move_(header.plan.moves(*record))
         return weights
 
 

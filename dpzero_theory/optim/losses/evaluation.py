@@ -215,7 +215,6 @@ class BatchSum:
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule, weights = self._plan, self._plan.rule, self._weights
-        norm = 0 if plan.scalars else weights.squared_norm(release)
         slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
         # Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave out its result.
         idle = -len(parts) % self._ranks.count if weights.collective else 0
@@ -228,7 +227,7 @@ class BatchSum:
                     raise
                 differences = self._one_by_one(release, records)
             if index < len(parts):
-                slots[index] = rule.contributions(differences, plan.clip, weights.d, norm)
+                slots[index] = rule.contributions(differences, plan.clip)
         if self._ranks.count > 1:
             self._ranks.every(weights.untrained.require_unwritten)
             slots = self._ranks.add(slots)

@@ -168,9 +168,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
         Args:
             resume_from_checkpoint: the folder of a checkpoint, or True for the last checkpoint in the output folder. If
-                there is no checkpoint, the run's file moves the initial weights to where the run was (dpgd-0th, whose
-                releases no file holds, needs a checkpoint). False or None takes `resume_from_checkpoint` of the
-                training arguments.
+                there is no checkpoint, the run's file moves the initial weights to where the run was. False or None
+                takes `resume_from_checkpoint` of the training arguments.
             trial: must be None; `examples/private_search.py` pays for a search.
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
@@ -360,10 +359,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
-            shown = {"epsilon": self._epsilon(), "step_size": plan.step_size(record.release)}
-            if sums:  # the root mean square of the K released averages, noise included; a vector is not shown
-                shown["released"] = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
-            self.log(shown)
+            # the root mean square of the K released averages, noise included
+            released = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
+            self.log({
+                "epsilon": self._epsilon(), "step_size": plan.step_size(record.release), "released": released,
+            })  # fmt: skip
         if self.control.should_evaluate:
             self.control.should_evaluate = False
             best = self._determine_best_metric(self._evaluate(None, ignored, skip_scheduler=True), None)

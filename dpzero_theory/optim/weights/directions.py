@@ -133,8 +133,6 @@ class Directions:
         self.law = DIRECTIONS[direction]
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._values = self.law.table()
-        self._grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
-        self._integers = self._values / self._grid
         bits = (len(self._values) - 1).bit_length()
         # random signs are looked up eight at a time, by a byte whose lowest bit stands for the first of them
         octets = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
@@ -147,7 +145,7 @@ class Directions:
         self._state: Any = {"bit_generator": "Philox", "state": counted, **_NO_WORDS}
         self._tables: dict[tuple[float, torch.dtype, torch.device], Any] = {}
         self._on_device: dict[torch.device, Tensor] = {}
-        self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
+        self._factor: tuple[int, tuple[int, ...], float] | None = None
         self._kept: dict[int, _Kept] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
@@ -163,41 +161,22 @@ class Directions:
         """Return the factor by which the vectors g of the other methods must be multiplied to be the direction u.
 
         It is sqrt(d)/||g|| for the law `sphere`, with the same bits on every device, and 1 for the other laws. `sizes`
-        are the numbers of coordinates of all parameters, whose sum is d.
+        are the numbers of coordinates of all parameters, whose sum is d. For `sphere` all coordinates are made once, on
+        `device`. The last answer is kept.
         """
         if not self.law.normalised:
             return 1.0
-        return math.sqrt(sum(sizes) / (self.squared_norm(number, sizes, device) * self._grid**2))
-
-    def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
-        """Return ||v||^2 without rounding, where v is the vector of integers along u that `integers` gives.
-
-        `sizes` are the numbers of coordinates of all parameters. Unless all coordinates have one magnitude, they are
-        all made once, on `device`. The last answer is kept.
-        """
-        if np.ptp(np.abs(self._integers)) == 0:
-            return sum(sizes) * int(self._integers[0]) ** 2
-        if self._squared_norm is None or self._squared_norm[:2] != (number, sizes):
+        if self._factor is None or self._factor[:2] != (number, sizes):
+            # in units of the largest number of which all values are multiples, coordinates are integers: sums are exact
+            grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
             sums = [
-                self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64, device).square().sum()
+                self.coordinates(number, parameter, start, count, 1 / grid, torch.float64, device).square().sum()
                 for parameter, size in enumerate(sizes)
                 for start, count in blocks(size, device)
             ]
-            self._squared_norm = number, sizes, sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU
-        return self._squared_norm[2]
-
-    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
-        """Return coordinates start, ..., start + count - 1 of v, a vector of integers along the direction u.
-
-        They are those of the parameter with index `parameter`. v is u for random signs, 2^16 u for the law `gaussian`,
-        and 2^16 g for `sphere`; it is not computed for low-rank laws.
-        """
-        return self.coordinates(number, parameter, start, count, 1 / self._grid, torch.float64).numpy().astype(np.int64)
-
-    @property
-    def largest(self) -> int:
-        """The largest magnitude that a coordinate of `integers` can have."""
-        return int(np.abs(self._integers).max())
+            squared_norm = sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU
+            self._factor = number, sizes, math.sqrt(sum(sizes) / (squared_norm * grid**2))
+        return self._factor[2]
 
     def coordinates(
         self,

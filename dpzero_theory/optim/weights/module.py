@@ -6,7 +6,7 @@ kernels and weights handed over in lists are all seen, and compiled modules run 
 forwards read whole weights, which FSDP has gathered, and each process moves the rows that it holds (`weights.shards`).
 What cannot be seen is refused in the evaluations before a run begins (`shifted.Guard`).
 
-Weights are written by `Weights.move_`, `Weights.add_` and `load_values` alone.
+Weights are written by `Weights.move_` and `Weights.load_values` alone.
 """
 
 import hashlib
@@ -35,8 +35,6 @@ from dpzero_theory.optim.weights.shards import (
 from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, derivative_of, differentiable, storage_of
 from dpzero_theory.optim.weights.untrained import Untrained
 
-_BLOCK = 1 << 17
-"""How many coordinates of a released vector are added at a time, which bounds the memory that `add_` needs."""
 _HASHED = 1 << 24
 """How many values a block of the fingerprint has."""
 
@@ -300,34 +298,6 @@ class Weights:
                 flat[here] += delta
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
-
-    def add_(self, values: Callable[[int, int, int], Tensor]) -> None:
-        """Add a vector with one number for each weight to the weights, one block of coordinates after the other.
-
-        Sums are rounded as by `move_`. A process whose shard does not hold the coordinates asks for them too, so that
-        all processes ask for the same.
-
-        Args:
-            values: a function (index of a parameter, first coordinate, count) -> these coordinates of the vector,
-                float64.
-        """
-        for index, (size, (held, origin)) in enumerate(zip(self.sizes, self.pieces(), strict=True)):
-            flat = held.contiguous().view(-1)
-            for start in range(0, size, _BLOCK):
-                found = values(index, start, min(_BLOCK, size - start))
-                first, last = max(start, origin), min(start + len(found), origin + len(flat))
-                if first < last:
-                    summed = sum_type(flat.dtype)
-                    delta = found[first - start : last - start].to(summed).to(flat.device)
-                    flat[first - origin : last - origin] += delta
-            if not held.is_contiguous():
-                held.copy_(flat.view(held.shape))
-        self._moved()
-
-    def squared_norm(self, number: int) -> int:
-        """Return ||v||^2, where v is the vector of integers along u_number, over all parameters
-        (`Directions.integers`)."""
-        return self.directions.squared_norm(number, self.sizes, self.parameters[0].device)
 
     def pieces(self) -> list[tuple[Tensor, int]]:
         """Return, for each parameter, the detached part that this process holds, and the first coordinate of that."""

@@ -55,16 +55,16 @@ def test_changing_one_record_moves_the_integer_sum_by_at_most_the_sensitivity(
 ) -> None:
     first, second, relation = case
     rule = type("Coarse", (type(PLAN.rule),), {"levels": levels})()
-    sums = [rule.contributions(rows, clip, 6, 0) for rows in (first, second)]
+    sums = [rule.contributions(rows, clip) for rows in (first, second)]
     assert all(total.dtype == np.int64 for total in sums)
     moved = sum((int(a) - int(b)) ** 2 for a, b in zip(*sums, strict=True))
     assert moved <= (levels * Relation(relation).sensitivity) ** 2
 
 
 def test_the_sensitivity_is_reached() -> None:
-    assert contributions(PLAN, np.array([[math.inf]]), 6)[0] == PLAN.rule.levels
-    assert contributions(PLAN, np.array([[math.nan]]), 6)[0] == 0
-    assert contributions(PLAN, np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.rule.levels
+    assert contributions(PLAN, np.array([[math.inf]]))[0] == PLAN.rule.levels
+    assert contributions(PLAN, np.array([[math.nan]]))[0] == 0
+    assert contributions(PLAN, np.array([[-7.0], [math.inf], [math.inf]]))[0] == PLAN.rule.levels
 
 
 @pytest.mark.parametrize(

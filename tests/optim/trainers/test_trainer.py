@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from safetensors.torch import load_file  # noqa: E402
 
-from dpzero_theory.optim.files.transcript import TranscriptError, read  # noqa: E402
+from dpzero_theory.optim.files.transcript import read  # noqa: E402
 from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.verify import main  # noqa: E402
 from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402
@@ -122,17 +122,6 @@ def test_a_copied_folder_goes_on_when_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="a copy"):
         trainer(tmp_path / "b", StopAt(-1)).train(resume_from_checkpoint=True)
     assert trainer(tmp_path / "b", StopAt(-1), resume="moved").train(resume_from_checkpoint=True).global_step == 6
-
-
-def test_algorithm_1_goes_on_from_a_checkpoint_alone(tmp_path: Path) -> None:
-    assert trainer(tmp_path / "none", StopAt(1), algorithm="dpgd-0th").train().global_step == 1
-    with pytest.raises(TranscriptError, match="vectors and are not kept: load a checkpoint"):
-        trainer(tmp_path / "none", StopAt(3), algorithm="dpgd-0th").train(resume_from_checkpoint=True)
-    assert trainer(tmp_path, StopAt(3), algorithm="dpgd-0th").train().global_step == 3
-    outcome = trainer(tmp_path, StopAt(-1), algorithm="dpgd-0th").train(resume_from_checkpoint=True)
-    assert outcome.global_step == 6
-    assert outcome.metrics["epsilon"] <= 4.0
-    assert main([str(tmp_path)]) == 0
 
 
 def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:

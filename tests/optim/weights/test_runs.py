@@ -58,7 +58,6 @@ CASES = {
     "one direction": {"direction": "low-rank"},
     "sixteen": {"direction": "low-rank", "directions_per_step": 16, "points_at_once": 17, "difference": "forward"},
     "of rank 4": {"direction": "low-rank:4", "directions_per_step": 5},
-    "vectors": {"direction": "sphere", "algorithm": "dpgd-0th"},
 }
 
 
@@ -67,16 +66,15 @@ def test_other_kernels_replay_the_same_bits(tmp_path: Path) -> None:
     """Six settings choose other kernels, and products may be rounded to bfloat16 where nothing forbids it."""
     expected = []
     for name in CASES:
-        if name != "vectors":  # they are not kept
-            run = started(tmp_path / name, **CASES[name])
-            run.run()
-            run.close()
-            expected.append(bits(run.weights.module))
+        run = started(tmp_path / name, **CASES[name])
+        run.run()
+        run.close()
+        expected.append(bits(run.weights.module))
     asked = (
         "import sys, json, torch; from tests.optim.weights.test_runs import replayed;"
         "torch.set_float32_matmul_precision('medium'); print(json.dumps(list(map(replayed, sys.argv[1:]))))"
     )
-    folders = [str(tmp_path / name) for name in CASES if name != "vectors"]
+    folders = [str(tmp_path / name) for name in CASES]
     for settings in KERNELS:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", asked, *folders],
@@ -104,9 +102,6 @@ def test_a_run_is_verified_and_a_changed_sign_is_told(
     torch.save(run.state_dict(), tmp_path / "final.pt")
     run.close()
     files = [str(tmp_path / "run"), "--initial", str(tmp_path / "initial.pt")]
-    if name == "vectors":  # they are not kept
-        assert verify(files) == 0
-        return
     files += ["--final", str(tmp_path / "final.pt")]
     assert verify(files) == 0
     coordinates = Directions.coordinates
