@@ -126,7 +126,7 @@ def runnable_plans() -> list[dict[str, Any]]:
     for rule in ALGORITHMS.values():
         for law in MECHANISMS.values() if rule.private else ():
             for relation, sampling in itertools.product(Relation, runnable()):
-                fits = law.lattice == (rule.levels > 0) and law.coordinates >= rule.coordinates(1)
+                fits = law.lattice == (rule.levels > 0)
                 # Samplings whose batches depend on one another are tested in test_lasting.
                 fits = fits and not SAMPLINGS[sampling].lasting
                 if fits and sampling in (law.samplings or runnable()):

@@ -51,16 +51,11 @@ _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, 
 _MANY = 64
 """With more products than this in a sum of float32, the sum is formed in float64 and rounded once."""
 
+WIDE = {torch.float64: torch.float64}
+"""The type in which sums with weights of a type are formed, if it is not float32. A sum is then rounded once to the
+type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all trained parameters, in order."""
-
-
-def sum_type(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which sums with weights of type `dtype` are formed: float64 for float64, float32 for others.
-
-    The sum is then rounded once to the type of the weights.
-    """
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @lru_cache(maxsize=8)
@@ -216,7 +211,7 @@ class Directions:
         """
         result = torch.empty_like(source) if out is None else out
         inputs, outputs = source.detach().view(-1), result.detach().view(-1)
-        summed = sum_type(source.dtype)
+        summed = WIDE.get(source.dtype, torch.float32)
         for first, count in blocks(source.numel(), source.device):
             u = self.coordinates(number, parameter, start + first, count, scale, summed, source.device)
             torch.add(inputs[first : first + count], u, out=outputs[first : first + count])

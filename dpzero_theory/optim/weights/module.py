@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
-from dpzero_theory.optim.weights.directions import Directions, blocks, exactly, sum_type
+from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
 from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
     collected,
@@ -277,7 +277,7 @@ class Weights:
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
-            summed = sum_type(held.dtype)
+            summed = WIDE.get(held.dtype, torch.float32)
             plain = len(scales) == 1 and held.is_contiguous()
             if plain and not rank:
                 ((number, amount),) = scales
@@ -361,6 +361,8 @@ class Weights:
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not (isinstance(number, int) and 0 <= number < 2**64):
             raise ValueError(f"number must be an integer with 0 <= number < 2^64; got {number!r:.40}")
+        if not self.directions.law.normalised:
+            return amount
         return amount * self.directions.factor(number, self.sizes, self.parameters[0].device)
 
 

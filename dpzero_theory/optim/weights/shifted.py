@@ -35,7 +35,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from dpzero_theory.optim.weights.directions import sum_type
+from dpzero_theory.optim.weights.directions import WIDE
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
 NONE = "difference must be 'forward' or 'central' for these losses"
@@ -197,7 +197,7 @@ class Shifted(TorchFunctionMode):
         """
         numbers, shapes, directions = self._numbers, self._weights.shapes, self._directions
         if (dtype, device) not in self._scaled:
-            wide = sum_type(dtype)
+            wide = WIDE.get(dtype, torch.float32)
             with self._hidden():
                 signs = directions.signs(numbers, shapes, wide, device)
                 self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
@@ -211,9 +211,9 @@ class Shifted(TorchFunctionMode):
         index = self._read(value)
         if index is None:
             return value
-        with self._hidden():
+        with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`
             own, dtype = value.detach(), value.dtype
-            summed = sum_type(dtype)
+            summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
                 left, right = self._of(index, summed, own.device)
                 source = own if dtype == summed else own.to(summed)
@@ -253,7 +253,11 @@ class Shifted(TorchFunctionMode):
         index = self._read(weight)
         if index is None:
             return NotImplemented
-        width, summed, scale = weight.shape[1], sum_type(weight.dtype), 1.0 if self._exact else self._factors[0]
+        width, summed, scale = (
+            weight.shape[1],
+            WIDE.get(weight.dtype, torch.float32),
+            1.0 if self._exact else self._factors[0],
+        )
         with self._hidden():
             rows, which = torch.unique(ids, return_inverse=True)
             each = [
