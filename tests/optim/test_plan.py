@@ -73,7 +73,7 @@ def prescriptions() -> dict[str, Prescription]:
     for name, result in RESULTS.items():
         found[name] = result.prescribe(WITH_PL, GDP, max_steps=30 if result.minimiser else None)
     found["constant noise"] = prescribe_last_iterate(WITH_PL, GDP, max_steps=30)
-    return found
+    return {name: one for name, one in found.items() if one.algorithm == "dpzero"}
 
 
 PRESCRIBED = prescriptions()

@@ -119,7 +119,7 @@ def test_the_factor_of_the_sphere_waits_once(monkeypatch: pytest.MonkeyPatch) ->
     with FakeTensorMode():
         weights, _ = on_a_fake_device(torch.float32, "sphere")
         with pytest.raises(DataDependentOutputException):
-            weights.directions.factor(0, weights.sizes, torch.device("cuda"))
+            weights.directions.factor(0, weights.sizes, weights.parameters[0].device)
 
 
 def test_waiting_is_seen() -> None:
