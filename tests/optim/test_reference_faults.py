@@ -39,7 +39,7 @@ def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.nd
         before = module.weight.detach().clone()
         run.step()
         u = torch.zeros_like(before)
-        run.weights.directions.shift(u, number, 0, run.weights.factor(number), out=u)
+        run.weights.directions.shift(u, number, 0, 1.0, out=u)
         moved = (module.weight.detach() - before) @ u / (u @ u)
         released = float(moved) / (-run.plan.step_size(number) * run.plan.unit)
         errors.append((released - guess.discrete_gaussian(run.plan.scale) - truth, released - truth))
