@@ -85,7 +85,7 @@ METHODS: tuple[tuple[str, str], ...] = (
     ("zero-shot", NONE), ("dpzero", "2"), ("dpzero", "6"), ("mezo", NONE), ("adamw", NONE), ("dp-adamw", "2"),
     ("dp-adamw", "6"), ("dpgd-0th", "2"), ("few-shot", NONE),
 )  # fmt: skip
-"""The methods of the table. The rows of dpgd-0th were made at commit bb12a236 and before: it runs on modules no more."""
+"""The methods of the table. The rows of dpgd-0th are of commit bb12a236 and before: it runs on modules no more."""
 
 
 def asked(name: str, prompt: str) -> Task:
