@@ -77,7 +77,7 @@ PROMPTS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
 """Each task's templates and answers, of one token each."""
 WAYS = ("paper", "better")
 STEPS = 220
-SCALES = {"dpzero": (0.03, 0.1), "mezo": (0.03, 0.1)}
+SCALES = {"dpzero": (0.03, 0.1), "mezo": (0.03, 0.1), "dpgd-0th": (0.003, 0.03)}
 """The step sizes that are compared, s in units of K/G^2."""
 RATES = (0.003, 0.01, 0.03)
 """The step sizes of AdamW and DP-AdamW that are compared."""
@@ -85,7 +85,6 @@ METHODS: tuple[tuple[str, str], ...] = (
     ("zero-shot", NONE), ("dpzero", "2"), ("dpzero", "6"), ("mezo", NONE), ("adamw", NONE), ("dp-adamw", "2"),
     ("dp-adamw", "6"), ("dpgd-0th", "2"), ("few-shot", NONE),
 )  # fmt: skip
-"""The methods of the table. The rows of dpgd-0th are of commit bb12a236 and before: it runs on modules no more."""
 
 
 def asked(name: str, prompt: str) -> Task:
@@ -123,8 +122,6 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
     for prompt in options.prompts:
         for name in options.tasks:
             for method, epsilon in METHODS:
-                if method == "dpgd-0th":
-                    continue
                 cell = {"task": name, "prompt": prompt, "method": method, "epsilon": epsilon}
                 yield cell, 1 if method in UNTRAINED else options.seeds
 
@@ -146,7 +143,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     how, step_size = None, 0.0
     if at["method"] not in UNTRAINED:
         norm = work.gradient_norm(TRAINED[NORM], "dev", SMOOTHING)
-        directions = 1 if at["method"] == "dp-adamw" else DIRECTIONS
+        directions = 1 if at["method"] in ("dpgd-0th", "dp-adamw") else DIRECTIONS
         step_size = size * directions / norm**2 if at["method"] in SCALES else size
         how = Recipe(
             at["method"], None if at["epsilon"] == NONE else float(at["epsilon"]), steps=STEPS,

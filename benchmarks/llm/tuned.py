@@ -36,6 +36,8 @@ from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import drawn
@@ -79,8 +81,8 @@ class Recipe:
 
 
 def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | Path) -> Run:
-    """Start the run of a zeroth-order method (dpzero or mezo) on the records `data`, and return it before its
-    first step. Its files are in `folder`."""
+    """Start the run of dpzero or mezo on the records `data`, and return it before its first step. Its files are in
+    `folder`."""
     r = recipe
     settings: dict[str, Any] = {
         "steps": r.steps, "expected_batch": float(r.batch), "smoothing": r.smoothing, "sampling": "poisson",
@@ -111,7 +113,7 @@ def trained(
     `noise_multiplier`; an empty dictionary for any other method.
     """
     after(0)
-    if recipe.method in ("adamw", "dp-adamw"):
+    if recipe.method in ("adamw", "dp-adamw", "dpgd-0th"):
         return _by_gradients(recipe, top, losses, data, after)
     with TemporaryDirectory() as folder:
         run = started(recipe, top, losses, data, folder)
@@ -126,9 +128,14 @@ def trained(
 def _by_gradients(r: Recipe, top: Top, losses: Losses, data: States, after: Callable[[int], None]) -> dict[str, float]:
     """Train by AdamW, or by DP-AdamW: each record's gradient is scaled to norm at most the clip, Gaussian noise is
     added to their sum over a secret Poisson batch, and AdamW moves the weights by that sum over the expected batch
-    size. The noise is in float32, by a generator that the operating system seeds."""
+    size. The noise is in float32, by a generator that the operating system seeds. DPGD-0th, the paper's Algorithm 1,
+    takes a record's difference along u times u for its gradient, and moves the weights by the noisy mean itself."""
     weights = [p for p in top.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=r.step_size, weight_decay=0.0)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(weights, lr=r.step_size, weight_decay=0.0)
+    if r.method == "dpgd-0th":
+        along = Weights(top, Directions(os.urandom(16), "rademacher"))
+        weights = list(along.parameters)
+        optimizer = torch.optim.SGD(weights, lr=r.step_size)
     n, rate = len(data), r.batch / len(data)
     law: dict[str, Any] = {"sampling": "poisson", "relation": "add-remove", "sample_rate": rate}
     chosen, noise = np.random.default_rng(r.seed), 0.0
@@ -143,7 +150,11 @@ def _by_gradients(r: Recipe, top: Top, losses: Losses, data: States, after: Call
             batch = data[torch.from_numpy(chosen.choice(n, int(r.batch), replace=False))]
             torch.as_tensor(losses(top, batch)).mean().backward()  # type: ignore[no-untyped-call]
         else:
-            sums = clipped(top, losses, data[torch.from_numpy(batches(step))], r.clip, r.at_once)
+            batch = data[torch.from_numpy(batches(step))]
+            if r.method == "dpgd-0th":
+                sums = clipped_along(along, losses, batch, step, r)
+            else:
+                sums = clipped(top, losses, batch, r.clip, r.at_once)
             for weight, total in zip(weights, sums, strict=True):
                 added = torch.randn(weight.shape, generator=generator, device=weight.device)
                 weight.grad = (total + noise * r.clip * added) / r.batch
@@ -169,6 +180,22 @@ def clipped(
         for total, found in zip(sums, clipped_sum(top, losses, records, clip), strict=True):
             total += found
     return sums
+
+
+def clipped_along(
+    weights: Weights, losses: Losses, batch: Mapping[str, torch.Tensor], step: int, r: Recipe
+) -> list[torch.Tensor]:
+    """Return the sum over a batch of g u, each scaled to norm at most the clip, where g is a record's forward
+    difference along the direction u of the step: a tensor for each trained weight."""
+    if not len(batch["labels"]):
+        return [torch.zeros_like(p) for p in weights.parameters]
+    at = weights.evaluated([(step, 0.0), (step, r.smoothing)], lambda top: torch.as_tensor(losses(top, batch)))
+    g = (at[1] - at[0]).double() / r.smoothing
+    total = float((g * (r.clip / (g.abs() * math.sqrt(weights.d))).clamp(max=1.0)).nansum())
+    each = enumerate(zip(weights.parameters, weights.sizes, strict=True))
+    return [
+        total * weights.directions.coordinates(step, i, 0, size).view(p.shape).to(p.device) for i, (p, size) in each
+    ]
 
 
 def first(states: States, count: int) -> States:
