@@ -31,6 +31,7 @@ from benchmarks.llm import last_norm_tasks, pages
 from benchmarks.llm.top import ADAPTERS
 from benchmarks.llm.tuned import End, ends
 from benchmarks.problems.minimise import minimised
+from benchmarks.problems.poisson import poisson_noise, prescribe_poisson
 from benchmarks.slopes import OF_RANK
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
@@ -39,7 +40,6 @@ from dpzero_theory.privacy.grid import LEAST_DELTA
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import prescribe
-from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 from dpzero_theory.theory.theorems import Inequality
 
 ROOT = RESULTS.parents[1]

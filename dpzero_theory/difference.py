@@ -24,8 +24,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 Point = tuple[int, float | None]
-"""(number of a direction u, shift): the losses at x + shift u. In place of a shift, None asks for the derivative along
-u at the weights x."""
+"""What a step asks for: a pair (number of a direction u, shift) asks for the losses at the weights x + shift u. A pair
+whose shift is None asks for the derivatives of the losses along u at x."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,14 @@ class Difference:
 
     Attributes:
         name: the name by which plans, commands and rows know it.
-        points: K -> how many evaluations of a record's loss a step with K directions takes. A derivative along one
-            direction counts as one evaluation, though it takes the time of one to two.
-        at: (numbers of the K directions, lambda) -> the points that a step asks for.
-        combine: (what was found at these points, float64 of shape (points, records); lambda) -> the differences, shape
-            (records, K). What is not finite passes through, for the clip to map.
-        rounded: lambda -> the factor by which an error in what is found, such as the rounding of a loss, can grow in a
-            difference: 1/lambda, 2/lambda, or 1 for derivatives.
-        smoothing: whether it shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.
+        points: a function K -> how many evaluations of a record's loss a step with K directions takes. A derivative
+            along one direction counts as one evaluation, though it takes the time of one to two.
+        at: a function (numbers of the K directions, lambda) -> the points that a step asks for.
+        combine: a function (what was found at these points, float64 of shape (points, records); lambda) -> the
+            differences, shape (records, K). NaN and infinities pass through; the clip maps them to finite numbers.
+        rounded: a function lambda -> the factor by which an error in what is found, such as the rounding of a loss, can
+            grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
+        smoothing: whether the rule shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.
     """
 
     name: str
@@ -50,6 +50,19 @@ class Difference:
     combine: Callable[[Array, float], Array]
     rounded: Callable[[float], float]
     smoothing: bool = True
+
+    def checked(self, smoothing: object) -> float:
+        """Return the smoothing lambda as a float if it fits this rule; else raise ValueError.
+
+        Args:
+            smoothing: it must be > 0 for a rule that shifts the weights, and 0 for a rule that does not.
+        """
+        if self.smoothing:
+            return check.real("smoothing", smoothing, above=0)
+        if check.real("smoothing", smoothing, at_least=0) != 0:
+            rule = f"0 where difference is {self.name!r}, which shifts no weights"
+            raise ValueError(f"smoothing must be {rule}; got {smoothing!r}")
+        return 0.0
 
 
 def _central(found: Array, smoothing: float) -> Array:
@@ -89,16 +102,3 @@ for _rule in (
     ),
 ):
     DIFFERENCES.register(_rule)
-
-
-def require_smoothing(difference: str, smoothing: object) -> None:
-    """Raise ValueError unless the smoothing lambda fits a difference rule, which is given by its name.
-
-    It must be > 0 for a rule that shifts the weights, and 0 for one that does not. An unknown rule is refused too.
-    """
-    if DIFFERENCES[difference].smoothing:
-        check.real("smoothing", smoothing, above=0)
-    elif check.real("smoothing", smoothing, at_least=0) != 0:
-        raise ValueError(
-            f"smoothing must be 0 where difference is {difference!r}, which shifts no weights; got {smoothing!r}"
-        )

@@ -14,7 +14,7 @@ from typing import Any, Required, TypedDict, Unpack
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.difference import DIFFERENCES, Difference, require_smoothing
+from dpzero_theory.difference import DIFFERENCES, Difference
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -87,7 +87,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         rule = self.rule
-        require_smoothing(self.difference, self.smoothing)
+        DIFFERENCES[self.difference].checked(self.smoothing)
         rule.require(self.direction, self.directions_per_step)
         if rule.private != isinstance(self.step, Step):
             kind = "Step" if rule.private else "Sampling"

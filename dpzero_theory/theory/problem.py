@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
@@ -23,6 +23,9 @@ class Guarantee(StrEnum):
     """How far the loss at the last iterate is above its minimum, under the PL inequality."""
 
 
+SMALLEST, LARGEST = 1e-150, 1e150
+"""The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. Beyond these
+their numbers overflow or underflow in float64."""
 _MOST_POWER = 64.0  # The largest power m of the moment of gradient norms that a problem may state
 _NOT_GIVEN = float("nan")  # The default of `Problem.lipschitz`, told from every other number by `is`
 
@@ -123,7 +126,8 @@ class Problem:
     def require_lipschitz(self, what: str) -> None:
         """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.
 
-        `what` names the result that needs L, for the error's text.
+        Args:
+            what: the name of the result that needs L, for the error's text.
         """
         check.precondition(
             self.gradient_moment is None and self.mean_excess is None,
@@ -137,8 +141,24 @@ class Problem:
         assert self.pl is not None
         return self.smoothness / self.pl
 
+    @property
+    def relative_gap(self) -> float:
+        """gap ell/L^2, which has no unit, where L is `gradient_unit`.
+
+        Raises:
+            ValueError: that number, L or ell is outside [SMALLEST, LARGEST].
+        """
+        unit = self.gradient_unit
+        name = "lipschitz" if unit == self.lipschitz else "unit of gradients"
+        gap = self.gap / unit * (self.smoothness / unit)
+        check.real(f"gap smoothness/{name}^2", gap, at_least=SMALLEST, at_most=LARGEST)
+        check.real(name, unit, at_least=SMALLEST, at_most=LARGEST)
+        check.real("smoothness", self.smoothness, at_least=SMALLEST, at_most=LARGEST)
+        return gap
+
 
 def _pair(name: str, value: object) -> tuple[object, object]:
+    """Return the two entries of the argument `name` of `Problem`; raise ValueError if `value` is not a pair."""
     if not (isinstance(value, tuple) and len(value) == 2):
         raise ValueError(f"{name} must be a pair of numbers; got {check.shown(value)}")
     return value[0], value[1]
@@ -147,10 +167,15 @@ def _pair(name: str, value: object) -> tuple[object, object]:
 class Run(TypedDict):
     """The parameters of a run of Algorithm 2 (DPZero), as keyword arguments.
 
-    step_size: alpha > 0. steps: T >= 1. clip: C > 0, of the norm of a sample's K differences. smoothing: lambda > 0; 0
-    with the exact difference rule. noise_std: sigma >= 0, of each coordinate of the average. direction: the law of the
-    directions, a name in `sharp.constants.LAWS`, by default the paper's "sphere". directions_per_step: K >= 1, by
-    default 1. difference: the difference rule, a name in `difference.DIFFERENCES`, by default "central".
+    Attributes:
+        step_size: alpha > 0.
+        steps: T >= 1.
+        clip: C > 0, which bounds the norm of a sample's K differences.
+        smoothing: lambda > 0; 0 with the exact difference rule.
+        noise_std: sigma >= 0, the standard deviation of the noise on each of a step's K averages over the samples.
+        direction: the law of the directions, a name in `sharp.constants.LAWS`; by default the paper's "sphere".
+        directions_per_step: K >= 1; by default 1.
+        difference: the difference rule, a name in `difference.DIFFERENCES`; by default "central".
     """
 
     step_size: float
@@ -178,7 +203,7 @@ class Prescription:
         direction: law of the random direction u of a step, one of `sphere.DIRECTIONS`.
         directions_per_step: K >= 1, the number of directions in a step.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-        gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches that of full
+        gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches the mu of full
             batches with the same (epsilon, delta).
         step_size: alpha.
         T: the real number of steps that the result's formula gives; `steps` as a float for parameters that were
@@ -222,9 +247,47 @@ class Prescription:
     evaluations: int
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of_run(
+        cls,
+        p: Problem,
+        run: Run,
+        bound: float,
+        gdp: float,
+        relation: Relation,
+        notes: tuple[str, ...] = (),
+        **more: Any,
+    ) -> Self:
+        """Make the prescription of the parameters that a search found for Algorithm 2.
+
+        Args:
+            p: the problem.
+            run: all parameters of the run.
+            bound: the certified bound at these parameters, infinite if there is none.
+            gdp: mu of the whole run, which is only recorded.
+            relation: which data sets are neighbours, which is only recorded.
+            notes: remarks for the reader. If the difference rule is exact, a remark on derivatives is put first.
+            more: further fields: id, guarantee, trivial_bound, evaluations and, if batches are sampled, batches.
+        """
+        if not DIFFERENCES[run["difference"]].smoothing:
+            exact = "exact derivatives need losses that can be differentiated forwards; an error rate has none"
+            notes = (exact, *notes)
+        return cls(
+            **run,
+            algorithm="dpzero",
+            n=p.n,
+            relation=relation,
+            gdp=gdp,
+            T=float(run["steps"]),
+            bound=bound,
+            bound_at_steps=bound,
+            notes=notes,
+            **more,
+        )
+
     @property
     def run(self) -> Run:
-        """The parameters of a run, as the certificates take them."""
+        """The parameters of the run as the keyword arguments that the certificates of `sharp` take."""
         return Run(
             step_size=self.step_size,
             steps=self.steps,
@@ -253,7 +316,7 @@ class Prescription:
 
     @property
     def points(self) -> int:
-        """The expected number of evaluations of a sample's loss in the whole run, by which difference rules compare.
+        """The expected number of evaluations of a sample's loss in the whole run, the cost of a difference rule.
 
         It is q_s n T times the points of a step: 2 K with central differences, K + 1 with forward ones, and K + 1 with
         exact derivatives, each of which counts as one evaluation.

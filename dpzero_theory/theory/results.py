@@ -23,7 +23,7 @@ from dpzero_theory.theory.theorems import displayed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class _Result:
     """One theorem or corollary.
 
     Attributes:
@@ -31,9 +31,10 @@ class Result:
         title: its name and label in the paper.
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
-        minimiser: (problem, gdp, options of `SearchOptions`) -> the parameters with the smallest bound, and that bound;
+        minimiser: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;
             None for a result of the paper, which displays its parameters.
-        formulas: a field of `Prescription` -> the displayed formula, where v is sqrt(log(e + epsilon/delta))/epsilon.
+        formulas: for a field of `Prescription` the displayed formula as text, in which v stands for
+            sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
         opt_in: whether it is calculated only when asked for by id.
     """
@@ -48,13 +49,16 @@ class Result:
     opt_in: bool = False
 
     def prescribe(self, problem: Problem, gdp: float, **options: Unpack[SearchOptions]) -> Prescription:
-        """The parameters that the result prescribes for a problem: those displayed, or those with the smallest bound.
+        """Return the parameters that the result prescribes for a problem, and its bound.
+
+        A result of the paper displays its parameters; for a sharpened result those with the smallest bound are
+        searched.
 
         Args:
             problem: the constants.
             gdp: mu > 0 of Gaussian DP of the whole run.
-            options: what a search may choose from. A result of the paper displays its parameters: it ignores the caps,
-                and holds only for the defaults of the other three.
+            options: what a search may choose from. A result of the paper ignores the three caps, and holds only for the
+                defaults of `direction`, `directions_per_step` and `difference`.
 
         Raises:
             ValueError: an argument outside its range.
@@ -96,7 +100,7 @@ _SHARP_FORMULAS = {
 }
 
 _ALL = (
-    Result(
+    _Result(
         id="theorem-1",
         title="Theorem 1 (thm:d-dependent), DPGD-0th",
         assumptions=_SMOOTH,
@@ -109,7 +113,7 @@ _ALL = (
             "bound": "16 (gap ell + 2 L^2) d sqrt(d) v/n",
         },
     ),
-    Result(
+    _Result(
         id="theorem-2",
         title="Theorem 2 (thm:d-dependent-rank), DPGD-0th",
         assumptions=_RANK,
@@ -122,7 +126,7 @@ _ALL = (
             "bound": "16 (gap ell + 2 L^2) d sqrt(r) v/n",
         },
     ),
-    Result(
+    _Result(
         id="theorem-3",
         title="Theorem 3 (thm:d-free), DPZero",
         assumptions=_BOUNDED,
@@ -135,7 +139,7 @@ _ALL = (
             "bound": "(64 (gap ell + Lt^2) + 2 L^2) sqrt(r) v/n",
         },
     ),
-    Result(
+    _Result(
         id="corollary-1",
         title="Corollary 1 (cor:pl-d), DPGD-0th",
         assumptions=_SMOOTH + _PL,
@@ -149,7 +153,7 @@ _ALL = (
         },
         needs_pl=True,
     ),
-    Result(
+    _Result(
         id="corollary-2",
         title="Corollary 2 (cor:pl-d-rank), DPGD-0th",
         assumptions=_RANK + _PL,
@@ -163,7 +167,7 @@ _ALL = (
         },
         needs_pl=True,
     ),
-    Result(
+    _Result(
         id="corollary-3",
         title="Corollary 3 (cor:pl-free), DPZero",
         assumptions=_BOUNDED + _PL + "; |F_S^*| <= B",
@@ -177,7 +181,7 @@ _ALL = (
         },
         needs_pl=True,
     ),
-    Result(
+    _Result(
         id="theorem-3-sharp",
         title="Theorem 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK,
@@ -185,7 +189,7 @@ _ALL = (
         minimiser=sharp.prescribe,
         formulas=_SHARP_FORMULAS,
     ),
-    Result(
+    _Result(
         id="theorem-2-sharp",
         title="Theorem 2 sharpened (dpzero_theory/theory/sharp/proof.md), DPGD-0th",
         assumptions=_RANK,
@@ -194,7 +198,7 @@ _ALL = (
         formulas=_SHARP_FORMULAS,
         opt_in=True,
     ),
-    Result(
+    _Result(
         id="corollary-3-sharp",
         title="Corollary 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
@@ -206,12 +210,12 @@ _ALL = (
     ),
 )
 
-RESULTS: Mapping[str, Result] = {result.id: result for result in _ALL}
+RESULTS: Mapping[str, _Result] = {result.id: result for result in _ALL}
 """Every theorem and corollary, by id, in the order in which they are displayed."""
 
 CALIBRATIONS = ("paper", "exact")
-"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP. "paper" goes by the paper's composition lemma,
-"exact" by the exact trade-off of Gaussian noise."""
+"""The two ways to turn (epsilon, delta) into the mu of Gaussian DP: "paper" uses the paper's composition lemma, and
+"exact" the exact trade-off function of Gaussian noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +230,7 @@ class Calculated:
         notes: remarks on the privacy and the bound.
     """
 
-    result: Result
+    result: _Result
     calibration: str
     prescription: Prescription
     notes: tuple[str, ...]
@@ -242,15 +246,23 @@ class Unmet:
         reason: the sentence that says which precondition fails.
     """
 
-    result: Result
+    result: _Result
     calibration: str
     reason: str
 
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
-    """The mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise. It is
-    `paper_gdp`, by the paper's composition lemma, if calibration is "paper", and `gdp_from_epsilon`, the largest mu
-    that is (epsilon, delta)-DP, if it is "exact". Raises ValueError for an argument outside its range."""
+    """Return the mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise.
+
+    Args:
+        epsilon: epsilon > 0.
+        delta: 0 < delta < 1.
+        calibration: "paper" for the mu of the paper's composition lemma, or "exact" for the largest mu with which a
+            mu-GDP mechanism is (epsilon, delta)-DP.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
@@ -259,6 +271,10 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def _applicable(problem: Problem) -> tuple[str, ...]:
+    """Return the ids of the results that are calculated if the user names none.
+
+    Left out are results that are `opt_in`, or that need a `pl` or `lipschitz` that the problem lacks.
+    """
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     if math.isinf(problem.lipschitz):
         stated = (result for result in stated if result.minimiser is not None)
@@ -274,7 +290,7 @@ def calculate(
     calibrations: Sequence[str] = CALIBRATIONS,
     **options: Unpack[SearchOptions],
 ) -> tuple[list[Calculated], list[Unmet]]:
-    """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
+    """Return prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
 
     Args:
         problem: the constants.
@@ -283,9 +299,8 @@ def calculate(
         results: ids of the results; by default all of `RESULTS` but those that need a `pl` or `lipschitz` that the
             problem lacks, and those marked `opt_in`.
         calibrations: a subset of `CALIBRATIONS`.
-        options: what a search for parameters may choose from, as of `SearchOptions`. The paper's results ignore the
-            caps, and do not apply to other directions than one on the sphere, nor to other rules than central
-            differences.
+        options: what a search for parameters may choose from, the entries of `SearchOptions`. The paper's results
+            ignore the caps, and apply only to one direction a step on the sphere and to central differences.
 
     Returns:
         The list of the answers, ordered by result and then by calibration, and the list of the results whose

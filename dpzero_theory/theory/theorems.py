@@ -64,9 +64,12 @@ class Inequality:
 
     @classmethod
     def of(cls, id: str, problem: Problem, gdp: float) -> Self:
-        """The inequality in the proof of a result: 'theorem-1', 'theorem-2', 'theorem-3' or one of the corollaries.
+        """Make the inequality in the proof of a theorem or corollary of the paper.
 
-        problem has the constants, and gdp is the mu > 0 of Gaussian DP of the whole run.
+        Args:
+            id: 'theorem-1', 'theorem-2', 'theorem-3', 'corollary-1', 'corollary-2' or 'corollary-3'.
+            problem: the constants.
+            gdp: mu > 0 of Gaussian DP of the whole run.
         """
         growth, trace = (problem.d, problem.d) if id.endswith("-1") else (problem.r + 2, problem.r)
         guarantee = Guarantee.SUBOPTIMALITY if id.startswith("corollary") else Guarantee.GRADIENT
@@ -81,15 +84,15 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """The right-hand side of the inequality; parameters may be arrays, which broadcast.
+        """Return the right-hand side of the inequality; parameters may be arrays, which broadcast.
 
         Args:
             step_size: alpha, admissible where 2 k ell alpha < 1.
             T: the number of steps, any positive real.
             smoothing: lambda >= 0.
             clip: C; for Algorithm 1, whose proof rules clipping out, admissible where C >= L d.
-            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2, and by default the
-                largest such value. Clipping at step t needs |u_t' grad f_i| >= C_0 for some sample i.
+            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2; None is the
+                largest such value. A step t clips only if |u_t' grad f_i| >= C_0 for some sample i.
 
         Returns:
             The bound, infinite where a parameter is inadmissible, so that a search can skip the point.
@@ -128,7 +131,7 @@ _ABOVE_1 = "the argument of the logarithm in L-tilde to be above 1"
 
 
 class _Displayed(NamedTuple):
-    """What a theorem displays: its step size alpha, number of steps T, smoothing lambda, clip C and bound."""
+    """What a theorem of the paper displays: step size alpha, number of steps T, smoothing lambda, clip C and bound."""
 
     step_size: float
     T: float
@@ -138,10 +141,16 @@ class _Displayed(NamedTuple):
 
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """log X, to which a corollary's number of steps is proportional, with X = n^2/(kappa spread) and kappa = ell/mu_PL.
+    """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
 
-    spread is d^3 v^2, r d^2 v^2 or r v^2, and `condition` kappa spread/v^2 as a formula for the error's text.
-    PreconditionError is raised for X <= 1, a side condition that the paper does not state.
+    Args:
+        problem: the constants.
+        spread: d^3 v^2 for Corollary 1, r d^2 v^2 for Corollary 2, r v^2 for Corollary 3.
+        id: the corollary's name, for the error's text.
+        condition: the formula of kappa spread/v^2, for the error's text.
+
+    Raises:
+        PreconditionError: X <= 1. The paper does not state this side condition.
     """
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
@@ -176,7 +185,7 @@ def _theorem_2(p: Problem, v: float) -> _Displayed:
 def _theorem_3(p: Problem, v: float) -> _Displayed:
     """Theorem 3 (thm:d-free), Eq. (eq:d-free): Algorithm 2 under Assumption asp:rank, with |F_S(x_t)| <= B.
 
-    PreconditionError is raised if the logarithm in the paper's L-tilde, L times its square root, is not positive.
+    Raises PreconditionError if the logarithm in the paper's L-tilde is not positive; L-tilde is L times the root of it.
     """
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
@@ -208,8 +217,15 @@ def _corollary_2(p: Problem, v: float) -> _Displayed:
 
 
 def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float) -> _Displayed:
-    """Corollaries 1 and 2, which differ in these arguments: growth is d or r + 2, spread d^3 v^2 or r d^2 v^2, and log
-    is log X."""
+    """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
+
+    Args:
+        p: the problem.
+        step_size, smoothing: alpha and lambda.
+        growth: d for Corollary 1, r + 2 for Corollary 2.
+        spread: d^3 v^2 for Corollary 1, r d^2 v^2 for Corollary 2.
+        log: log X of `_horizon`.
+    """
     kappa = p.condition_number
     return _Displayed(
         step_size=step_size,
@@ -226,8 +242,8 @@ def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smooth
 def _corollary_3(p: Problem, v: float) -> _Displayed:
     """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, with |F_S(x_t)|, |F_S^*| <= B.
 
-    The paper's L-tilde is 8 L times the square root of a logarithm. PreconditionError is raised if that is not
-    positive, and for gap > 2 B, which |F_S(x_0)|, |F_S^*| <= B exclude.
+    Raises PreconditionError if the logarithm in the paper's L-tilde is not positive, and if gap > 2 B, which
+    |F_S(x_0)|, |F_S^*| <= B exclude. Here L-tilde is 8 L times the root of the logarithm.
     """
     kappa = p.condition_number
     check.precondition(
@@ -264,10 +280,10 @@ _FORMULAS: Mapping[str, Callable[[Problem, float], _Displayed]] = {
 
 
 def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
-    """The parameters and the bound that a theorem or corollary of the paper displays.
+    """Return the parameters and the bound that a theorem or corollary of the paper displays.
 
-    The whole number of steps is the one next to the theorem's real T (at least 1) with the smaller bound in the
-    inequality of the proof; the noise, the evaluations and `bound_at_steps` are for it.
+    The theorem's T is a real number. Of the whole numbers next to it (at least 1), `steps` is the one with the smaller
+    bound in the inequality of the proof; the noise, the evaluations and `bound_at_steps` are for `steps`.
 
     Args:
         id: the result's name, such as 'theorem-3'.

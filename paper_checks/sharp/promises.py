@@ -9,8 +9,8 @@ from scipy.optimize import linprog
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import smallest
 from dpzero_theory.theory.sharp.constants import constants
+from dpzero_theory.theory.sharp.smallest import Terms
 from paper_checks.outcome import SEED, Checked, within
 
 
@@ -32,8 +32,8 @@ def minimiser() -> Checked:
         for clip in p.clip * np.geomspace(0.2, 5, 31):
             sigma = noise_std(gdp, p.steps, clip, n, "replace-one")
             of_clip = constants(np.array(clip / math.sqrt(k)), d, r, directions_per_step=k)
-            terms = smallest.step_terms(of_clip, problem, 0.5e-14 / d, sigma * sigma / k, 1.0)
-            least = min(smallest.root_at(terms, problem.gap / p.steps, float(alpha))[3] for alpha in step_sizes)
+            terms = Terms.of(of_clip, problem, 0.5e-14 / d, sigma * sigma / k, 1.0)
+            least = min(terms.root(problem.gap / p.steps, float(alpha))[3] for alpha in step_sizes)
             worst = max(worst, p.bound / least**2 - 1)
     return within(worst, 0.0105, "prescribed bound over the best of a grid, minus 1 (1% is the share of lambda)")
 

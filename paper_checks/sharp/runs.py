@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.problems.poisson import prescribe_poisson
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate as pl_run
-from dpzero_theory.theory.sharp import poisson
 from paper_checks.outcome import EVERY_KIND, KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 from paper_checks.sharp.steps import sum_quadratic
 
@@ -34,7 +34,7 @@ def runs() -> Checked:
     }
     found["vector"] = sharp.prescribe(problem, gdp, max_steps=750, algorithm="dpgd-0th")
     for k in (1, 6):
-        found[f"poisson {k}"] = poisson.prescribe_poisson(
+        found[f"poisson {k}"] = prescribe_poisson(
             problem,
             gdp,
             lambda rate, steps, _: 2 * rate * math.sqrt(steps) / gdp,

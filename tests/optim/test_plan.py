@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scipy import optimize, stats
 
+from benchmarks.problems.poisson import poisson_noise, prescribe_poisson
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -19,7 +20,6 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp import certificate
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
-from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 from tests.optim.small import D, Logistic, N, data, losses, plan
 
 

@@ -122,8 +122,8 @@ def test_the_gaussian_law_for_products_of_signs_fails(
 
 
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = smallest.step_terms
-    monkeypatch.setattr(sharp, "step_terms", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
+    original = smallest.Terms.of
+    monkeypatch.setattr(smallest.Terms, "of", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
     assert not steps.one_step().ok
 
 
@@ -181,15 +181,15 @@ def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, fi
 @pytest.mark.parametrize(("bias", "excess"), [(0.8, 1.0), (1.0, 0.8)])
 def test_a_smaller_supremum_for_a_moment_fails(monkeypatch: pytest.MonkeyPatch, bias: float, excess: float) -> None:
     monkeypatch.setattr(moments, "TRIED", (1, 4))
-    changed(monkeypatch, unbounded, "suprema", lambda found: (bias * found[0], excess * found[1]))
+    changed(monkeypatch, unbounded, "_suprema", lambda found: (bias * found[0], excess * found[1]))
     assert not moments.without_lipschitz().ok
     assert moments.unbounded_floors().ok == (bias == 1)
 
 
 def test_half_a_mean_excess_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = smallest.by_excess
+    original = unbounded._by_excess
     monkeypatch.setattr(moments, "TRIED", (1, 4))
-    monkeypatch.setattr(smallest, "by_excess", lambda k, c, r, share: original(k, c, r, share / 2))
+    monkeypatch.setattr(unbounded, "_by_excess", lambda k, c, r, share: original(k, c, r, share / 2))
     assert not moments.without_lipschitz().ok
 
 

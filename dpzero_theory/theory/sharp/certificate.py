@@ -33,11 +33,11 @@ from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
-from dpzero_theory.theory.problem import Guarantee, Prescription, Problem, Run
+from dpzero_theory.theory.problem import SMALLEST, Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, law_of
+from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
-    SMALLEST,
     SMALLEST_GDP,
     SMOOTHING_SHARE,
     STEPS_SHARE,
@@ -45,12 +45,7 @@ from dpzero_theory.theory.sharp.smallest import (
     Search,
     SearchOptions,
     SmallestBound,
-    constants_of,
-    number_of_directions,
-    relative_gap,
-    root_at,
-    searched,
-    step_terms,
+    Terms,
 )
 
 _ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
@@ -67,7 +62,8 @@ class Certificate:
         drift: p, in the unit of the gradient.
         floor: K, here not the number of directions, in the unit of the squared gradient.
         bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
-        vacuous: whether bound >= L^2, which holds with no algorithm (`Problem.steepest` squared where there is no L).
+        vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point. Where the problem
+            has no L, `Problem.steepest` stands in its place.
     """
 
     progress: float
@@ -80,7 +76,7 @@ class Certificate:
 def certificate(
     problem: Problem, *, sample_rate: float = 1.0, algorithm: str = "dpzero", **run: Unpack[Run]
 ) -> Certificate:
-    """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
+    """Return the bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
 
     No statement about privacy is made, and noise_std = 0 is allowed.
 
@@ -90,8 +86,8 @@ def certificate(
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always). Both have one
             theorem, since clip_C(s u) = clip_{C/sqrt(d)}(s) u: for Algorithm 1 the clip is of the norm of s_i u, and
             directions_per_step is 1.
-        run: the parameters of the run, as of `Run`. Central and forward differences have the same bound; exact
-            derivatives have the one of lambda = 0.
+        run: the parameters of the run, the entries of `Run`. Central and forward differences have the same bound; the
+            bound for exact derivatives is the one with lambda = 0.
 
     Raises:
         ValueError: an argument outside its range.
@@ -103,8 +99,7 @@ def certificate(
     at = ScaledRun.of(p, **run)
     rate = check.real("sample_rate", sample_rate, at_least=SMALLEST, at_most=1)
     k = constants_of(p, np.array([at.clip]), direction, at.directions)
-    terms = step_terms(k, p, at.error, at.variance, rate)
-    q, drift, floor, y = root_at(terms, at.gap / at.steps, at.alpha)
+    q, drift, floor, y = Terms.of(k, p, at.error, at.variance, rate).root(at.gap / at.steps, at.alpha)
     bound = (p.gradient_unit * y) * (p.gradient_unit * y)
     return Certificate(
         progress=q,
@@ -123,7 +118,7 @@ def prescribe(
     algorithm: str = "dpzero",
     **options: Unpack[SearchOptions],
 ) -> Prescription:
-    """The full-batch parameters with the smallest bound by `certificate` at mu-GDP.
+    """Return the full-batch parameters with the smallest bound by `certificate` at mu-GDP.
 
     The prescription's id is 'theorem-3-sharp', or 'theorem-2-sharp' for Algorithm 1.
 
@@ -137,29 +132,27 @@ def prescribe(
         gdp: mu > 0 of the whole run.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
-        options: what the search may choose from, as of `SearchOptions`. The best K is the one with the smallest bound
-            under a cap on evaluations; without one, the smallest K whose bound is within half of `STEPS_SHARE` of the
-            best.
+        options: what the search may choose from, the entries of `SearchOptions`. With a cap on evaluations the best K
+            is the one with the smallest bound; without a cap it is the smallest K whose bound is within half of
+            `STEPS_SHARE` of the best.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: a cap below one step's evaluations; a direction law or K as for `certificate`.
+        PreconditionError: a cap below one step's evaluations; a direction law or a K that `certificate` refuses.
     """
     free = Search(**options)
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
-    between, direction, asked = Relation(relation), free.direction, free.directions_per_step
+    between, direction = Relation(relation), free.direction
     # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
-    if asked == "best" and algorithm == "dpzero":
 
-        def smallest(k: int) -> float:
-            cap, search = free.steps(problem.n, k), search_of(k)
-            return search.limit(unit) if cap is None else float(search.values(cap, unit * unit * cap, 1.0)[0].min())
+    def smallest(k: int) -> float:
+        cap, search = free.steps(problem.n, k), search_of(k)
+        return search.limit(unit) if cap is None else float(search.values(cap, unit * unit * cap, 1.0)[0].min())
 
-        k = number_of_directions(problem, direction, free.most_directions(problem.n), smallest, STEPS_SHARE / 4)
-    else:
-        k = 1 if asked == "best" else check.integer("directions_per_step", asked)
+    one = free.directions_per_step == "best" and algorithm != "dpzero"
+    k = 1 if one else free.directions(problem, problem.n, smallest, STEPS_SHARE / 4)
     scale = _vector_norm(problem, direction, k, algorithm)
     search, unit = search_of(k), scale * unit
     cap = free.steps(problem.n, k)
@@ -174,11 +167,20 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """The clip of `algorithm` for the problem p, divided by the clip of a sample's scalars that has the same effect.
+    """Return the clip of an algorithm divided by the clip of a sample's scalars that has the same effect.
 
-    It is 1 for Algorithm 2, which clips scalars. Algorithm 1 clips the vector s u, the scalar s times the direction, so
-    it is ||u|| = sqrt(d); then PreconditionError is raised unless the `direction` law has that length always, and
-    unless `directions`, K, is 1.
+    The quotient is 1 for Algorithm 2, which clips scalars. It is ||u|| = sqrt(d) for Algorithm 1, which clips the
+    vector s u, the scalar s times the direction u.
+
+    Args:
+        p: the problem.
+        direction: the law of the directions.
+        directions: K.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
+
+    Raises:
+        ValueError: another algorithm.
+        PreconditionError: Algorithm 1 with a law whose directions have other lengths than sqrt(d), or with K > 1.
     """
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0
@@ -200,18 +202,27 @@ def at_point(
     relation: Relation,
     difference: str,
 ) -> Prescription:
-    """The prescription at clip C = c L sqrt(K), step size alpha/ell, noise sigma = unit C and sampling rate `rate`,
-    with the certificate of these parameters as its bound.
+    """Return the prescription at parameters that a search found, with their certificate as its bound.
 
-    search: has the problem, the law of the directions and K. steps: T. gdp, relation: mu of the whole run, and which
-        data sets are neighbours; these two are only recorded. difference: the difference rule. The smoothing is the
-        largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with a rule that shifts no weights.
+    The smoothing is the largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with a difference
+    rule that shifts no weights.
+
+    Args:
+        search: the search, which has the problem, the law of the directions and K.
+        c: the clip is C = c L sqrt(K).
+        alpha: the step size is alpha/ell.
+        steps: T.
+        unit: the noise is sigma = unit C.
+        rate: the sampling rate, 1 for full batches.
+        gdp: mu of the whole run, which is only recorded.
+        relation: which data sets are neighbours, which is only recorded.
+        difference: the name of the difference rule.
     """
     p = search.problem
     directions = search.directions
     k = constants_of(p, np.array([c]), search.direction, directions)
     smooth = DIFFERENCES[difference].smoothing
-    e = _largest_error(k, p, alpha, relative_gap(p) / steps, (unit * c) ** 2, rate) if smooth else 0.0
+    e = _largest_error(k, p, alpha, p.relative_gap / steps, (unit * c) ** 2, rate) if smooth else 0.0
     clip = c * p.gradient_unit * math.sqrt(directions)
     run = Run(
         step_size=alpha / p.smoothness,
@@ -226,7 +237,7 @@ def at_point(
     notes: tuple[str, ...] = ()
     if smooth and p.sample_rank is not None:
         notes = (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",)
-    return searched(
+    return Prescription.of_run(
         p,
         run,
         certificate(p, sample_rate=rate, **run).bound,
@@ -242,13 +253,18 @@ def at_point(
 
 
 def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, variance: float, rate: float) -> float:
-    """The e = ell lambda/2, in units of L, that raises the bound by the share `SMOOTHING_SHARE`.
+    """Return the e = ell lambda/2, in units of L, that raises the bound by the share `SMOOTHING_SHARE`.
 
-    q y^2 - p y = K, with the p and K of the module's docstring, is quadratic in e where y, the root of the bound, is
-    given. k: the constants at the clip. gap_per_step: gap/T. variance: sigma^2/K. rate: of Poisson sampling.
+    Args:
+        k: the constants at the clip.
+        p: the problem.
+        alpha: the step size, in units of 1/ell.
+        gap_per_step: gap/T, in units of L^2/ell.
+        variance: sigma^2/K, in units of L^2.
+        rate: the sampling rate.
     """
-    terms = step_terms(k, p, 0.0, variance, rate)
-    q, drift, _, least = root_at(terms, gap_per_step, alpha)
+    q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)
+    # For a given root y of the bound, q y^2 - p y = K with the module's q, p and K is quadratic in e
     y = math.sqrt(1 + SMOOTHING_SHARE) * least
     batch, second = (1 - rate) / (rate * p.n), k.smooth_second
     spare = (y - least) * (q * (y + least) - drift)
@@ -259,9 +275,9 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
 
 
 def _unbounded(p: Problem) -> tuple[str, ...]:
-    """What the problem p assumes of its gradients in place of a Lipschitz constant, as one sentence in a tuple.
+    """Return what the problem p assumes of its gradients in place of a Lipschitz constant, as a tuple of one sentence.
 
-    The tuple is empty where p has a Lipschitz constant.
+    The tuple is empty if p has a Lipschitz constant.
     """
     where = "at every point of the run the mean over samples of"
     if p.gradient_moment is not None:

@@ -1,8 +1,8 @@
 """The constants of the sharpened theorem, by which clipping and the law of the directions enter a step of K directions.
 
-Units are L = ell = 1; `certificate` restores them. U = (u_1 .. u_K) are the directions, g_i is the gradient of sample
-i, g is their mean and G = ||g||. b_i is U'g_i minus its clip to norm c sqrt(K), and b the mean of the b_i. H is any
-matrix with 0 <= H <= I and tr(H) <= r. The constants satisfy
+Units are L = ell = 1; the module `certificate` restores them. U = (u_1 .. u_K) are the directions, g_i the gradient of
+sample i, g is their mean and G = ||g||. b_i is U'g_i minus its clip to norm c sqrt(K), and b the mean of the b_i. H is
+any matrix with 0 <= H <= I and tr(H) <= r. The constants satisfy
 
     E[(U'g - b)'U'g]/K                          >= kept G^2 - bias G
     E[(U'g - b)'U'HU(U'g - b)]/K^2              <= quadratic G^2 + 2 cross G + excess^2
@@ -32,15 +32,15 @@ from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
 _BEYOND = 12.0
-"""The tail moments of a projection at a clip larger by this are below the rounding error of beta(c) = E[(v - c)_+ v],
-the part that clipping at c removes; so a search for a tangent goes no farther."""
+"""A search for a tangent (`_line`) goes from clip c to c + 12 at most: there the tail moments of a projection v are
+below the rounding error of beta(c) = E[(v - c)_+ v]."""
 
 
 @dataclass(frozen=True)
 class Constants:
     """The constants with which the four inequalities of the module's docstring hold, by the names that they have there.
 
-    They are for one or several clips c, in units of L; those that are arrays have the shape of c.
+    They are for one or several clips c, in units of L; the arrays have the shape of c.
 
     `smooth_first` and `smooth_second` bound the effect of the finite differences' error, per unit of e = ell lambda/2:
     if e_U is the error of the clipped mean of the samples' differences, then E|e_U'U'g|/K <= e smooth_first G and
@@ -64,15 +64,15 @@ class _SharpLaw:
 
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
-        constants: (c, d, r, K, layer_rank) -> the constants; their `smooth_first` and `smooth_second` are for samples
-            of any rank. Only directions of low rank use `layer_rank`, see `constants`.
-        curvature: (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H with 0 <= H <=
-            I and trace s >= 1.
-        largest: (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of norm G; a
-            larger clip c has no effect.
-        most: d -> the largest number K of directions a step.
-        removed: (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes, see
-            `_Invariant.removed`; None for random signs and their products, whose largest shares have closed forms.
+        constants: a function (c, d, r, K, layer_rank) -> the constants; their `smooth_first` and `smooth_second` are
+            for samples of any rank. Only directions of low rank use `layer_rank` (`Problem.layer_rank`).
+        curvature: a function (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H
+            with 0 <= H <= I and trace s >= 1.
+        largest: a function (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of
+            norm G; a larger clip c has no effect.
+        most: a function d -> the largest number K of directions a step.
+        removed: a function (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes
+            (`_Invariant.removed`); None for random signs and their products, whose largest shares have closed forms.
         rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws.
         fixed_norm: whether a direction has length sqrt(d) always.
     """
@@ -87,8 +87,10 @@ class _SharpLaw:
     fixed_norm: bool = True
 
     def moment(self, power: float) -> float:
-        """E[X^power] for X = chi^2_rho/rho: how much larger a moment of u'a is than the Gaussian one. 1 where rho is
-        infinite."""
+        """Return E[X^power] for X = chi^2_rho/rho, the factor by which a moment of u'a exceeds the Gaussian moment.
+
+        The factor is 1 if rho is infinite.
+        """
         if math.isinf(self.rank):
             return 1.0
         half = self.rank / 2
@@ -101,14 +103,16 @@ directions orthogonal to each other."""
 
 
 def _known_directions() -> tuple[str, ...]:
-    """The names of all direction laws: those of a single direction, `sphere.DIRECTIONS`, and those of several
-    directions drawn together, such as `frame`. The sharpened theorem covers only those in `LAWS`. The name of a family
-    stands for its members too: low-rank, and low-rank:4."""
+    """Return the names of all direction laws, and of families of them such as low-rank.
+
+    They are the laws of a single direction, `sphere.DIRECTIONS`, and of several directions drawn together, such as
+    `frame`. The sharpened theorem covers only the laws in `LAWS`.
+    """
     return tuple(dict.fromkeys([*DIRECTIONS, *DIRECTIONS.families, *LAWS, *LAWS.families]))
 
 
 def known_direction(direction: str) -> str:
-    """Return `direction` if it is the name of a direction law; else raise ValueError."""
+    """Return the name of a direction law in its usual form, such as low-rank for low-rank:1; else raise ValueError."""
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
@@ -117,9 +121,11 @@ def known_direction(direction: str) -> str:
 
 
 def law_of(direction: str) -> _SharpLaw:
-    """The direction law with the name `direction`, with the constants that the sharpened theorem needs of it.
+    """Return the direction law with the name `direction` as the sharpened theorem needs it.
 
-    Raises ValueError for an unknown name, PreconditionError for a law that the theorem does not cover.
+    Raises:
+        ValueError: an unknown name.
+        PreconditionError: a law that the theorem does not cover.
     """
     name = known_direction(direction)
     if name in LAWS or name.partition(":")[0] in LAWS.families:
@@ -137,17 +143,17 @@ def constants(
     directions_per_step: int = 1,
     layer_rank: float | None = None,
 ) -> Constants:
-    """The constants at clip c = C/(L sqrt(K)) for a direction law.
+    """Return the constants at clip c = C/(L sqrt(K)) for a direction law, if every sample's gradient is at most L.
 
     Args:
         clip: c > 0, a number or an array.
         d: dimension.
         r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
         direction: one of `LAWS`.
-        sample_rank: r_s in [1, d], see `problem.Problem`; None is r_s = d. A smaller one makes only `smooth_first` and
+        sample_rank: r_s in [1, d] (`Problem.sample_rank`); None is r_s = d. A smaller r_s makes only `smooth_first` and
             `smooth_second` smaller.
         directions_per_step: K >= 1, at most d for a frame.
-        layer_rank: see `problem.Problem`. None assumes nothing; it matters only for directions of low rank.
+        layer_rank: `Problem.layer_rank`, which matters only for directions of low rank; None assumes nothing.
 
     Raises:
         ValueError: an argument outside its range.
@@ -173,18 +179,19 @@ def constants(
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
-    """The constants `kept` and `bias` at clip c, as a dictionary.
+    """Return the constants `kept` and `bias` at clips c, as a dictionary.
 
     v is ||U'a||/sqrt(K) for a unit vector a, and m(h) = E[min(h v, c) v] is what clipping keeps of a gradient of length
-    h.
+    h. The line kept h - bias is below m.
 
-    beta: an upper bound on E[(v - c)_+ v], the part that clipping removes. lower: a law of v whose m(h) is at least
-        that of the true law, for every h.
-
-    The two constants are those of a line. The tangent to the m of `lower` at h = c/c', for any c' >= c, gives a valid
-    pair of them. The best pair has M_2(c') + c M_1(c') = beta(c), where M_1 and M_2 are the tail moments of `lower`.
-    Where v = 1 always, m(h) = min(h, c), and the best pair is known.
+    Args:
+        c: the clips.
+        beta: upper bounds on E[(v - c)_+ v], the part of a unit gradient that clipping removes.
+        lower: a law of v whose m(h) is at least the m(h) of the true law, for every h.
     """
+    # The tangent to the m of `lower` at h = c/c', for any c' >= c, gives a valid pair of constants. The best pair has
+    # M_2(c') + c M_1(c') = beta(c), with the tail moments M_1 and M_2 of `lower`. If v = 1 always, m(h) = min(h, c),
+    # and the best pair is known.
     if lower.largest == 1:
         kink = np.minimum(c, 1.0)
         return {"kept": 1 - beta / (1 + kink), "bias": beta * kink / (1 + kink)}
@@ -210,10 +217,10 @@ class _Invariant:
         r: the rank, at least 1.
         across: p0 and q0.
         spread2: the square of the constant `spread`.
-        upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most the one
-            under `upper` and at least the one under `lower`.
-        slack: the zeta of section 1 of proof.md, by which these bounds fail for the moments with the weight; it is 0
-            where `upper` and `lower` are the law of v itself.
+        upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
+            under `upper` and at least its mean under `lower`.
+        slack: the zeta of section 1 of proof.md, by which these bounds fail for the weighted moments; it is 0 if
+            `upper` and `lower` are the law of v itself.
         smooth_first, smooth_second: as in `Constants`.
     """
 
@@ -254,14 +261,17 @@ class _Invariant:
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
-        """Return E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of this law and each
-        c, with P and Q of the class's docstring."""
+        """Return E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] at clips c, for v of `law`.
+
+        P and Q are the class's.
+        """
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
         return beta, p * beta + q * third, p * second + q * weighted
 
 
 def _sphere(d: int, r: float, k: int) -> _Invariant:
+    """Return the law of K = k independent directions on the sphere of radius sqrt(d)."""
     lower = Projection(k, max(k, d))
     rest = 1 / (d - 1) / k if d > 1 else 0.0
     return _Invariant(
@@ -277,6 +287,7 @@ def _sphere(d: int, r: float, k: int) -> _Invariant:
 
 
 def _frame(d: int, r: float, k: int) -> _Invariant:
+    """Return the law of K = k directions of length sqrt(d) that are orthogonal to each other."""
     law = Projection(k, d)
     rest = 1 / (d - 1) if d > 1 else 0.0
     fourth = d / (d + 2) * (k + 2) / k
@@ -292,6 +303,7 @@ def _frame(d: int, r: float, k: int) -> _Invariant:
 
 
 def _gaussian(d: int, r: float, k: int) -> _Invariant:
+    """Return the law of K = k independent standard normal directions."""
     law = Projection(k, math.inf)
     return _Invariant(
         r=r,
@@ -305,7 +317,16 @@ def _gaussian(d: int, r: float, k: int) -> _Invariant:
 
 
 def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: float) -> Constants:
-    """The constants for random signs (`rank` infinite) and for directions of rank rho = `rank`."""
+    """Return the constants for random signs, and for directions of low rank, which are sums of products of signs.
+
+    Args:
+        c: the clips.
+        d: the dimension.
+        r: the effective rank.
+        k: K.
+        layer_rank: `Problem.layer_rank`.
+        rank: rho of directions of low rank; infinite for random signs.
+    """
     second = 1 + 2 / rank  # E[X^2], X = chi^2_rho/rho
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
@@ -330,17 +351,19 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
 
 
 def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
+    """Return `_SharpLaw.curvature` for standard normal directions."""
     return s * (s + 2), s * (s + 2) * (s + 4)
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
+    """Return `_SharpLaw.curvature` for directions on the sphere of radius sqrt(d)."""
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 
 
 @lru_cache
 def _low_rank(text: str) -> _SharpLaw:
-    """The law low-rank:RANK, where `text` is RANK; 1 where it is empty."""
+    """Return the law low-rank:RANK for the text RANK; an empty text is rank 1."""
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
     second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)
@@ -359,7 +382,13 @@ def _low_rank(text: str) -> _SharpLaw:
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
-    """Registers the law with this name, which `law` makes of d, r and K; `further` are other fields of `_SharpLaw`."""
+    """Register a law under its name.
+
+    Args:
+        name: the name.
+        law: a function (d, r, K) -> the law.
+        further: the other fields of `_SharpLaw`.
+    """
     LAWS.register(
         _SharpLaw(
             name=name,

@@ -1,8 +1,8 @@
 """The sharpened theorem for one run: a bound on its mean of ||grad F_S(x_t)||^2 that fails with small probability.
 
-The theorem bounds the mean over runs, but a user makes only one. Under its assumptions, with full batches and exact
-Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], kept being the constant of
-`constants`, with probability at least 1 - delta
+The theorem bounds the mean over runs, but a user makes only one run. Under the theorem's assumptions, with full batches
+and exact Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], where kept is a field
+of `constants.Constants`, with probability at least 1 - delta
 
     (1/T) sum_t ||grad F_S(x_t)||^2
         <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ].
@@ -28,30 +28,29 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem, Run
 from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
-from dpzero_theory.theory.sharp.smallest import ScaledRun, relative_gap, step_terms
+from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
 _SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
 _GRADIENT_CELLS = 1000  # The range of the gradient norm G is divided into so many cells
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
-"""The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell: each term
-counts on a whole cell with its value at the end where it is largest."""
+"""The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
+term at the end of the cell where it is largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
 """The values that are tried for the theorem's free number kappa in (0, kept], divided by the constant `kept`; the bound
 for one run holds for each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunCertificate:
+class _RunCertificate:
     """A bound that holds for one run with a stated probability.
 
     Attributes:
         bound: with probability at least 1 - delta the run's mean of ||grad F_S(x_t)||^2, t = 0, ..., T - 1, is at most
             this.
         failure: delta.
-        exponent: the theorem's theta with the smallest bound on a grid, in units of one over the loss. It is 0 if the
-            bound comes from Markov's inequality for the bound on the mean over runs, or is L^2, because these are
-            smaller.
-        vacuous: whether bound >= L^2, which always holds.
+        exponent: the theorem's theta with the smallest bound on a grid, in units of one over the loss. It is 0 if
+            Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller bound.
+        vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
     """
 
     bound: float
@@ -91,10 +90,15 @@ class _StepMoments:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """The parts of the module's Psi_theta(G) = kept G^2 - lost(G), G = ||grad F_S||, for theta = `exponent`.
+        """Return the parts of the module's Psi_theta(G) = kept G^2 - lost(G), G = ||grad F_S||, at one theta.
 
-        Returns the number kept, the values of G at which lost is computed, and lost at each of them, in units where L =
-        ell = 1. lost(G) rises with G, and is infinite where no bound is proved. problem: the constants of the run.
+        Args:
+            problem: the constants of the run.
+            exponent: theta.
+
+        Returns:
+            The number kept, the values of G at which lost is computed, and lost at each of them, in units where L = ell
+            = 1. lost(G) rises with G, and is infinite where no bound is proved.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.mean, self.directions
@@ -102,7 +106,7 @@ class _StepMoments:
         if not share < 1:
             return float(k.kept[0]), g, np.full_like(g, math.inf)
         noise = self.variance / (1 - share)
-        terms = step_terms(k, problem, e, 0.0, 1.0)
+        terms = Terms.of(k, problem, e, 0.0, 1.0)
         first, second, constant = (float(x[0]) for x in (terms.first, terms.second, terms.constant))
         moved = k.spread * g + float(k.excess[0]) + e * k.smooth_second
         curved = a / 2 * (float(k.quadratic[0]) * g * g + 2 * second * g + constant)
@@ -128,10 +132,16 @@ class _StepMoments:
 
 
 def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
-    """The `_StepMoments` of one step of a run: the quantities from which `certify_run` bounds its exponential moment.
+    """Return the quantities of one step of a run from which `certify_run` bounds the step's exponential moment.
 
-    problem: the constants. failure: delta in (0, 1), the probability with which the bound for the whole run may fail.
-    run: the run's parameters, as of `Run`. Raises what `certify_run` raises.
+    Args:
+        problem: the constants.
+        failure: delta in (0, 1), the probability with which the bound for the whole run may fail.
+        run: the parameters of the run, the entries of `Run`.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: a direction law or a number of directions that the theorem does not cover.
     """
     p, at = problem, ScaledRun.of(problem, **run)
     p.require_lipschitz("the bound for a single run")
@@ -156,8 +166,8 @@ def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMom
     )
 
 
-def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunCertificate:
-    """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
+def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _RunCertificate:
+    """Return a bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
     It is the smallest of three: the theorem's bound over a grid of its free numbers theta and kappa, which depends on
     the parameters alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always
@@ -166,7 +176,7 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunC
     Args:
         problem: the constants.
         failure: delta, 1e-100 <= delta < 1, a probability over the run's directions and noise.
-        run: the parameters of the run, as of `Run`; noise_std = 0 is allowed.
+        run: the parameters of the run, the entries of `Run`; noise_std = 0 is allowed.
 
     Raises:
         ValueError: an argument outside its range.
@@ -174,7 +184,7 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunC
     """
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)
-    gap = relative_gap(p)
+    gap = p.relative_gap
     step, t = step_of(p, failure=delta, **run), run["steps"]
     budget, needed = gap / (step.step_size * t), math.log(1 / ((1 - _SHARE) * delta))
     unit = p.lipschitz * p.lipschitz
@@ -192,7 +202,7 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunC
             if value < best:
                 best, exponent = value, float(theta)
         thetas = exponent * apart ** np.linspace(-1, 1, 15 if exponent else 0)
-    return RunCertificate(
+    return _RunCertificate(
         bound=best * unit,
         failure=delta,
         exponent=exponent * (p.smoothness / unit),
@@ -201,17 +211,20 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunC
 
 
 def _longest(degrees: float, chance: float) -> float:
-    """A number x with P(chi^2_k > k x) <= `chance`, where k is `degrees`, the degrees of freedom of the chi-squared
-    law.
+    """Return a number x with P(chi^2_k > k x) <= chance.
 
-    It is the x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance` (Chernoff's bound), rounded up.
+    x > 1 solves exp(-(k/2)(x - 1 - log x)) = chance (Chernoff's bound), rounded up.
+
+    Args:
+        degrees: k > 0, the degrees of freedom of the chi-squared law.
+        chance: in (0, 1).
     """
     target = 2 * math.log(1 / chance) / degrees
     return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
 
 
 def _second_order(x: Array) -> Array:
-    """s(x) = 2 (e^x - 1 - x)/x^2, which is 1 at 0 and increases, so that e^y <= 1 + y + s(x) y^2/2 for every y <= x."""
+    """Return s(x) = 2 (e^x - 1 - x)/x^2, with which e^y <= 1 + y + s(x) y^2/2 for every y <= x; s(0) = 1."""
     small = x < 1e-3
     safe = np.where(small, 1.0, x)
     values: Array = np.where(small, 1 + x / 3 + x * x / 10, 2 * (np.expm1(safe) - safe) / (safe * safe))

@@ -5,12 +5,11 @@ mu alpha (q - p/(2 y)) in [0, 1),
 
     E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M + alpha ell r sigma^2/K) (1 - rho^T)/(1 - rho),
 
-and E||grad F_S(x_T)||^2 is at most 2 ell times that. Proof: dpzero_theory/theory/sharp/proof.md, section 8.
+and E||grad F_S(x_T)||^2 is at most 2 ell times the right side. Proof: dpzero_theory/theory/sharp/proof.md, section 8.
 
-What the assumptions must mean here. L-Lipschitz losses and the PL inequality on all of R^d hold together only for
-constant F_S, because F_S - F_S^* <= L^2/(2 mu) while gradient ascent makes it grow exponentially. Both are used at the
-iterates alone, so the result is this: with Omega a set where they hold, the left side is E[(F_S(x_T) - F_S^*) 1{x_0,
-..., x_(T-1) in Omega}].
+L-Lipschitz losses and the PL inequality hold together on all of R^d only for constant F_S: they give F_S - F_S^* <=
+L^2/(2 mu), while gradient ascent makes F_S - F_S^* grow exponentially. The proof uses both at the iterates alone. So
+they need to hold on a set Omega only, and the left side is then E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in Omega}].
 """
 
 import bisect
@@ -30,6 +29,7 @@ from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants
+from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
     MOST_STEPS,
@@ -40,26 +40,19 @@ from dpzero_theory.theory.sharp.smallest import (
     Search,
     SearchOptions,
     Terms,
-    constants_of,
-    number_of_directions,
-    relative_gap,
-    searched,
-    step_terms,
 )
 
-# The values that are tried for the free number y > 0 of the theorem on the last iterate, in units of the
-# Lipschitz constant L
-_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)
+_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values that are tried for the theorem's free number y > 0, in units of L
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
-    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the theorem's free number y.
+    """Return the bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the theorem's y.
 
-    It is infinite if for no y of the grid the one-step contraction factor rho is in [0, 1).
+    The bound is infinite if the one-step contraction factor rho is in [0, 1) for no y of the grid.
 
     Args:
         problem: the constants, with `pl`.
-        run: the parameters of the run, as of `Run`; noise_std = 0 is allowed.
+        run: the parameters of the run, the entries of `Run`; noise_std = 0 is allowed.
 
     Raises:
         ValueError: an argument outside its range.
@@ -68,11 +61,11 @@ def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
     p, at = problem, ScaledRun.of(problem, **run)
     values = _bound(
         p,
-        step_terms(constants_of(p, np.array([at.clip]), at.direction, at.directions), p, at.error, 0.0, 1.0),
+        Terms.of(constants_of(p, np.array([at.clip]), at.direction, at.directions), p, at.error, 0.0, 1.0),
         np.array([at.alpha]),
         check.integer("steps", at.steps, at_most=MOST_STEPS),
         np.array([at.variance]),
-        _Y_LEVELS,
+        _TRIED,
     )
     return float(values[0]) * (p.gradient_unit / p.smoothness * p.gradient_unit)
 
@@ -80,17 +73,17 @@ def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
 def prescribe_last_iterate(
     problem: Problem, gdp: float, *, relation: str = "replace-one", **options: Unpack[SearchOptions]
 ) -> Prescription:
-    """The full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
+    """Return the full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
 
     They come from a grid over (C, alpha T) that is refined around its best point. T is the largest number of steps that
-    the caps allow; without a cap it is the smallest power of two whose bound is within 5% of the bound at 2^48 steps.
+    the caps allow; without a cap T is the smallest power of two whose bound is within 5% of the bound at 2^48 steps.
     Only runs whose iterates stay where the assumptions hold count in the mean, as the module's docstring says.
 
     Args:
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
-        options: what the search may choose from, as of `SearchOptions`.
+        options: what the search may choose from, the entries of `SearchOptions`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -100,7 +93,6 @@ def prescribe_last_iterate(
     p, free = problem, Search(**options)
     pl, direction = p.smoothness / p.condition_number, free.direction
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
-    relative_gap(p)
     between = Relation(relation)
     unit = full_batch_noise(gdp, 1, 1.0, p.n, between)
 
@@ -109,11 +101,7 @@ def prescribe_last_iterate(
         cap = free.steps(p.n, k)
         return _LastIterateBound(p, unit, direction, k).best(2**48 if cap is None else cap, 1)[0]
 
-    if free.directions_per_step == "best":
-        most = free.most_directions(p.n)
-        directions = number_of_directions(p, direction, most, smallest, STEPS_SHARE / 2)
-    else:
-        directions = check.integer("directions_per_step", free.directions_per_step)
+    directions = free.directions(p, p.n, smallest, STEPS_SHARE / 2)
     search = _LastIterateBound(p, unit, direction, directions)
     steps = free.steps(p.n, directions)
     if steps is None:
@@ -124,7 +112,7 @@ def prescribe_last_iterate(
     k = constants_of(p, np.array([clip]), direction, directions)
 
     def bound(e: float) -> float:
-        return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _Y_LEVELS)[0])
+        return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _TRIED)[0])
 
     smooth = DIFFERENCES[free.difference].smoothing
     e = _largest_below(bound, (1 + SMOOTHING_SHARE) * least) if smooth else 0.0
@@ -140,7 +128,7 @@ def prescribe_last_iterate(
         directions_per_step=directions,
         difference=free.difference,
     )
-    return searched(
+    return Prescription.of_run(
         p,
         run,
         certify_last_iterate(p, **run),
@@ -154,9 +142,11 @@ def prescribe_last_iterate(
 
 
 def _largest_below(function: Callable[[float], float], target: float) -> float:
-    """The largest e > 0 with function(e) <= target, for an increasing function; what is returned is below it by at most
-    a relative 1e-12, and never above. function(0) must be below the target, and the function must exceed the target
-    somewhere.
+    """Return the largest e > 0 with function(e) <= target, or a number below it by at most a relative 1e-12.
+
+    Args:
+        function: an increasing function, which is below the target at 0 and above it somewhere.
+        target: the target.
     """
 
     def small(e: float) -> bool:
@@ -172,9 +162,10 @@ def _largest_below(function: Callable[[float], float], target: float) -> float:
 class _LastIterateBound:
     """The bound as a function of the clip c = C/(L sqrt(K)) and of the exponent 2 mu alpha T, mu the PL constant.
 
-    problem: the constants, with `pl`.
-    unit: sigma/(C sqrt(T)).
-    direction, directions: the law of the directions, and K.
+    Attributes:
+        problem: the constants, with `pl`.
+        unit: sigma/(C sqrt(T)).
+        direction, directions: the law of the directions, and K.
     """
 
     problem: Problem
@@ -183,33 +174,46 @@ class _LastIterateBound:
     directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array]:
-        """For each grid point the step size in units of 1/ell, and the variance of the noise in units of K L^2.
+        """Return the step size in units of 1/ell and the variance of the noise in units of K L^2, for each grid point.
 
-        clip, exponent: c and 2 mu alpha T at the grid points, of one shape. steps: T.
+        Args:
+            clip, exponent: c and 2 mu alpha T at the grid points, of one shape.
+            steps: T.
         """
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
-    def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, levels: Array) -> Array:
-        terms = step_terms(k, self.problem, e, 0.0, 1.0)
+    def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
+        """Return the bound for each grid point, in units of L^2/ell.
+
+        Args:
+            k: the constants at the clips.
+            clip, exponent: c and 2 mu alpha T at the grid points, of one shape.
+            steps: T.
+            e: ell lambda/2, in units of L.
+            tried: the values of y that are tried.
+        """
+        terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)
-        return _bound(self.problem, terms, alpha, steps, variance, levels)
+        return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """The smallest bound for T = `steps` on a grid of clips c and exponents, and the c and exponent that have it.
+        """Return the smallest bound on a grid of clips c and exponents, in units of L^2/ell, with its c and exponent.
 
-        The bound is in units of L^2/ell. The grid is narrowed `rounds` - 1 times around its best point.
+        Args:
+            steps: T.
+            rounds: how many grids are tried; each one is narrower, around the best point of the grid before.
         """
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
             np.geomspace(0.05, 300.0, 33),
         )
-        levels = _Y_LEVELS[::6]
+        tried = _TRIED[::6]
         best = (math.inf, 1.0, 1.0)
         for _ in range(rounds):
             k = constants_of(p, clips, self.direction, self.directions)
             for exponent in exponents:
-                values = self.value(k, clips, np.full_like(clips, exponent), steps, 0.0, levels)
+                values = self.value(k, clips, np.full_like(clips, exponent), steps, 0.0, tried)
                 i = int(np.argmin(values))
                 best = min(best, (float(values[i]), float(clips[i]), float(exponent)))
             factors = (
@@ -217,35 +221,39 @@ class _LastIterateBound:
                 (exponents[1] / exponents[0]) ** np.linspace(-1, 1, 7),
             )
             clips, exponents = best[1] * factors[0], best[2] * factors[1]
-            levels = _Y_LEVELS
+            tried = _TRIED
         return best
 
 
 def _geometric(log_ratio: Array, steps: int) -> Array:
-    """The sum over k = 0, ..., steps - 1 of ratio^k, ratio = e^log_ratio; infinite where it overflows."""
+    """Return the sum over k = 0, ..., steps - 1 of ratio^k, where ratio = e^log_ratio; infinite if it overflows."""
     small = np.abs(log_ratio) * steps < 1e-9
     with np.errstate(over="ignore"):
         total: Array = np.expm1(steps * log_ratio) / np.expm1(np.where(small, 1.0, log_ratio))
     return np.where(small, steps * (1 + steps * np.abs(log_ratio)), total)
 
 
-def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, levels: Array) -> Array:
-    """The theorem's bound for each entry of `alpha`, in units of L^2/ell: the smallest over y in `levels`, and infinite
-    where no y gives a contraction.
+def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, tried: Array) -> Array:
+    """Return the theorem's bound for each step size, in units of L^2/ell: the smallest over y, or infinity.
 
-    p: the problem. terms: the coefficients of the theorem's q, p and M. steps: T. variance: that of the noise in units
-        of K L^2.
+    Args:
+        p: the problem.
+        terms: the coefficients of the theorem's q, p and M.
+        alpha: the step sizes, in units of 1/ell.
+        steps: T.
+        variance: the variance of the noise for each step size, in units of K L^2.
+        tried: the values of y that are tried, in units of L. The bound is infinite if none gives a contraction.
     """
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]
         drift = terms.first[:, None] + alpha * terms.second[:, None]
-        rate = 2 / p.condition_number * alpha * (progress - drift / (2 * levels))
+        rate = 2 / p.condition_number * alpha * (progress - drift / (2 * tried))
         valid = (rate > 0) & (rate < 1)
         log_rho = np.log1p(-np.where(valid, rate, 0.5))
-        pulled = alpha / 2 * (drift * levels + alpha * terms.constant[:, None])
+        pulled = alpha / 2 * (drift * tried + alpha * terms.constant[:, None])
         noise = alpha * alpha / 2 * p.r * variance[:, None]
         total = _geometric(log_rho, steps)
-        value = np.exp(steps * log_rho) * relative_gap(p) + pulled * total + noise * total
+        value = np.exp(steps * log_rho) * p.relative_gap + pulled * total + noise * total
     best: Array = np.where(valid & ~np.isnan(value), value, math.inf).min(axis=1)
     return best

@@ -1,7 +1,7 @@
 """The constants of the sharpened theorem for whichever bound on the samples' gradients a problem has.
 
-`constants` has them where every sample's gradient g_i has norm at most L. Nobody knows L, and it is a maximum, which
-cannot be measured. Here a mean over samples, written <.>, is bounded in its place, along the run:
+The module `constants` has them if every sample's gradient g_i has norm at most L. Nobody knows L, and it is a maximum,
+which cannot be measured. `constants_of` also takes a bound, along the run, on a mean over samples, written <.>:
 
     moment        <|g_i|^m> <= A^m for some m >= 2 (`Problem.gradient_moment`). With c = C/(A sqrt(K)),
                   kept = 1, bias = b_m/c^(m-1), excess = w_m/c^(m-1), quadratic = spread^2, cross = spread excess,
@@ -21,29 +21,56 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.constants import Constants, law_of
+from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
-# The range of clips x over which the suprema b_m and w_m of the module's docstring are sought
 _SMALLEST, _LARGEST = 1e-6, 15.0
-"""Below the first of these clips x, beta(x) and omega(x) are what they are at x = 0, up to rounding; above the second
-they are below e^-50 and fall."""
+"""The range of clips x over which the suprema b_m and w_m of the module's docstring are sought. Below it beta(x) and
+omega(x) are what they are at x = 0, up to rounding; above it they are below e^-50 and fall."""
 _CELLS, _PARTS, _ROUNDS = 96, 16, 3
 """A supremum is sought on 96 cells of x. Then, two times, each cell that may hold the largest value is divided into 16
 parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it."""
 
 
-def by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """The constants at the clips c where the samples' mean of ||grad f_i||^m is at most A^m, as the problem p says.
+def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
+    """Return the constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
 
-    A is the unit of gradients. k: the constants where all gradients have norm at most A. direction, directions: the law
-    of the directions, and K.
+    A is `Problem.gradient_unit`, the unit in which gradients are measured.
+
+    Args:
+        problem: d, r, sample_rank, layer_rank and the bound on gradients are used.
+        clip: c > 0, a number or an array.
+        direction: law of the directions, one of `constants.LAWS`.
+        directions_per_step: K >= 1, the number of directions in a step.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
+    """
+    p = problem
+    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
+    c = check.real_array("clip", clip, above=0)
+    if p.gradient_moment is not None:
+        return _by_moment(k, c, p, direction, directions_per_step)
+    return k if p.mean_excess is None else _by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
+
+
+def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
+    """Return the constants at clips c if the samples' mean of ||grad f_i||^m is at most A^m.
+
+    Args:
+        k: the constants at these clips if all gradients have norm at most A, the unit of gradients.
+        c: the clips.
+        p: the problem, which has m and A^m in `gradient_moment`.
+        direction, directions: the law of the directions, and K.
     """
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
-    bias, excess = suprema(p.d, p.r, direction, directions, power)
+    bias, excess = _suprema(p.d, p.r, direction, directions, power)
     with np.errstate(over="ignore"):
         larger = c ** (1 - power)
         lost = np.minimum(excess * larger, k.spread)
@@ -57,10 +84,14 @@ def by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: in
         )
 
 
-def by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    """The constants at the clips c where the samples' mean of (||grad f_i|| - t)_+ is at most share t.
+def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
+    """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most share t.
 
-    t is the unit of gradients. k: the constants where all gradients have norm at most t. r: the effective rank.
+    Args:
+        k: the constants at these clips if all gradients have norm at most t, the unit of gradients.
+        c: the clips.
+        r: the effective rank.
+        share: see above; `Problem.mean_excess` is (t, share t).
     """
     return replace(
         k,
@@ -72,18 +103,19 @@ def by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 
 @functools.lru_cache(maxsize=4096)
-def suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), where m is `power`.
+def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
+    """Return upper bounds on b_m and w_m, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x).
 
-    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient: from its product with the mean
-    gradient, and in the norm by which a step is measured. d: dimension. r: effective rank. direction, directions: the
-    law of the directions, and K.
+    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient, as the module's docstring says.
 
-    beta and omega fall as x grows, so x^(m-1) beta(x) on a cell is at most its value with the upper end of the cell
-    in the power and the lower end in beta. Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with
-    kappa = (m-1)^(m-1)/m^m.
+    Args:
+        d: the dimension.
+        r: the effective rank.
+        direction, directions: the law of the directions, and K.
+        power: m.
     """
     law = law_of(direction)
+    # Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
@@ -101,14 +133,20 @@ def suprema(d: int, r: float, direction: str, directions: int, power: float) -> 
 
 
 def _gaussian_moment(directions: int, power: float) -> float:
-    """E[v^power], where v is the length of K = `directions` independent standard normal numbers over sqrt(K)."""
+    """Return E[v^power], where v is the length of K = `directions` independent standard normal numbers over sqrt(K)."""
     half = directions / 2
     return math.exp(math.lgamma(half + power / 2) - math.lgamma(half) - power / 2 * math.log(half))
 
 
 def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> float:
-    """An upper bound on the supremum of x^power falling(x) over the range of the increasing numbers `edges`, where
-    `falling` is a function that falls as x grows."""
+    """Return an upper bound on the supremum of x^power falling(x) over an interval.
+
+    Args:
+        edges: increasing numbers that divide the interval into cells.
+        falling: a function that falls as x grows.
+        power: see above.
+    """
+    # On a cell the product is at most its value with the cell's upper end in the power and its lower end in `falling`
     low, high = edges[:-1], edges[1:]
     for _ in range(_ROUNDS - 1):
         values = falling(low)

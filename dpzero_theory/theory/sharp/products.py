@@ -19,19 +19,23 @@ from scipy.special import erfc
 from dpzero_theory.check import Array
 
 _STEP, _COARSE = 1 / 32, 1 / 4
-"""The distance of the points on which X Z^2 is replaced by a law on a grid, for K up to 256 and beyond.
+"""The spacing of the grid on which a law stands in for the law of X Z^2, for K up to 256 and beyond.
 
-The replacement keeps the mean and can only be larger in convex order. It adds at most the square of the distance over 4
-to the variance, which is 2 to 8.
+The law on the grid has the same mean and is above the other in convex order. It adds at most the square of the spacing
+over 4 to the variance, which is 2 to 8.
 """
-_END = 2048.0  # X Z^2 exceeds this with a probability below e^-45
+_END = 2048.0  # The end of the grid; X Z^2 exceeds it with a probability below e^-45
 
 
 @lru_cache(maxsize=16)
 def _on_grid(rank: int, step: float) -> Array:
-    """Probabilities of the multiples of `step` whose law has the mean of X Z^2 and is above it in convex order.
+    """Return probabilities of 0, step, 2 step, ... with the mean of X Z^2, whose law is above it in convex order.
 
     Each value of X Z^2 is moved to its two neighbours on the grid, with probabilities that keep its mean.
+
+    Args:
+        rank: rho of X ~ chi^2_rho/rho.
+        step: the spacing of the grid.
     """
     # the trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
@@ -58,7 +62,12 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """The values of v on the grid, and for m = 0, ..., 4 the sums of v^m times probability from each value on."""
+    """Return the values of v_rho on the grid, and for m = 0, ..., 4 sums of v^m times probability from each value on.
+
+    Args:
+        k: K.
+        rank: rho.
+    """
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:
@@ -74,19 +83,19 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
 
 @dataclass(frozen=True)
 class Products:
-    """The law of v_rho for K = `directions` directions of rank rho = `rank`."""
+    """The law of v_rho of the module's docstring, for K = `directions` directions of rank rho = `rank`."""
 
     directions: int
     rank: int
 
     def steepness(self, c: Array) -> Array:
-        """About the slope of -log of the density at c: that of a normal law near 1, of an exponential law far away."""
+        """Return roughly the slope of -log of the density at each c: that of a normal law near 1, later exponential."""
         k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2  # how much larger the variance of v^2 is
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Upper bounds on E[(v - c)_+^i] for each (i, 0) in `powers`, 1 <= i <= 4, and c >= 0."""
+        """Return upper bounds on E[(v - c)_+^i] for each c >= 0 and each pair (i, 0) in `powers`, 1 <= i <= 4."""
         v, sums = _sums(self.directions, self.rank)
         first = np.searchsorted(v, c, side="right")
         found = []

@@ -1,8 +1,8 @@
 """The law of v = ||U'a||/sqrt(K), the length of the projection of a unit vector a on K random directions U.
 
-Clipping acts on this length; E[v^2] = 1. For each direction law v has a law of the following family, or one that is
-bounded by laws of it (`constants`). The family has a parameter D: take for U'a the first K coordinates of a uniform
-vector on the sphere of squared radius D in R^D. Then
+Clipping acts on this length; E[v^2] = 1. For each direction law v has a law of the following family, or a law that is
+bounded by laws of the family (`constants`). The family has a parameter D: take for U'a the first K coordinates of a
+uniform vector on the sphere of squared radius D in R^D. Then
 
     v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2),
 
@@ -29,10 +29,12 @@ _NODES, _WEIGHTS = (_ON_BOTH_SIDES[0] + 1) / 2, _ON_BOTH_SIDES[1] / 2  # On [0, 
 
 @dataclass(frozen=True)
 class Projection:
-    """The law of v, the length of a unit vector's projection on K = `directions` directions over sqrt(K).
+    """The law of v, the length of a unit vector's projection on K directions over sqrt(K).
 
-    dimension: D in [K, inf]. v is the length of the first K coordinates of a uniform vector on the sphere of squared
-        radius D in R^D, over sqrt(K). D = d is the law for an orthogonal frame in R^d, D = inf for Gaussian directions.
+    Attributes:
+        directions: K.
+        dimension: D in [K, inf], the parameter of the module's docstring. D = d is the law for an orthogonal frame in
+            R^d, and D = inf the law for Gaussian directions.
     """
 
     directions: int
@@ -45,17 +47,17 @@ class Projection:
 
     @cached_property
     def mean(self) -> float:
-        """E[v]: v is the length of U'a for a unit vector a and the K directions U, divided by sqrt(K)."""
+        """E[v], the mean of the length v."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
-        """About the slope of -log of the density at each c > 0, for D = infinity."""
+        """Return roughly the slope of -log of the density at each c > 0, for D = infinity."""
         k = self.directions
         slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
         return slope
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """E[v 1{v > c}] and E[v^2 1{v > c}] for each c >= 0."""
+        """Return the tail moments E[v 1{v > c}] and E[v^2 1{v > c}] for each c >= 0."""
         k, d = self.directions, self.dimension
         if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -68,9 +70,9 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """E[(v - c)_+^i v^j] for each (i, j) in `powers`, c >= 0, with relative error about 1e-12.
+        """Return E[(v - c)_+^i v^j] for each c >= 0 and each pair (i, j) in `powers`.
 
-        In the far tail the values underflow gradually.
+        The relative error is about 1e-12; in the far tail the values underflow gradually.
         """
         if self.largest == 1:
             over = np.maximum(1 - c, 0)
@@ -81,17 +83,18 @@ class Projection:
 
     @cached_property
     def _total(self) -> float:
+        """The mean of v^2 with the masses of `_unscaled`; it makes E[v^2] = 1."""
         _, v, mass = self._unscaled(np.zeros(1))
         return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
-        """Quadrature nodes in v above each c: the values v - c and v and the mass of each node, along a new last axis.
+        """Return v - c, v and the mass of each quadrature node above each c, along a new last axis.
 
-        The masses are a multiple of the law's, the same for each c. K and D are `directions` and `dimension`.
-        Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2.
-        Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from
-        its mode, or beyond c, the density can matter.
+        The masses are those of the law times a number that is the same for each c.
         """
+        # Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x =
+        # pi/2. Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far
+        # from its mode, or beyond c, the density can matter.
         d = min(self.dimension, _GAUSSIAN)
         low, high = self.directions - 1, d - self.directions - 1  # the powers of sine and cosine in the density
         scale = math.sqrt(d / self.directions)

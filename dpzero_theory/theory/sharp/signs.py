@@ -25,10 +25,10 @@ from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 
 _APART = np.geomspace(0.36, 1.0, 6)  # The h that are tried for E(v - c)_+^2, in units of 1/steepness (`removed`)
-_APART_TILTED, _TILTS = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
-"""The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is about the slope of
--log of the density of v_inf at c (`removed`)."""
-_TILTS_ACROSS = np.geomspace(0.5, 1.6, 4)
+_APART_INNER, _THETAS_INNER = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
+"""The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is the steepness of the
+law of v_inf at c, roughly the slope of -log of its density."""
+_SQUARES_ACROSS = np.geomspace(0.5, 1.6, 4)
 """The theta^2 in units of 1/(c s) that are tried for E[(phi(y)'w)^2], besides 2 (1 - c)/3."""
 
 
@@ -37,14 +37,14 @@ class Removed:
     """Upper bounds on moments of phi(y), for all unit vectors a and e, at one or several clips c.
 
     U are K vectors of random signs, y = U'a, w = U'e and v = ||y||/sqrt(K). phi(y) is what clipping y to norm c sqrt(K)
-    removes from it.
+    removes from y.
 
     Attributes:
-        second: on E||phi(y)||^2/K = E(v - c)_+^2.
-        fourth: on E||phi(y)||^4/K^2 = E(v - c)_+^4.
-        inner: on E[phi(y)'w]/K.
-        along: on E[(phi(y)'y)^2]/K^2 = E[(v - c)_+^2 v^2].
-        across: on E[(phi(y)'w)^2]/K^2, where e is orthogonal to a.
+        second: the bound on E||phi(y)||^2/K = E(v - c)_+^2.
+        fourth: the bound on E||phi(y)||^4/K^2 = E(v - c)_+^4.
+        inner: the bound on E[phi(y)'w]/K.
+        along: the bound on E[(phi(y)'y)^2]/K^2 = E[(v - c)_+^2 v^2].
+        across: the bound on E[(phi(y)'w)^2]/K^2 for e orthogonal to a.
     """
 
     second: Array
@@ -55,16 +55,21 @@ class Removed:
 
 
 def removed(c: Array, law: Projection | Products) -> Removed:
-    """The bounds of `Removed` at clips c > 0 for K vectors of random signs, or products of them; `law` is v_inf's."""
+    """Return the bounds of `Removed` for K vectors of random signs, or of products of them.
+
+    Args:
+        c: the clips, > 0.
+        law: the law of v_inf in the module's docstring, which has K.
+    """
     steepness = law.steepness(c)
-    # the numbers h and theta, which the bounds leave free, are tried in multiples of these two
-    apart, tilt = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
+    # The numbers h and theta, which the bounds leave free, are tried in multiples of these two
+    apart, theta = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(_square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
-    tilts = np.multiply.outer(_TILTS, tilt)
-    further = np.multiply.outer(_APART_TILTED, np.ones_like(tilts)) * apart
-    inner = (_square(law, 1 + tilts, c, further) / (4 * tilts)).min(axis=(0, 1))
-    squares = np.array([*np.multiply.outer(_TILTS_ACROSS, tilt), np.maximum(2 * (1 - c) / 3, tilt)])
+    thetas = np.multiply.outer(_THETAS_INNER, theta)
+    further = np.multiply.outer(_APART_INNER, np.ones_like(thetas)) * apart
+    inner = (_square(law, 1 + thetas, c, further) / (4 * thetas)).min(axis=(0, 1))
+    squares = np.array([*np.multiply.outer(_SQUARES_ACROSS, theta), np.maximum(2 * (1 - c) / 3, theta)])
     length = np.sqrt(1 + squares)
     across = length**4 * law.excess(c / length, (4, 0))[0] / (8 * squares)
     third, fourth = law.excess(c, (3, 0), (4, 0))
@@ -78,12 +83,15 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
 
 def _square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
-    """An upper bound on E(length v - c)_+^2, where v = ||U^T a||/sqrt(K) for a unit vector a and K random signs U.
+    """Return an upper bound on E(length v - c)_+^2, where v = ||U'a||/sqrt(K) for a unit vector a and K random signs U.
 
-    It is 4/(27 h) E(length v_inf - c + h)_+^3, where h in (0, c] is free.
+    The bound is 4/(27 h) E(length v_inf - c + h)_+^3, where h in (0, c] is free.
 
-    law: the law of v_inf, chi_K/sqrt(K) for plain signs. length: the factor of v, which is 1 for the unit vector a. c:
-        the clips, > 0. apart: h; where it is larger than c, c takes its place.
+    Args:
+        law: the law of v_inf, chi_K/sqrt(K) for plain signs.
+        length: the factor of v.
+        c: the clips, > 0.
+        apart: h; where it is larger than c, c takes its place.
     """
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpzero_theory as dz
+from benchmarks.problems.poisson import poisson_noise, prescribe_poisson
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -24,7 +25,6 @@ from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS
 from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.last_iterate import certify_last_iterate, prescribe_last_iterate
-from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 from dpzero_theory.theory.sharp.smallest import Search
 
 GDP = float(gdp_from_epsilon(2, 1e-6))

@@ -21,7 +21,7 @@ from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS, constants
 from dpzero_theory.theory.sharp.high_probability import certify_run
-from dpzero_theory.theory.sharp.moments import suprema
+from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
 
@@ -257,6 +257,12 @@ def test_exactly_one_bound_on_gradients_is_taken() -> None:
             Problem(**MOMENTS_PAPER, **{name: value})
     assert Problem(**MOMENTS_PAPER).lipschitz == 1
     assert Problem(**MOMENTS_PAPER, gradient_moment=(2, 9.0)).gradient_unit == 3
+
+
+def suprema(d: int, r: float, law: str, k: int, power: float) -> tuple[float, float]:
+    """The suprema of x^(m-1) beta(x) and x^(m-1) omega(x), by the bias and the excess at a clip of 4 units."""
+    found = constants_of(Problem(n=1, d=d, r=r, gradient_moment=(power, 1.0)), 4.0, law, k)
+    return float(found.bias) * 4 ** (power - 1), float(found.excess) * 4 ** (power - 1)
 
 
 @pytest.mark.parametrize(("law", "d"), [("gaussian", 10**6), ("sphere", 3), ("sphere", 40), ("frame", 3)])

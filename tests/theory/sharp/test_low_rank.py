@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.problems.poisson import prescribe_poisson
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
@@ -15,7 +16,6 @@ from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants, known_direction
 from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
-from dpzero_theory.theory.sharp.poisson import prescribe_poisson
 from dpzero_theory.theory.sharp.products import Products
 
 Array = NDArray[np.float64]

@@ -20,8 +20,6 @@ from dpzero_theory.theory.sharp.smallest import (
     Search,
     SearchOptions,
     SmallestBound,
-    downhill,
-    number_of_directions,
 )
 
 _Noise = Callable[[float, int, Relation], float]
@@ -132,13 +130,14 @@ def prescribe_poisson(
     def best_rate(k: int) -> tuple[float, int]:
         return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
 
-    if free.directions_per_step == "best":
-        largest = free.most_directions(1.0 if given is None else given * p.n)
-        k = number_of_directions(p, direction, largest, lambda k: best_rate(k)[0])
-    else:
-        k = check.integer("directions_per_step", free.directions_per_step)
+    k = free.directions(p, 1.0 if given is None else given * p.n, lambda k: best_rate(k)[0])
     rates, search = rates_of(k), search_of(k)
-    rate = rates[downhill(lambda i: candidate(rates[i], k)[0], best_rate(k)[1], len(rates), 1)]
+    i: int | None = best_rate(k)[1]
+    while i is not None:  # go to a neighbouring rate as long as its bound is smaller
+        here = i
+        near = (j for j in (here + 1, here - 1) if 0 <= j < len(rates))
+        i = next((j for j in near if candidate(rates[j], k)[0] < candidate(rates[here], k)[0]), None)
+    rate = rates[here]
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
