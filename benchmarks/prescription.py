@@ -42,7 +42,7 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import rounded
-from dpzero_theory import datasets, problem_file
+from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, input_file, integer
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Batch, Objective
@@ -244,7 +244,7 @@ def summary(folder: Path) -> str:
 def _again(row: Row) -> list[dict[str, Any]]:
     """Make a committed row again. The list is empty if the row's choice is none of `choices` any more."""
     work = digits()
-    file = problem_file.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
+    file = ProblemFile.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
     before = evaluate(network(), work)
     return [
         run(work, choice, row["seed"], before)
@@ -262,7 +262,7 @@ REMAKES = {"prescription_digits": Remake(KEY, _again, varies=("seconds",), toler
 def _check(parser: Parser, options: Namespace) -> None:
     torch.set_num_threads(1)
     with parser.refusals("--problem"):
-        options.file = problem_file.read(options.problem)
+        options.file = ProblemFile.read(options.problem)
     options.work = digits()
     options.before = cache(lambda: evaluate(network(), options.work))
 

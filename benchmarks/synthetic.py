@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from benchmarks.kit.device import chosen_device, one_thread
 from benchmarks.kit.experiment import Experiment, flag
@@ -35,7 +36,7 @@ from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.privacy.gaussian import noise_std, paper_gdp
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.first_order import dpgd
-from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of, drawn_on, on_sphere
+from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import MODES, Quadratic, gaussian_data, paper_spectrum
 
 Array = NDArray[np.float64]
@@ -104,6 +105,36 @@ def paper_lanes(preset: Preset) -> Lanes:
         clips=preset.clips,
         noise_std=lambda steps, clip: noise_std(gdp, steps, clip, preset.n, "replace-one"),
     )
+
+
+def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
+    """Return a stream of standard normal numbers, drawn by a torch generator on `device`.
+
+    All devices of one kind draw the same numbers. On a CPU torch uses 32 bits of a seed: two of 10^5 keys draw the same
+    numbers with probability 0.7.
+
+    Args:
+        device: the device.
+        key: integers that make the generator's seed.
+        shape: the shape of each row.
+    """
+    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+    generator = torch.Generator(device).manual_seed(seed)
+    return lambda count: torch.randn((count, *shape), generator=generator, dtype=torch.float64, device=generator.device)
+
+
+def on_sphere(normals: Draw) -> Draw:
+    """Return the stream `normals` with its rows scaled to length sqrt(d).
+
+    If its rows are standard normal, the scaled ones are uniform on the sphere of radius sqrt(d).
+    """
+
+    def rows(count: int) -> Tensor:
+        given = torch.as_tensor(normals(count))
+        scaled: Tensor = given * (given.shape[1] ** 0.5 / given.square().sum(dim=1, keepdim=True).sqrt())
+        return scaled
+
+    return rows
 
 
 def outcomes(group: Group, problem: Quadratic, lanes: Lanes, center: Array, device: str) -> list[engine.Outcome]:

@@ -20,14 +20,16 @@ epsilon, delta = epsilon_of_history, delta_of_history
 
 
 class Prescribed(Prescription):
-    """A theorem's parameters for a problem and a privacy target, and the error that it certifies for them.
+    """A theorem's parameters for a problem and a privacy target, and the error that the theorem certifies for them.
 
-    Its fields are those of `Prescription`: `step_size`, `steps`, `smoothing`, `clip`, `noise_std`, `bound`, ...
+    The fields are those of `Prescription`: `step_size`, `steps`, `smoothing`, `clip`, `noise_std`, `bound`, ...
     """
 
     def plan(self) -> "Plan":
-        """Return the plan of a run with exactly these parameters, for `make_private`. Raises ValueError where no run
-        can have them, as where the noise changes from step to step.
+        """Return the plan of a run with exactly these parameters, for `make_private`.
+
+        Raises:
+            ValueError: no run can have these parameters.
         """
         from dpzero_theory.optim.plan import Plan
 
@@ -43,7 +45,7 @@ def prescribe(
     calibration: str = "exact",
     **options: Unpack[SearchOptions],
 ) -> Prescribed:
-    """The parameters that a theorem prescribes for a problem under (epsilon, delta)-differential privacy.
+    """Return the parameters that a theorem prescribes for a problem under (epsilon, delta)-differential privacy.
 
         plan = prescribe(Problem(n=10_000, d=2000, r=8.178), epsilon=2, delta=1e-6).plan()
 
@@ -80,7 +82,7 @@ def prescribe(
 
 
 def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
-    """The error that the sharpened theorem certifies for a plan, whoever chose its parameters.
+    """Return the error that the sharpened theorem certifies for a plan, whoever chose its parameters.
 
     Args:
         problem: the constants that the theorem assumes; n must be the plan's.
@@ -91,7 +93,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         uniformly random iterate of the run. It is infinite where nothing is certified.
 
     Raises:
-        ValueError: n differs, or the plan has step sizes or a noise law that the theorem doesn't cover.
+        ValueError: n differs, or the plan has step sizes, a noise law or batches that the theorem does not cover.
         PreconditionError: a direction law or a number of directions that the theorem does not cover.
     """
     if problem.n != plan.n:
@@ -130,8 +132,9 @@ def verify(folder: "str | os.PathLike[str]") -> "Report":
         folder: the folder that the run wrote.
 
     Returns:
-        A report with the findings. Its `fault` is "" where everything holds, else it says what does not, as where files
-        are missing or damaged; nothing is raised for these. The command also compares weights (`--initial`, `--final`).
+        A report with the findings. Its `fault` is "" if everything holds, and else says what does not, such as a file
+        that is missing or damaged; nothing is raised for these. The command also compares weights (`--initial`,
+        `--final`).
     """
     from dpzero_theory.optim.verify import verify as verified
 

@@ -17,13 +17,7 @@ from dpzero_theory.check import Array
 _Number = TypeVar("_Number", int, float)
 _X = TypeVar("_X", int, float, Array)
 _MOST_HALVINGS = 2200
-"""More halvings than there can be between two float64, which have 2,098 powers of 2 and 52 binary digits."""
-
-
-def integer_between(low: int, high: int) -> int:
-    """The mean of the integers low and high, rounded down. As the argument `middle` of `halved` it makes that search
-    try integers alone, and end when no integer is left between the ends."""
-    return (low + high) // 2
+"""An interval between two float64 cannot be halved so often: they have 2,098 powers of 2 and 52 binary digits."""
 
 
 def halved(
@@ -39,11 +33,13 @@ def halved(
     need not be in order: with low > high the condition holds to the right of the point.
 
     Args:
-        holds: the condition at a point; for arrays an array of booleans, and each entry is a search of its own.
-        low, high: the ends of the interval; `holds` is not called at them, but taken to be true at low, false at high.
+        holds: the condition, a function of a point. For arrays it returns an array of booleans, and each entry is a
+            search of its own.
+        low, high: the ends of the interval. `holds` is not called at them; it is taken to be true at `low` and false at
+            `high`.
         times: how often the interval is divided at most.
         middle: a function that takes the present ends (low, high) and returns the point that is tried next; None takes
-            their mean. The search ends where that point is one of the ends, for arrays once that is so for every entry.
+            their mean. The search ends if that point is one of the ends, for arrays once this is so for every entry.
 
     Returns:
         The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
@@ -78,14 +74,14 @@ def outward(
     Args:
         meets: the condition, a function of a point.
         start: the first point that is tried.
-        step: from the first point to the second; negative to go down.
-        growth: how many times as long each step is as the one before; an integer where the points are integers.
+        step: the distance from the first point to the second; negative to go down.
+        growth: how many times as long each step is as the step before; an integer if the points are integers.
         most: where the search ends in any case; None lets it go on until the condition holds.
 
     Returns:
         A pair (before, found). `found` is the first of the tried points that meets the condition or, if none before
-        `most` does, `most`, which is not tried. `before` is the point before it, which does not meet the condition.
-        Where `start` meets the condition, both are `start`.
+        `most` does, `most`, which is not tried. `before` is the point before `found`, and does not meet the condition.
+        If `start` meets the condition, both are `start`.
     """
     end = math.copysign(math.inf, step) if most is None else most
     before = here = start
@@ -99,17 +95,17 @@ def outward(
 def roots(function: Callable[[Array], Array], low: Array, high: Array | None = None, *, rising: bool) -> Array:
     """Return the root of a monotone function in each of several intervals.
 
-    Of the two neighbouring floats between which the function changes its sign, it is the one at which the function is
-    at most 0. The search halves [low, high] until no float is left between the ends. The function is called only where
-    secants have not already told its sign, so that this takes few calls. Importing `scipy.optimize`, which has such
-    searches too, would take as long as all else that the calculator does.
+    The function changes its sign between two neighbouring floats. The root is the one of the two at which the function
+    is at most 0.
 
     Args:
         function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.
-        low, high: the ends of the intervals, 0 <= low, with a root in each. Where high is None and low is positive, the
-            intervals are made as long as they must be, by a quarter of their end at a time.
+        low, high: the ends of the intervals, 0 <= low, with a root in each. If high is None, low must be positive, and
+            the intervals are made as long as they must be, by a quarter of their end at a time.
         rising: whether the function rises.
     """
+    # [low, high] is halved until no float is left between the ends, but the function is called only where secants have
+    # not already told its sign. Importing scipy.optimize, which has such searches, takes as long as the calculator.
     if high is None:
         high = low
         while (short := (function(high) > 0) != rising).any():
@@ -117,7 +113,7 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
     below, above = _enclosed(function, low, high, rising)
 
     def before(x: Array) -> NDArray[np.bool_]:
-        """Whether the root of each interval is above the interval's entry of x."""
+        """Return for each interval whether its root is above its entry of x."""
         beyond = x >= above
         if (unknown := (below < x) & ~beyond).any():
             beyond = np.where(unknown, (function(x) > 0) == rising, beyond)
@@ -127,10 +123,13 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
-    """Returns, for each interval, a bracket (low, high) of the root, found by the secant method.
+    """Return a bracket (low, high) of the root in each interval, found by the secant method.
 
-    Its ends are about 2^-44 times the root away from the root. Where the secants did not end near the root, `low` or
-    `high` stays as it was given. `function` and `rising` are as in `roots`.
+    The ends are about 2^-44 times the root away from the root. If the secants did not end near the root, `low` or
+    `high` stays as it was given.
+
+    Args:
+        function, low, high, rising: as for `roots`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)
@@ -154,16 +153,26 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 
 
 def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tolerance: float = 1e-12) -> _Number | None:
-    """A number in [low, high] that meets a condition which stays true once true, and is almost the smallest that does.
+    """Return almost the smallest number in [low, high] that meets a condition which, as numbers grow, stays true.
 
-    For integers low and high it is the smallest integer. Else it exceeds the smallest such number by at most
-    `tolerance` times itself. The search for the condition `meets` doubles from `low` on, then bisects. It returns None
-    where `high` does not meet the condition, and raises ValueError unless low > 0.
+    The search doubles from `low` on, then bisects.
+
+    Args:
+        meets: the condition, a function of a number.
+        low, high: the ends, 0 < low <= high.
+        tolerance: the returned number exceeds the smallest one that meets the condition by at most this share of
+            itself. If low and high are integers, the smallest integer that meets the condition is returned.
+
+    Returns:
+        The number; None if `high` does not meet the condition.
+
+    Raises:
+        ValueError: low is not above 0.
     """
 
     def middle(miss: _Number, hit: _Number) -> _Number:
         if isinstance(miss, int) and isinstance(hit, int):
-            return integer_between(miss, hit)
+            return (miss + hit) // 2
         return miss if hit - miss <= tolerance * hit else (miss + hit) / 2
 
     check.real("low", low, above=0)
@@ -174,9 +183,17 @@ def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tole
 
 
 def largest(meets: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The largest integer in [low, high] that meets a condition which stays false once false; None if `low` does not.
+    """Return the largest integer in [low, high] that meets a condition which, as integers grow, stays false once false.
 
-    Raises ValueError unless low > 0.
+    Args:
+        meets: the condition, a function of an integer.
+        low, high: the ends, 0 < low <= high.
+
+    Returns:
+        The integer; None if `low` does not meet the condition.
+
+    Raises:
+        ValueError: low is not above 0.
     """
     check.real("low", low, above=0)
     if not meets(low):

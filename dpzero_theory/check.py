@@ -1,9 +1,9 @@
-"""Validation of arguments: one clear line that names the argument, the rule and the value.
+"""Validation of arguments: an error is one clear line that names the argument, the rule and the value.
 
 Every public function passes its numbers through one of these functions. They raise `ValueError` (never `TypeError`, so
 that a caller has one thing to catch). A rule is stated positively, and whatever does not satisfy it is refused, NaN
-included. `PreconditionError` is raised instead where a well-formed input does not meet an assumption of a theorem.
-Nothing is clamped.
+included. `PreconditionError`, a kind of ValueError, is raised if a well-formed input does not meet an assumption of a
+theorem. No value is changed to fit.
 """
 
 import inspect
@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
-from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
@@ -27,10 +26,11 @@ _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or fa
 
 
 class PreconditionError(ValueError):
-    """Raised where an otherwise well-formed input does not meet an assumption of a theorem."""
+    """Raised if an otherwise well-formed input does not meet an assumption of a theorem."""
 
 
 def _rule(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
+    """Return the bounds of `real` on the argument `name` as a formula, such as "0 < name <= 1"."""
     low = f"{_exact(above)} < " if at_least == -math.inf else f"{_exact(at_least)} <= "
     high = f" < {_exact(below)}" if at_most == math.inf else f" <= {_exact(at_most)}"
     return f"{name}{high}" if low == "-inf < " and high != " < inf" else f"{low}{name}{high}"
@@ -51,8 +51,8 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """Return `text` in one line of printable ASCII characters, with an escape for every other character.
 
-    It is for text that came from a file: it lets through no line break, no control sequence of a terminal and no letter
-    that looks like another one.
+    Text that came from a file can then hold no line break, no control sequence of a terminal and no letter that looks
+    like another one.
     """
     return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
@@ -68,8 +68,14 @@ def real(
 ) -> float:
     """Return `value` as a finite float with above < value < below and at_least <= value <= at_most.
 
-    Anything else raises a ValueError that names `name`, the rule and the value: NaN, infinities, strings, booleans,
-    complex numbers, integers too large for a float.
+    Args:
+        name: what the error message calls the argument.
+        value: the argument.
+        above, at_least, below, at_most: the bounds.
+
+    Raises:
+        ValueError: any other value: NaN, an infinity, a string, a boolean, a complex number, an integer too large for a
+            float.
     """
     if isinstance(value, _NUMBERS) and not isinstance(value, bool):
         try:
@@ -85,8 +91,13 @@ def real(
 def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) -> int:
     """Return `value` as an int with at_least <= value <= at_most.
 
-    Integral floats such as 1e4 are accepted; 2.5, booleans and NaN are not. Anything that is not accepted raises a
-    ValueError that names the argument, `name`, with the rule and the value.
+    Args:
+        name: what the error message calls the argument.
+        value: the argument; integral floats such as 1e4 are accepted.
+        at_least, at_most: the bounds.
+
+    Raises:
+        ValueError: any other value, such as 2.5, a boolean or NaN.
     """
     number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
     if number and at_least <= value <= at_most and value == math.floor(value):
@@ -95,7 +106,7 @@ def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) 
 
 
 def choice(name: str, value: object, options: Collection[str]) -> str:
-    """Return `value` if it is one of `options`; else raise ValueError.
+    """Return `value` if it is one of the texts `options`; else raise ValueError.
 
     The message names the argument, `name`, and the options.
     """
@@ -116,9 +127,9 @@ _OTHER_WORDS = {
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
     **dict.fromkeys(("optimizer", "optim"), "update"),
 }
-"""Words that other libraries or papers use for a setting, each with our name of that setting.
+"""Names that other libraries or papers have for a setting, each with this library's name.
 
-The error message for an unknown setting suggests our name.
+The error message for an unknown setting suggests this library's name.
 """
 
 
@@ -144,7 +155,7 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
     """Return the names of a function's arguments, and the names of those arguments that have no default.
 
-    Where the function takes further ones by a TypedDict (`**options: Unpack[Options]`), its entries are among them.
+    If the function takes further arguments by a TypedDict (`**options: Unpack[Options]`), its entries are among them.
     """
     known, required = [], []
     for name, argument in inspect.signature(function).parameters.items():
@@ -159,10 +170,9 @@ def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
 
 
 def named(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A decorator for `function`: argument names that it does not know, or that are missing, raise a clear ValueError.
+    """Decorate `function` so that unknown or missing argument names raise a ValueError with the message of `settings`.
 
-    Python itself would raise TypeError, and could not say which of our names another library's name corresponds to. The
-    message is that of `settings`, and suggests such a name.
+    Python itself would raise TypeError, and could not say which of our names another library's name corresponds to.
     """
     known, required = names_of(function)
 
@@ -211,10 +221,15 @@ def real_array(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Array:
-    """Return `value` as a float64 array whose entries are all finite and within bounds.
+    """Return `value` as a float64 array whose entries x are finite with above < x < below and at_least <= x <= at_most.
 
-    Each entry x must have above < x < below and at_least <= x <= at_most. Any other array raises a ValueError that
-    names the argument, `name`, the rule and the first entry that breaks it.
+    Args:
+        name: what the error message calls the argument.
+        value: a number or an array of any shape.
+        above, at_least, below, at_most: the bounds.
+
+    Raises:
+        ValueError: any other array; the message has the first entry that breaks the rule.
     """
     raw = np.asarray(value)
     wrong = value
@@ -231,12 +246,3 @@ def precondition(holds: bool, statement: str) -> None:
     """Raise PreconditionError(`statement`) unless `holds` is true."""
     if not holds:
         raise PreconditionError(statement)
-
-
-def installed(what: str, package: str, extra: str) -> None:
-    """Raise ValueError if a package that `what`, a feature, needs is not installed.
-
-    The message names `extra`, the group of optional dependencies of this project that installs `package`.
-    """
-    if find_spec(package) is None:
-        raise ValueError(f"{what} needs {package}: pip install 'dpzero-theory[{extra}]'")

@@ -1,9 +1,9 @@
 """The argument parser of all commands: bad input ends in one line that names the flag, the rule and the value.
 
 The exit status is then 2. A command is a module with `_parser() -> Parser` and `main(argv) -> int`, where argv is the
-list of words after the command. The functions below that are types for argparse's `add_argument` check each word while
-it is parsed, before anything is computed or written. In a block of `Parser.refusals`, errors that the library raises
-later become errors of the command line too, which name the flag.
+list of words after the command. `number`, `integer` and the functions for files and folders serve as the `type` of
+argparse's `add_argument`: they check each word while it is parsed, before anything is computed or written. In a block
+of `Parser.refusals`, errors that the library raises later become errors of the command line too, which name the flag.
 """
 
 import argparse
@@ -39,9 +39,9 @@ _PIPE_CLOSED = 141
 
 
 def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
-    """Return a command's main function that ends quietly where who reads its standard output stops, as `head` does.
+    """Decorate a command's main function, so that it ends quietly if the reader of its output stops, as `head` does.
 
-    It then returns 141, as of a program that SIGPIPE ends, and what is still to be printed is lost.
+    The function then returns 141, the exit status of a program that SIGPIPE ends, and the rest of the output is lost.
     """
 
     @functools.wraps(main)
@@ -62,7 +62,7 @@ def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
 
 
 class Parser(argparse.ArgumentParser):
-    """The argument parser of the command `python -m COMMAND`, whose error messages are one line each.
+    """An argument parser for the command `python -m COMMAND`; an error message is one line.
 
     Args:
         command: the name of the module that is the command.
@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
             message = str(error)
             flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
             name, _, rest = message.partition(" ")
-            # a message that begins with an argument of the library names its flag instead, but not in the value
+            # In a message that begins with an argument of the library, the flag takes the argument's place
             if (named := (flags | self._aliases).get(name)) and rest.startswith("must "):
                 rule, got, value = rest.partition("; got ")
                 message = f"{named} " + re.sub(rf"\b{re.escape(name)}\b", named.lstrip("-"), rule) + got + value
@@ -110,10 +110,12 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def opened(self, flag: str, resource: AbstractContextManager[_Resource]) -> Iterator[_Resource]:
-        """Enter the context manager `resource`, and yield its value to the block.
+        """Enter a context manager, and yield its value to the block.
 
-        An error while `resource` is entered becomes an error of the command line that names `flag`. An error that the
-        block raises does not.
+        Args:
+            flag: an error while the context manager is entered becomes an error of the command line that names this
+                flag. An error that the block raises does not.
+            resource: the context manager.
         """
         with ExitStack() as stack:
             with self.refusals(flag):
@@ -121,6 +123,7 @@ class Parser(argparse.ArgumentParser):
             yield value
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise argparse's error, in this library's words, unless `value` is one of the flag's choices."""
         if action.choices is not None and value not in action.choices:
             options = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
@@ -141,16 +144,18 @@ class Several(argparse.Action):
 
 
 def number(**bounds: float) -> Callable[[str], float | int]:
-    """Return a type for argparse's `add_argument`: it accepts a finite number within bounds.
+    """Return a `type` for argparse's `add_argument` that accepts a finite number within bounds.
 
-    The bounds are those of `check.real`: above, at_least, below and at_most. The parsed value is an int if the word is
-    written as one, else a float. NaN and infinities are refused.
+    The parsed value is an int if the word is written as an integer, else a float. NaN and infinities are refused.
+
+    Args:
+        bounds: above, at_least, below and at_most, as for `check.real`.
     """
     return functools.partial(_parsed, check.real, bounds)
 
 
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
-    """Return a type for argparse's `add_argument`: it accepts an integer x with at_least <= x <= at_most.
+    """Return a `type` for argparse's `add_argument` that accepts an integer x with at_least <= x <= at_most.
 
     A word such as 1e4 is an integer too. The parsed value is an int.
     """
@@ -158,10 +163,15 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Return the number that the word `text` stands for, if the function `rule` of the module `check` accepts it.
+    """Return the number that a word stands for.
 
-    The error that argparse expects of a type has the message of `rule` without a name, in whose place argparse puts the
-    flag.
+    Args:
+        rule: a function of the module `check` that accepts or refuses the number.
+        bounds: the keyword arguments of `rule`.
+        text: the word.
+
+    Raises:
+        argparse.ArgumentTypeError: the number is refused; the message is that of `rule`, without the argument's name.
     """
     value: Any = text
     for kind in (float, int):  # "nan" and "inf" are floats
@@ -175,13 +185,12 @@ def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) ->
 
 
 def input_file(text: str) -> Path:
-    """A type for argparse's `add_argument`: it returns the word `text` as a path if a file that can be read is there,
-    else raises argparse's error."""
+    """Return the word `text` as a path if a file that can be read is there; else raise argparse's error."""
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
 def input_folder(*names: str) -> Callable[[str], Path]:
-    """Return a type for argparse's `add_argument`: the path of a folder that can be read.
+    """Return a `type` for argparse's `add_argument` that accepts the path of a folder that can be read.
 
     The folder must have a file of each of the `names`.
     """
@@ -194,13 +203,17 @@ def input_folder(*names: str) -> Callable[[str], Path]:
 
 
 def output_folder(text: str) -> Path:
-    """A type for argparse's `add_argument`: it returns the word `text` as a path if that is a folder that can be
-    written to, or one that can be made there; else it raises argparse's error. Nothing is made yet."""
+    """Return the word `text` as a path if it is a folder that can be written to, or if a folder can be made there.
+
+    Else argparse's error is raised. No folder is made yet.
+    """
     return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """Return a type for argparse's `add_argument`: the path of a file that can be written, in a folder that exists.
+    """Return a `type` for argparse's `add_argument` that accepts the path of a file that can be written.
+
+    The file's folder must exist.
 
     The path must end in one of `suffixes`, such as ".csv", unless none is given.
     """
@@ -219,8 +232,15 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Return `text` as a path if the condition `holds` is true of the absolute path. If it is false or raises OSError
-    or ValueError, or if `text` is empty, argparse's error is raised, which states `rule`, the condition in words.
+    """Return a word as a path if the path meets a condition.
+
+    Args:
+        text: the word.
+        rule: the condition in words, for the error message.
+        holds: the condition, a function of the absolute path; OSError and ValueError count as False.
+
+    Raises:
+        argparse.ArgumentTypeError: the condition is not met, or the word is empty.
     """
     try:
         if text and holds(Path(text).absolute()):
@@ -240,21 +260,21 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Return True if a file can be made in `folder`, and raises OSError if not. One is made and removed, since
-    permissions do not tell everything."""
+    """Return True if a file can be made in `folder`; raise OSError if not."""
+    # A file is made and removed, since permissions do not tell everything
     with TemporaryFile(dir=folder):
         return True
 
 
 @contextmanager
 def extra(name: str, command: str) -> Iterator[None]:
-    """A context manager for the imports and the work of a command: a missing package ends it with exit status 2.
+    """A context manager in whose block a missing package ends the program with exit status 2.
 
-    The line on standard error says how to install the package.
+    A line on standard error says how to install the package.
 
     Args:
         name: the group of optional dependencies ("extra") of this project that installs the package.
-        command: the module after `python -m`.
+        command: the module after `python -m`, for the line.
     """
     try:
         yield

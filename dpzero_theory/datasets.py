@@ -9,8 +9,11 @@ from dpzero_theory.check import Array, PreconditionError
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
     """Return scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
 
-    With an integer `seed` the images are shuffled; with None they have scikit-learn's order. PreconditionError is
-    raised where scikit-learn is not installed.
+    Args:
+        seed: shuffles the images; None leaves them in scikit-learn's order.
+
+    Raises:
+        PreconditionError: scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -25,8 +28,13 @@ def binary_digits(seed: int | None = None) -> tuple[Array, Array]:
     """Return scikit-learn's handwritten digits with two classes: features of shape (1797, 65), and labels +1 and -1.
 
     The label is +1 for a digit of 5 or more and -1 for a smaller one. The features are the 64 pixels, in [0, 1], and a
-    constant 1. With an integer `seed` the images are shuffled; with None they have scikit-learn's order.
-    PreconditionError is raised where scikit-learn is not installed.
+    constant 1.
+
+    Args:
+        seed: shuffles the images; None leaves them in scikit-learn's order.
+
+    Raises:
+        PreconditionError: scikit-learn is not installed.
     """
     pixels, digit = digits(seed)
     return np.hstack([pixels, np.ones((len(pixels), 1))]), np.where(digit >= 5, 1.0, -1.0)

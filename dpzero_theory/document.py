@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpzero_theory import check
-
 _TEMPLATES = Path(__file__).parent / "templates"
 """The folder of `base.html`, the common design of all pages, and of the library's own templates."""
 
@@ -25,20 +23,22 @@ def document(
     """Fill in a Jinja template and return the HTML page as a string.
 
     Args:
-        template: the name of a file in `folder`, which extends `base.html`. All values are escaped unless it says
-            otherwise.
+        template: the name of a file in `folder`, which extends `base.html`. All values are escaped unless the template
+            says otherwise.
         title: the heading of the page.
         width: the largest width of the text, in rem.
         folder: the folder of the template.
         filters: the template's filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
-        values: the template's other variables, of which a missing one raises jinja2's UndefinedError. `command` is
-            shown at the foot of the page.
+        values: the template's other variables; jinja2 raises UndefinedError if one is missing. `command` is shown at
+            the foot of the page.
 
     Raises:
         ValueError: Jinja is not installed.
     """
-    check.installed("an HTML page", "jinja2", "plot")
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise ValueError("an HTML page needs jinja2: pip install 'dpzero-theory[plot]'") from None
 
     environment = Environment(
         loader=FileSystemLoader([folder, _TEMPLATES]),

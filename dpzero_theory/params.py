@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpzero_theory import check, problem_file, render
+from dpzero_theory import check, render
 from dpzero_theory.bisection import largest, smallest
 from dpzero_theory.cli import Parser, Several, command, input_file, integer, number
 from dpzero_theory.difference import DIFFERENCES
@@ -27,8 +27,8 @@ from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS, SearchOptions
 
 _MOST = 10**15  # --solve-for looks for n and d up to this value
 _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
-_HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # where even this value meets the target, a note says so
-_EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # where even this value misses the target, no value meets it
+_HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # If even this value meets the target, a note says so
+_EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # If even this value misses the target, no value meets it
 _SOLVABLE = ("n", "epsilon", "d")  # the flags whose value --solve-for can find
 _TAILS = ("gradient_moment", "mean_excess")  # the bounds on gradients that a problem may have in place of `lipschitz`
 _GIVEN = (
@@ -41,10 +41,12 @@ _DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0,
 
 
 def _directions(text: str) -> int | str:
+    """Return the value of --directions-per-step for a word, a number or "best"; else raise argparse's error."""
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
 
 
 def _pair(text: str) -> tuple[float, float]:
+    """Return the two numbers of a word such as 2=1.5; else raise argparse's error."""
     left, _, right = text.partition("=")
     try:
         return float(left), float(right)
@@ -54,7 +56,7 @@ def _pair(text: str) -> tuple[float, float]:
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.params", __doc__)
-    # formulas have products of several of these numbers and their squares, which must stay in the range of float64
+    # Formulas have products of several of these numbers and their squares, which must stay in the range of float64
     positive, count = number(at_least=1e-50, at_most=1e50), integer(at_most=10**18)
     need, what = parser.add_argument_group("the problem"), parser.add_argument_group("what to calculate")
     rank = number(at_least=1)
@@ -144,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> str:
+    """Return the command's output for the parsed flags."""
     inputs, caveats = _inputs(args)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     if args.solve_for is not None:
@@ -167,8 +170,13 @@ def _run(args: argparse.Namespace) -> str:
 def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
 
-    A flag takes precedence over the file, and the file over the default. Raises ValueError where a flag needs another
-    one that is missing, or excludes another one that is given. args: the flags as parsed.
+    A flag takes precedence over the file, and the file over the default.
+
+    Args:
+        args: the flags as parsed.
+
+    Raises:
+        ValueError: a flag is given without one that it needs, or together with one that excludes it.
     """
     if (args.solve_for is None) != (args.target is None):
         raise ValueError("--solve-for and --target must be given together")
@@ -200,8 +208,9 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _read(path: Path) -> ProblemFile:
+    """Return the content of the file that --problem names; raise ValueError with the flag if the file has a fault."""
     try:
-        return problem_file.read(path)
+        return ProblemFile.read(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"--problem {path}: {error.strerror if isinstance(error, OSError) else error}") from None
 
@@ -209,6 +218,7 @@ def _read(path: Path) -> ProblemFile:
 def _calculate(
     inputs: dict[str, Any], results: Sequence[str] | None, calibrations: Sequence[str]
 ) -> tuple[Problem, list[Calculated], list[Unmet]]:
+    """Return the problem that the inputs of `_inputs` state, and what `calculate` returns for it."""
     fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     options: Any = {name: inputs[name] for name in SearchOptions.__annotations__}
@@ -233,8 +243,11 @@ def _solutions(
 ) -> str:
     """Return the output of --solve-for: for each result and calibration, the value whose bound meets --target.
 
-    args: the flags. inputs: the calculator's inputs, by name; the one that is sought is None. calibrations: the ways to
-    compute the noise. caveats: sentences of warning from the problem file.
+    Args:
+        args: the flags.
+        inputs: the calculator's inputs, by name; the one that is sought is None.
+        calibrations: the ways to compute the noise.
+        caveats: sentences of warning from the problem file.
     """
     name, target = args.solve_for, args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dpzero_theory import check
 
@@ -39,7 +39,7 @@ _PRIVATE = (
 class ProblemFile:
     """The content of a problem file: constants of an optimisation problem, and caveats about them.
 
-    For private data a caveat that says so is added as the first one, unless it is there.
+    If the constants were measured on private data, a caveat that says so is put first.
 
     Attributes:
         constants: the values of the constants by their names in `CONSTANTS`; d must be among them.
@@ -69,36 +69,42 @@ class ProblemFile:
         private = (_PRIVATE,) if self.data == "private" else ()
         object.__setattr__(self, "caveats", private + tuple(c for c in self.caveats if c != _PRIVATE))
 
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the problem file at `path`.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is not a problem file; the message is one line.
+        """
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise ValueError(f"a problem file must have at most {_LARGEST_FILE} bytes; got more")
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError("a problem file must be JSON; got something else") from None
+        if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
+            raise ValueError(f'a problem file must have "format": "{_FORMAT}" and "version": {_VERSION}')
+        constants, caveats = content.get("problem"), content.get("caveats", [])
+        if not isinstance(constants, dict) or not isinstance(caveats, list):
+            raise ValueError('a problem file must have an object "problem" and a list "caveats"')
+        if not all(isinstance(caveat, str) for caveat in caveats):
+            raise ValueError('"caveats" of a problem file must be sentences')
+        return cls(
+            constants=constants,
+            caveats=tuple(" ".join(caveat.split()) for caveat in caveats),
+            data=content.get("data", ""),
+            measurements=content.get("measurements", {}),
+        )
+
     def as_json(self) -> str:
-        """Return the text of the problem file; raises ValueError for NaN or infinity among the measurements."""
+        """Return the text of the problem file.
+
+        Raises:
+            ValueError: NaN or infinity among the measurements.
+        """
         content = {"format": _FORMAT, "version": _VERSION, "problem": dict(self.constants), "data": self.data}
         content |= {"caveats": list(self.caveats), "measurements": dict(self.measurements)}
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def read(path: Path) -> ProblemFile:
-    """Read the problem file at `path`.
-
-    Raises OSError, and ValueError in one line for anything but a file of that format.
-    """
-    with path.open("rb") as file:
-        text = file.read(_LARGEST_FILE + 1)
-    if len(text) > _LARGEST_FILE:
-        raise ValueError(f"a problem file must have at most {_LARGEST_FILE} bytes; got more")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError("a problem file must be JSON; got something else") from None
-    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
-        raise ValueError(f'a problem file must have "format": "{_FORMAT}" and "version": {_VERSION}')
-    constants, caveats = content.get("problem"), content.get("caveats", [])
-    if not isinstance(constants, dict) or not isinstance(caveats, list):
-        raise ValueError('a problem file must have an object "problem" and a list "caveats"')
-    if not all(isinstance(caveat, str) for caveat in caveats):
-        raise ValueError('"caveats" of a problem file must be sentences')
-    return ProblemFile(
-        constants=constants,
-        caveats=tuple(" ".join(caveat.split()) for caveat in caveats),
-        data=content.get("data", ""),
-        measurements=content.get("measurements", {}),
-    )

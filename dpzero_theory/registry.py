@@ -7,6 +7,8 @@ from dpzero_theory import check
 
 
 class _Named(Protocol):
+    """What a registry holds: a value with a name."""
+
     @property
     def name(self) -> str: ...
 
@@ -17,7 +19,10 @@ _Entry = TypeVar("_Entry", bound=_Named)
 class Registry(dict[str, _Entry]):
     """A dictionary from names to values of one kind, in the order of registration; users can add their own.
 
-    Looking up an unknown name raises ValueError. `argument` is what error messages call the kind, such as "direction".
+    Looking up an unknown name raises ValueError.
+
+    Args:
+        argument: what error messages call the kind, such as "direction".
     """
 
     def __init__(self, argument: str) -> None:
@@ -36,8 +41,12 @@ class Registry(dict[str, _Entry]):
     def register_family(self, name: str, member: Callable[[str], _Entry], *, listed: bool = True) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
-        NAME is `name`. Iteration over the registry leaves the members of families out. With listed=False, `families`
-        and error messages leave out the name too: such a family is for those who know of it.
+        Iteration over the registry leaves the members of families out.
+
+        Args:
+            name: NAME.
+            member: a function of the text ARGUMENTS, which is empty where only NAME is looked up.
+            listed: whether `families` and error messages have the name.
         """
         self._families[name] = member
         if not listed:

@@ -44,7 +44,7 @@ _SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Return one answer of the calculator as a mapping with the keys of the JSON output."""
+    """Return one answer of the calculator as a dictionary with the keys of the JSON output."""
     p = answer.prescription
     return {
         "id": p.id,
@@ -74,7 +74,8 @@ def as_json(
         unmet: the theorems that do not apply, with the reasons.
         caveats: sentences of warning from the problem file.
 
-    NaN or infinity among the numbers raises ValueError.
+    Raises:
+        ValueError: NaN or infinity among the numbers.
     """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}
@@ -149,6 +150,7 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:
+    """Return the lines of the text table of one result, from its answers under each calibration."""
     result = block[0].result
     header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]
@@ -170,6 +172,7 @@ def _block(block: Sequence[Calculated]) -> list[str]:
 
 
 def _shown(value: float | int) -> str:
+    """Return a number as text tables show it: integers with commas, other numbers with four digits."""
     if isinstance(value, int):
         return f"{value:,}" if value < 10**15 else f"{value:.3e}"
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3e}"
@@ -178,8 +181,9 @@ def _shown(value: float | int) -> str:
 def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
     """Return LaTeX with a booktabs table for each result, ready for \\input.
 
-    `answers` are the answers of the calculator, made by `calculate`, and `caveats` are sentences of warning from the
-    problem file.
+    Args:
+        answers: the answers of the calculator, made by `calculate`.
+        caveats: sentences of warning from the problem file, which become comments.
     """
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for _, group in itertools.groupby(answers, key=lambda answer: answer.result.id):
@@ -200,6 +204,7 @@ def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
 
 
 def _latex_number(value: float | int) -> str:
+    """Return a number as `_shown` rounds it, in LaTeX's math mode."""
     text = _shown(value).replace(",", r"\,")
     mantissa, _, exponent = text.partition("e")
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"

@@ -20,21 +20,17 @@ from dpzero_theory.registry import Registry
 GRID = 2.0**-16
 """The spacing of the values in `DirectionLaw.table`, chosen so that sums of up to 2^20 squares are exact in float64."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""The coefficients a and b of the cubic a q + b q^3 in `quantiles`.
+"""The coefficients a and b of the cubic a q + b q^3 in `_quantiles`.
 
-They give its table the second moment 1 and the fourth moment 3; a test checks that they do.
+They give the table of quantiles the second moment 1 and the fourth moment 3; a test checks that they do.
 """
 
 
-def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors uniformly from the sphere of radius sqrt(d) in R^d.
-
-    A vector is u = sqrt(d) z/||z|| with z ~ N(0, I), drawn from `rng`. Returns an array of shape (size, d); for d = 1
-    its entries are +1 and -1. Raises ValueError unless size >= 1 and d >= 1.
-    """
+def _sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Draw `size` vectors uniformly from the sphere of radius sqrt(d) in R^d, an array of shape (size, d)."""
     z = _sample_gaussian(rng, size, d)
     norms = np.linalg.norm(z, axis=1)
-    while not norms.all():  # A zero vector has no direction and is drawn again; it practically never occurs.
+    while not norms.all():  # a zero vector has no direction and is drawn again; it practically never occurs
         again = norms == 0
         z[again] = rng.standard_normal((int(again.sum()), z.shape[1]))
         norms = np.linalg.norm(z, axis=1)
@@ -44,23 +40,24 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
 
 
 def _sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Draw `size` standard normal vectors in R^d, an array of shape (size, d)."""
     return rng.standard_normal((check.integer("size", size), check.integer("d", d)))
 
 
 def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Draw `size` vectors of d random signs, an array of shape (size, d)."""
     shape = (check.integer("size", size), check.integer("d", d))
     bits: Array = rng.integers(0, 2, size=shape, dtype=np.int8).astype(np.float64)
     return 2 * bits - 1
 
 
 @lru_cache(maxsize=1)
-def quantiles() -> Array:
+def _quantiles() -> Array:
     """Return the table of the 65,536 equally likely values of a discrete Gaussian coordinate, in ascending order.
 
-    Each value is a multiple of `GRID` = 2^-16, and none is 0. Value k is a q + b q^3, rounded to a multiple, where q is
-    the normal quantile at (k + 1/2)/65536, and a and b make the mean square 1 and the mean fourth power 3, as for
-    N(0, 1); odd moments are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. The largest
-    value is 4.33.
+    Value k is a q + b q^3, rounded to a multiple of `GRID` = 2^-16, where q is the normal quantile at (k + 1/2)/65536,
+    and a and b make the mean square 1 and the mean fourth power 3, as for N(0, 1); odd moments are 0 by symmetry. These
+    are all the moments that the paper's Lemma lm:sphere uses. No value is 0, and the largest is 4.33.
     """
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
     positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID
@@ -77,14 +74,14 @@ class DirectionLaw:
 
     Attributes:
         name: what commands and plans call it.
-        sample: a function (rng, size, d) -> `size` vectors drawn with rng, float64 of shape (size, d).
+        sample: a function (rng, size, d) -> `size` >= 1 vectors drawn with rng, float64 of shape (size, d), d >= 1.
         table: a function without arguments that returns the equally likely values of a coordinate, in which
-            `optim.weights.directions` looks up random words: 2 or 65,536 of them, in ascending order, multiples of
-            `GRID`.
+            `optim.weights.directions` looks up random words. There are 2 or 65,536 values in ascending order, multiples
+            of `GRID`.
         normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
-        rank: rho >= 1 where a matrix of weights has the direction rho^(-1/2) sum_j a_j b_j^T, with independent random
-            signs in a_1, b_1, ..., a_rho, b_rho; 0 where all its coordinates are drawn.
+        rank: 0 if every coordinate is drawn by itself; else rho >= 1, and a matrix of weights has the direction
+            rho^(-1/2) sum_j a_j b_j^T, with independent random signs in a_1, b_1, ..., a_rho, b_rho.
     """
 
     name: str
@@ -102,19 +99,22 @@ DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
 """
 
 for _law in (
-    DirectionLaw(name="sphere", sample=sample_sphere, table=quantiles, normalised=True, fixed_norm=True),
-    DirectionLaw(name="gaussian", sample=_sample_gaussian, table=quantiles),
+    DirectionLaw(name="sphere", sample=_sample_sphere, table=_quantiles, normalised=True, fixed_norm=True),
+    DirectionLaw(name="gaussian", sample=_sample_gaussian, table=_quantiles),
     DirectionLaw(name="rademacher", sample=_sample_signs, table=lambda: np.array([-1.0, 1.0]), fixed_norm=True),
 ):
     DIRECTIONS.register(_law)
 
 
 def _low_rank(text: str) -> DirectionLaw:
-    """Return the law `low-rank:RANK`, or `low-rank`, whose rank is 1.
+    """Return the direction law `low-rank:RANK` for the text RANK; an empty text is rank 1, and the law `low-rank`.
 
-    Its directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
-    product of the others), and weights with fewer axes have independent random signs. So `sample`, which is not told
-    the shapes, raises PreconditionError.
+    The directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
+    product of the others), and weights with fewer axes have independent random signs. So the law's `sample`, which is
+    not told the shapes, raises PreconditionError.
+
+    Raises:
+        ValueError: RANK is not an integer from 1 to 64.
     """
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
         raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")

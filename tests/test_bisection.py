@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dpzero_theory.bisection import (
     halved,
-    integer_between,
     largest,
     outward,
     roots,
@@ -86,7 +85,7 @@ def test_a_search_outward_goes_down_too_and_ends_at_infinity() -> None:
 
 
 def test_halving_takes_ends_in_either_order_and_points_of_the_callers_choice() -> None:
-    assert halved(lambda x: x >= 37, 64, 1, middle=integer_between) == (37, 36)
+    assert halved(lambda x: x >= 37, 64, 1, middle=lambda low, high: (low + high) // 2) == (37, 36)
     low, high = halved(lambda x: x < 50, 1.0, 1e4, 4, middle=lambda low, high: math.sqrt(low * high))
     assert low < 50 <= high
     assert math.log(high / low) == pytest.approx(math.log(1e4) / 16)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpzero_theory import check
-from dpzero_theory.check import PreconditionError, choice, installed, integer, real, real_array
+from dpzero_theory.check import PreconditionError, choice, integer, real, real_array
 from dpzero_theory.datasets import binary_digits, digits
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.document import document
@@ -117,12 +117,6 @@ def test_real_array_returns_float64_of_the_same_shape() -> None:
     assert real_array("x", 5).shape == ()
     assert real_array("x", np.array([0.5], dtype=np.float32)).dtype == np.float64
     assert real_array("x", []).shape == (0,)
-
-
-def test_installed() -> None:
-    installed("--plot", "numpy", extra="plot")
-    with pytest.raises(ValueError, match=r"^--plot needs no_such_package: pip install 'dpzero-theory\[plot\]'$"):
-        installed("--plot", "no_such_package", extra="plot")
 
 
 @pytest.mark.parametrize(

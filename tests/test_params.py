@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mpmath import mp
 
-from dpzero_theory import params, problem_file, render
+from dpzero_theory import params, render
 from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import Calculated, Unmet, calculate
@@ -324,7 +324,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     )
     path = tmp_path / "problem.json"
     path.write_text(file.as_json())
-    assert problem_file.read(path) == file
+    assert ProblemFile.read(path) == file
 
 
 def test_the_caveat_of_private_data_is_always_the_first_and_there_once(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_the_caveat_of_private_data_is_always_the_first_and_there_once(tmp_path:
     assert file.caveats[0].startswith("the constants were measured on private data")
     path = tmp_path / "problem.json"
     path.write_text(file.as_json())
-    assert problem_file.read(path).caveats == file.caveats
+    assert ProblemFile.read(path).caveats == file.caveats
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_files_of_another_kind_are_refused(text: str, message: str, tmp_path: Pa
     path = tmp_path / "p.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        problem_file.read(path)
+        ProblemFile.read(path)
     with pytest.raises(SystemExit):
         params.main(["--problem", str(path), *BUDGET])
     err = capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_sphere_samples_have_the_beta_law_in_any_direction(d):
     It is tested by Kolmogorov-Smirnov on 20,000 draws, p > 1e-4; for d <= 4 the normal law is refused at p < 1e-6.
     """
     rng = np.random.default_rng(2)
-    u = sphere.sample_sphere(rng, 20_000, d)
+    u = sphere.DIRECTIONS["sphere"].sample(rng, 20_000, d)
     np.testing.assert_allclose(np.linalg.norm(u, axis=1), math.sqrt(d), rtol=1e-14)
     a = rng.standard_normal(d)
     first = u @ a / np.linalg.norm(a)
@@ -53,8 +53,8 @@ rng = np.random.default_rng(0)
 @pytest.mark.parametrize(
     "call",
     [
-        *(lambda d=d: sphere.sample_sphere(rng, 1, d) for d in (0, 2.5, math.nan, "1", True, 10**400)),
-        lambda: sphere.sample_sphere(rng, 0, 1),
+        *(lambda d=d: sphere.DIRECTIONS["sphere"].sample(rng, 1, d) for d in (0, 2.5, math.nan, "1", True, 10**400)),
+        lambda: sphere.DIRECTIONS["sphere"].sample(rng, 0, 1),
         *(lambda law=law: sphere.DIRECTIONS[law].sample(rng, 1, 0) for law in ("gaussian", "rademacher")),
     ],
 )

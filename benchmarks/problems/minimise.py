@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.bisection import halved, integer_between
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.problem import Guarantee, Prescription
@@ -133,7 +133,8 @@ def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int
         return lambda miss, hit: miss if hit - miss - 1 <= (miss + 1) // 1000 else mean(miss + 1, hit)
 
     if inequality.clips:
-        best = halved(lambda t: value(t + 1 + t // 1000) < value(t), 0, best, middle=between(integer_between))[1]
+        mean = between(lambda low, high: (low + high) // 2)
+        best = halved(lambda t: value(t + 1 + t // 1000) < value(t), 0, best, middle=mean)[1]
     if max_steps is not None:
         return best
     enough = value(best) * (1 + STEPS_SHARE)

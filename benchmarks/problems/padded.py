@@ -23,7 +23,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic.lanes import Draw
 from dpzero_theory.synthetic.problems import Quadratic
 
@@ -57,7 +57,9 @@ def draw(rng: Callable[[int], np.random.Generator], head: Array, tail: float, d:
         return _collapsed(rng, values, tail, d, n, steps)
     problem = Quadratic(1 + rng(0).standard_normal((n, d)), np.append(values, np.full(rest, tail)))
     u, z = rng(1), rng(2)
-    return Drawn(problem, lambda count: sample_sphere(u, count, d), lambda count: z.standard_normal((count, d)))
+    return Drawn(
+        problem, lambda count: DIRECTIONS["sphere"].sample(u, count, d), lambda count: z.standard_normal((count, d))
+    )
 
 
 def _collapsed(

@@ -30,7 +30,7 @@ with extra("torch", "dpzero_theory.curvature"):
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only"})
-    parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
+    parser.add_argument("--model", required=True, help="mlp-digits:WIDTH, or MODULE:FUNCTION")
     parser.add_argument("--data", required=True, help="digits, or what your own function takes")
     declared = parser.add_mutually_exclusive_group()
     declared.add_argument("--public", action="store_const", const="public", dest="declared")
@@ -82,7 +82,7 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command on the words `argv` (those of the process if None): measure, and write the problem file.
 
-    Returns 0. Bad input exits with status 2.
+    Return 0. Bad input exits with status 2.
     """
     parser = _parser()
     args = parser.parse_args(argv)
@@ -96,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
+    """Measure what the flags ask for, and return it; `parser` reports faults of --model and --data."""
     if args.power % 2:
         raise ValueError(f"--power must be even; got {args.power}")
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -124,6 +125,12 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
 
 
 def _declared(args: argparse.Namespace, known: str) -> str:
+    """Return what the data is, "public", "synthetic" or "private", by the flags or else by `known`.
+
+    Args:
+        args: the flags.
+        known: what a task's data is known to be; empty if the flags must say it.
+    """
     said: str | None = args.declared
     if not said and not known:
         raise ValueError(

@@ -7,9 +7,9 @@ length sqrt(d). At width h
     u^T A u ~ (F(x + h u) - 2 F(x) + F(x - h u))/h^2,
     u^T A v ~ (F(x + h u + h v) - F(x + h u - h v) - F(x - h u + h v) + F(x - h u - h v))/(4 h^2),
 
-with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = tr(A) and E[(u^T A v)^2] = ||A||_F^2. The last two have errors
-of order h^2 from fourth derivatives and of order (rounding of F)/h^2; repeating them at h/2 shows how large these are.
-A power method cannot run on such numbers, so ||A||_2 is not measured. What follows for it is ||A||_F^2/tr|A| <= ||A||_2
+with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = tr(A) and E[(u^T A v)^2] = ||A||_F^2. The last two differences
+have errors of order h^2 from fourth derivatives and of order (rounding of F)/h^2; repeating them at h/2 shows how large
+these errors are. A power method cannot run on such numbers, so ||A||_2 is not measured. But ||A||_F^2/tr|A| <= ||A||_2
 <= ||A||_F, and therefore
 
     |tr A|/||A||_F <= tr|A|/||A||_2,   and for A >= 0 also   tr(A)/||A||_2 <= (tr(A)/||A||_F)^2.
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpzero_theory import check
-from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles
+from dpzero_theory.curvature.intervals import Interval, quantiles
 from dpzero_theory.curvature.lanczos import random_start
 from dpzero_theory.problem_file import ProblemFile
 
@@ -40,10 +40,10 @@ class _Differences:
         value: F(x).
         gradient_norms: estimates of ||grad f_i|| for the loss f_i of each sample, shape (n,): root mean squares over
             the directions.
-        trace: tr(A), where A is the Hessian of F at x.
-        squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add up.
-        rank: about the effective rank tr|A|/||A||_2. `low` estimates a lower bound on it, |tr A|/||A||_F, and `high` an
-            upper bound that holds where A is positive semidefinite, (tr(A)/||A||_F)^2; both are cut to [1, d].
+        trace: an interval of tr(A), where A is the Hessian of F at x.
+        squared_frobenius: an interval of tr(A^2); rounding biases it upward, since squares of errors add up.
+        rank: an interval about the effective rank tr|A|/||A||_2. `low` estimates the lower bound |tr A|/||A||_F, and
+            `high` the upper bound (tr(A)/||A||_F)^2, which holds if A is positive semidefinite; both are cut to [1, d].
         d: the dimension.
         evaluations: how often the losses of all samples were evaluated.
     """
@@ -60,7 +60,7 @@ class _Differences:
         """Return the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
         The file's smoothness is the upper end of the interval of ||A||_F, where A is the Hessian, since ||A||_F is at
-        least ||A||_2. Its r is the upper end of the interval of |tr A|, divided by this smoothness and cut to [1, d].
+        least ||A||_2. The file's r is the upper end of the interval of |tr A| over this smoothness, cut to [1, d].
 
         Args:
             data: what the samples are: "public", "synthetic" or "private".
@@ -137,8 +137,8 @@ def measure_forward(
             other = value(x + w * (u - v)) + value(x - w * (u - v))
             mixed[w].append(((same - other) / (4 * w**2)) ** 2)
         squares += ((plus - minus) / h) ** 2 / count
-    trace = _widened(mean_interval(second[h], level), sum(second[h / 2]) / count)
-    square = _widened(mean_interval(mixed[h], level), sum(mixed[h / 2]) / count)
+    trace = _widened(Interval.of_mean(second[h], level), sum(second[h / 2]) / count)
+    square = _widened(Interval.of_mean(mixed[h], level), sum(mixed[h / 2]) / count)
     check.precondition(square.estimate > 0, "the curvature must be visible: the differences at this width are all 0")
     ratio = abs(trace.estimate) / math.sqrt(square.estimate)
     low, high = (min(max(bound, 1.0), float(len(x))) for bound in (ratio, ratio * ratio))
@@ -154,4 +154,5 @@ def measure_forward(
 
 
 def _widened(interval: Interval, other: float) -> Interval:
+    """Return the interval, of kind "estimate", widened to hold the number `other`."""
     return Interval(min(interval.low, other), interval.estimate, max(interval.high, other), "estimate", 0.0)

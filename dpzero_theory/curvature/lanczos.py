@@ -51,12 +51,12 @@ class _Ritz:
 class Tridiagonal:
     """The result of k steps of the Lanczos method from a starting vector, for a symmetric (d, d) matrix A.
 
-    It is T = Q^T A Q, tridiagonal, for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space of the starting
-    vector, which is length * q_1.
+    The result is the tridiagonal matrix T = Q^T A Q for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space of
+    the starting vector, which is length * q_1.
 
     Attributes:
         diagonal, off_diagonal: the entries of T, of shapes (k,) and (k - 1,).
-        last: the norm of the part of A q_k outside the Krylov space; 0 where A maps the space into itself.
+        last: the norm of the part of A q_k outside the Krylov space; 0 if A maps the space into itself.
         length: the norm of the starting vector.
         basis: the q_j as rows, shape (k, d), or None if they were not kept.
     """
@@ -72,16 +72,30 @@ class Tridiagonal:
         values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
+    def gauss_rule(self) -> tuple[Array, Array]:
+        """Return the points and weights of the Gauss rule of these steps, for the starting vector v.
+
+        The sum of weight times f(point) approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
+        """
+        values, vectors = self.eigen()
+        return values, self.length**2 * vectors[0] ** 2
+
     def residuals(self) -> Array:
-        """Return the residual of each eigenvalue of T as one of A: `last` times the absolute last component of its
-        eigenvector."""
+        """Return ||A y - theta y|| for each eigenvalue theta of T, where y = Q s and s is its eigenvector.
+
+        The residual is `last` times the absolute last component of s.
+        """
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
         """Return the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
 
-        With `accuracy`, a number >= 0, only the pairs are returned whose residual is at most `accuracy` times the
-        absolute value of the eigenvalue. That saves memory, as each eigenvector has d entries.
+        Args:
+            accuracy: a number >= 0. Only the pairs are returned whose residual is at most `accuracy` times the absolute
+                value of the eigenvalue, which saves memory, as each eigenvector has d entries. None is all pairs.
+
+        Raises:
+            PreconditionError: the basis was not kept.
         """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
@@ -91,20 +105,18 @@ class Tridiagonal:
         return _Ritz(values[kept], residuals[kept], rotation @ self.basis)
 
 
-_BLOCK = 2**16
-"""So many numbers of a vector are converted to float64 at once."""
+_BLOCK = 2**16  # So many numbers of a vector are converted to float64 at once
 
 
 def dot(a: Tensor, v: Tensor) -> Tensor:
-    """Return the inner products of a vector v of shape (d,) with the rows of `a`, or with `a` itself, in float64.
-
-    torch sums the products of float32 vectors on a CPU in few running float32 sums. The norm of 10^7 normal numbers is
-    then too small by 4e-4, and that of 10^8 by 1%.
+    """Return the inner products of a vector with the rows of a matrix, or with a vector, summed in float64.
 
     Args:
-        a: shape (k, d), with a result of shape (k,), or (d,), with one of shape ().
+        a: shape (k, d), for a result of shape (k,); or shape (d,), for a result of shape ().
         v: shape (d,).
     """
+    # torch sums the products of float32 vectors on a CPU in few running float32 sums: the norm of 10^7 normal numbers
+    # is then too small by 4e-4, and the norm of 10^8 by 1%
     total = v.new_zeros(a.shape[:-1], dtype=torch.float64)
     for at in range(0, len(v), _BLOCK):
         total += a[..., at : at + _BLOCK].double() @ v[at : at + _BLOCK].double()
@@ -117,9 +129,12 @@ def norm(v: Tensor) -> float:
 
 
 def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) -> Tensor:
-    """Return a vector uniform on the unit sphere of R^d, with the dtype and on the device of `like`.
+    """Return a vector uniform on the unit sphere of R^d.
 
-    It is drawn with `generator` on the CPU, so that every device gets the same one.
+    Args:
+        d: the dimension.
+        generator: a CPU generator, so that every device gets the same vector.
+        like: has the dtype and the device of the vector.
     """
     z = torch.randn(d, generator=generator, dtype=like.dtype)
     unit: Tensor = z / norm(z)
@@ -129,16 +144,13 @@ def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) ->
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
     """Run the Lanczos method for at most `steps` steps; each multiplies a matrix A by a vector once.
 
-    It makes fewer steps where the Krylov space is already invariant under A, and `last` of the result is then 0.
-
-    Every new vector is orthogonalised twice against all earlier ones. That keeps Q^T Q = I to rounding, for the basis Q
-    of the result, so statements in exact arithmetic about the tridiagonal matrix T hold up to rounding of the products.
+    Fewer steps are made if the Krylov space is already invariant under A; `last` of the result is then 0.
 
     Args:
         operator: the matrix A, symmetric of shape (d, d).
         start: a vector of shape (d,) that is not zero.
         steps: k >= 1.
-        keep_basis: whether to return Q too.
+        keep_basis: whether to return the basis Q too.
 
     Raises:
         ValueError: a start of another shape, or zero, or a product that is not finite.
@@ -158,6 +170,7 @@ def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bo
             raise ValueError(f"products of the operator must be finite; got norm {size}")
         largest = max(largest, size)
         diagonal[j] = float(dot(basis[j], w))
+        # Orthogonalised twice against all earlier vectors, the basis is orthonormal to rounding
         for _ in range(2):
             w = w - dot(basis[: j + 1], w).to(w.dtype) @ basis[: j + 1]
         off_diagonal[j] = norm(w)

@@ -16,10 +16,16 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
-    """Measure r_A = tr(A)/||A|| and r_B of each linear layer with trainable weights, at the module's own weights.
+    """Measure r_A = tr(A)/||A|| and r_B = tr(B)/||B|| of each linear layer with trainable weights.
 
-    Returns a dictionary for each `nn.Linear` that the losses reach, in the order of the forward pass: "layer", its
-    name; "shape" of its weights; "input_rank", r_A; and "output_rank", r_B. A and B are means over samples, and tokens.
+    A and B are those of this module's text, as means over samples and tokens, at the objective's own weights.
+
+    Args:
+        objective: the module, its losses and the samples.
+
+    Returns:
+        A dictionary for each `nn.Linear` that the losses reach, in the order of the forward pass: "layer", its name;
+        "shape" of its weights; "input_rank", r_A; and "output_rank", r_B.
     """
     module, losses = objective.module, objective.per_sample
     layers = {
@@ -28,11 +34,13 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
     factors: dict[str, list[Tensor]] = {}
 
     def add(name: str, which: int, rows: Tensor) -> None:
+        """Add the second moments of `rows` to A (which = 0) or B (which = 1) of the layer `name`."""
         flat = rows.detach().reshape(-1, rows.shape[-1]).double()
         kept = factors.setdefault(name, [torch.zeros(()), torch.zeros(())])
         kept[which] = kept[which] + (flat.T @ flat).cpu()
 
     def seen(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
+        """A forward hook: adds the layer's inputs now, and the derivatives by its outputs in the backward pass."""
         add(name, 0, inputs[0])
         output.register_hook(partial(add, name, 1))  # type: ignore[no-untyped-call]
 
@@ -57,4 +65,5 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
 
 
 def _rank(matrix: Tensor) -> float:
+    """Return tr(M)/||M|| of a positive semidefinite matrix M."""
     return float(matrix.trace() / torch.linalg.eigvalsh(matrix)[-1])

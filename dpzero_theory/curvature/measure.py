@@ -18,7 +18,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, quantiles
 from dpzero_theory.curvature.layers import layer_ranks
 from dpzero_theory.curvature.objective import Objective
-from dpzero_theory.curvature.region import common, descend
+from dpzero_theory.curvature.region import common
 from dpzero_theory.curvature.samples import Samples, measure_samples
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
@@ -38,7 +38,7 @@ class MeasureSettings:
         effort: how many Hessian products are spent on the spectrum at each point.
         sample_hessians: how many single samples' Hessians are measured at each point.
         sample_effort: how many products are spent on each of these.
-        power: the even p of the Hessian bound (sum_k A_k^p)^(1/p) common to the Hessians A_k at all points, 0 for none.
+        power: the even p of the matrix (sum_k A_k^p)^(1/p), which bounds the Hessians A_k at all points; 0 for none.
         level: the coverage probability of each interval.
         least_loss: a lower bound on every loss.
 
@@ -92,9 +92,9 @@ class _Measurement:
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
         points: the measurements at each point on the path.
-        shared: the spectrum of a matrix that bounds the Hessians at all points (see `region`); None if one point was
+        shared: the spectrum of a matrix that bounds the Hessians at all points (`region.common`); None if one point was
             measured, or the settings ask for no such matrix (power 0).
-        layers: the ranks of each linear layer's factors at the start, see `layers.layer_ranks`.
+        layers: the ranks of each linear layer's factors at the start (`layers.layer_ranks`).
     """
 
     n: int
@@ -107,8 +107,9 @@ class _Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of the interval of tr(H), where H is a matrix that bounds the Hessians at all points. Where no
-        such H was measured, it is the largest upper end of tr|Hess F| at a measured point, F being the mean loss.
+        """The upper end of the interval of tr(H), where H is a matrix that bounds the Hessians at all points.
+
+        If no such H was measured, the largest upper end of tr|Hess F| at a point, where F is the mean loss.
         """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
@@ -116,8 +117,9 @@ class _Measurement:
     @property
     def smoothness(self) -> float:
         """The estimate of the smoothness ell on the safe side: the largest of the upper ends of all measured norms.
-        They are the norms of the Hessians of the mean loss at all points, of those of the measured samples' losses, and
-        of the matrix that bounds all Hessians of the mean loss.
+
+        They are norms of Hessians of the mean loss and of the measured samples' losses at all points, and of the matrix
+        that bounds all Hessians of the mean loss.
         """
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
@@ -125,8 +127,8 @@ class _Measurement:
     def constants(self) -> dict[str, float]:
         """Return the constants d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, by name.
 
-        They are the fields of `theory.problem.Problem`. r is tr(H)/ell, cut to [1, d], where H bounds the Hessians and
-        the smoothness ell also bounds those of single samples: the theorems use r only through tr(H) <= r ell.
+        They are fields of `theory.problem.Problem`. r is tr(H)/ell, cut to [1, d], where H bounds the Hessians and ell
+        is the smoothness, because the theorems use r only through tr(H) <= r ell.
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -140,13 +142,11 @@ class _Measurement:
         }
 
     def _rank(self, trace: float) -> float:
+        """Return trace/ell, cut to [1, d]."""
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Return sentences that say which constants are estimates and where they were measured.
-
-        Certificates show them.
-        """
+        """Return the sentences, shown with every certificate, that say which constants are estimates."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -181,6 +181,7 @@ class _Measurement:
         )
 
     def _details(self) -> dict[str, Any]:
+        """Return everything that was measured, by name, for the entry "measurements" of the problem file."""
         return {
             "samples": self.n,
             "gradient_moments": {
@@ -233,7 +234,7 @@ def measure(
         objective: module, losses and samples.
         generator: a CPU generator, the only source of randomness.
         data: what the samples are: "public", "synthetic" or "private".
-        spend_no_privacy_claim: must be true for private data: gives up any claim that the results are private.
+        spend_no_privacy_claim: must be true for private data; it says that the results will not be called private.
         settings: what to measure; `MeasureSettings()` if None.
 
     Raises:
@@ -249,7 +250,7 @@ def measure(
     places = [objective.start]
     points = [_point(objective, places[0], 0, generator, s)]
     for index in range(1, s.points):
-        places.append(descend(objective, places[-1], s.path_steps, 1 / points[0].spectrum.norm.high))
+        places.append(objective.descend(places[-1], s.path_steps, 1 / points[0].spectrum.norm.high))
         points.append(_point(objective, places[-1], index * s.path_steps, generator, s))
     shared = None
     if s.power and len(places) > 1:
@@ -268,6 +269,7 @@ def measure(
 
 
 def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: MeasureSettings) -> _Point:
+    """Measure the losses at the weights x, which are `steps` gradient steps from the start, as the settings say."""
     return _Point(
         steps=steps,
         value=objective.value(x),

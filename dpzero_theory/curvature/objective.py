@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils import _pytree as pytree
 
+from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
 
 Batch = Any
@@ -33,6 +34,7 @@ class _Call(nn.Module):
         self.module, self.losses = module, losses
 
     def forward(self, batch: Batch) -> Tensor:
+        """Return the losses of the batch, shape (batch,)."""
         return self.losses(self.module, batch)
 
 
@@ -41,7 +43,7 @@ class Objective:
 
     Args:
         module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Its weights
-            with requires_grad make up x, tied weights once; the rest stay as they are.
+            with requires_grad make up x, tied weights once; the other weights stay as they are.
         losses: a function (module, batch) that returns one loss for each sample.
         batches: the samples; one batch is differentiated at a time.
 
@@ -73,17 +75,17 @@ class Objective:
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def _apart(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, as copies of their parts of the flat vector x.
-
-        Views would cost more in forward-mode differentiation: where a weight is a view of x and its tangent lies
-        otherwise in memory, torch copies the tangent into new memory as large as all of x, once for each weight.
-        """
+        """Return the module's weights by name, as copies of their parts of the flat vector x."""
+        # Views would cost more in forward-mode differentiation: if a weight is a view of x and its tangent is laid out
+        # differently in memory, torch copies the tangent into memory as large as all of x, once for each weight
         return {name: part.clone() for name, part in self.unflatten(x).items()}
 
     def _flatten(self, weights: dict[str, Tensor]) -> Tensor:
+        """Return weights, or derivatives by them, as one flat vector, shape (d,)."""
         return torch.cat([weights[name].reshape(-1) for name in self._shapes])
 
     def _losses(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
+        """Return the losses of a batch, shape (batch,), without derivatives; raise ValueError for another shape."""
         with torch.no_grad():
             values: Tensor = functional_call(self._call, weights, (batch,))
         rows = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim}
@@ -92,14 +94,12 @@ class Objective:
         return values
 
     def _sum(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
+        """Return the sum of the losses of a batch, which can be differentiated."""
         total: Tensor = functional_call(self._call, weights, (batch,)).sum()
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """Return the loss f(x; xi_i) of every sample at the weights x, float64, shape (n,).
-
-        No derivative is formed.
-        """
+        """Return the loss f(x; xi_i) of every sample at the weights x, float64, shape (n,), without derivatives."""
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
@@ -112,18 +112,50 @@ class Objective:
         weights = self.unflatten(x)
         return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
 
+    def descend(self, x: Tensor, steps: int, step_size: float) -> Tensor:
+        """Return the weights, shape (d,), after full-batch gradient descent from the weights x.
+
+        F never rises: if a step would make F rise, the step size is halved, for all further steps too. The descent ends
+        early if the step size has been halved to 1e-12 of itself and F would still rise.
+
+        Args:
+            x: the start.
+            steps: the largest number of steps, >= 0.
+            step_size: the first step size, > 0.
+
+        Raises:
+            ValueError: an argument outside its range.
+        """
+        alpha = check.real("step_size", step_size, above=0)
+        value = self.value(x)
+        for _ in range(check.integer("steps", steps, at_least=0)):
+            gradient = self.gradient(x)
+            trial = x - alpha * gradient
+            after = self.value(trial)
+            while not after <= value and alpha > 1e-12 * step_size:
+                alpha /= 2
+                trial = x - alpha * gradient
+                after = self.value(trial)
+            if not after <= value:
+                break
+            x, value = trial, after
+        return x
+
     def hessian(self, x: Tensor) -> Operator:
         """Return the Hessian of the mean loss F at x as an operator; one product costs about 4 evaluations of F."""
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Return the Hessian at x of the loss of the sample with this index, as an operator.
+        """Return the Hessian at x of one sample's loss, as an operator.
 
-        Raises IndexError for an index outside of the samples.
+        Args:
+            x: the weights.
+            index: the sample's index, from 0 to n - 1; another one raises IndexError.
         """
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
+        """Return the Hessian at x of the sum of the losses of `batches`, over `count`, as an operator."""
         weights = self._apart(x)
 
         def product(v: Tensor) -> Tensor:
@@ -137,6 +169,7 @@ class Objective:
         return Operator(self.d, product, x.dtype, x.device)
 
     def _sample(self, index: int) -> Batch:
+        """Return the sample with this index as a batch of one."""
         for batch, size in zip(self.batches, self.sizes, strict=True):
             if 0 <= index < size:
                 return pytree.tree_map(
@@ -148,7 +181,7 @@ class Objective:
     def gradient_norms(self, x: Tensor) -> Tensor:
         """Return the norm of the gradient of every sample's loss at x, float64, shape (n,).
 
-        As many samples at once as `_VMAP_NUMBERS` allows go through vmap; where that is only one, each sample is
+        As many samples at once as `_VMAP_NUMBERS` allows go through vmap. If that is only one, each sample is
         differentiated on its own, which also serves modules that vmap cannot trace.
         """
         weights = self.unflatten(x)
@@ -164,9 +197,11 @@ class Objective:
         return torch.cat(norms).double()
 
     def _norm(self, weights: dict[str, Tensor], sample: Batch) -> Tensor:
+        """Return the norm of the gradient of the loss of a batch of one."""
         parts = grad(self._sum)(weights, sample).values()
         return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
 
 
 def _with_axis(sample: Batch) -> Batch:
+    """Return a sample without the batch axis as a batch of one."""
     return pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, sample)

@@ -1,8 +1,9 @@
 """Bounds on v^T f(A) v and on the eigenvalues of a symmetric matrix A from a few Lanczos steps that start at v.
 
-The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its first 2
-k moments. The k-point Gauss rule is the measure on k points that shares these moments (Golub and Meurant, "Matrices,
-Moments and Quadrature", 2010).
+The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine the first 2
+k moments of this measure. The k-point Gauss rule is the measure on k points that has the same moments (Golub and
+Meurant, "Matrices, Moments and Quadrature", 2010). A measure is given here by its Jacobi matrix, the tridiagonal matrix
+that Lanczos steps with it give.
 """
 
 import math
@@ -17,32 +18,27 @@ from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal
 
 
-def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
-    """Return the points and weights of the Gauss rule that k Lanczos steps from a vector v give.
-
-    `tri` is the result of the steps. The rule approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
-    """
-    values, vectors = tri.eigen()
-    return values, tri.length**2 * vectors[0] ** 2
-
-
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
-    """Return (low, estimate, high) for v^T S^(1/power) v from the Lanczos steps `tri` with a matrix A from a vector v.
+    """Return (low, estimate, high) for the number v^T S^(1/p) v, where S is a matrix A or its square.
 
-    S is A (power >= 2), or, where `signed`, S = A^2 (with power 2 the number is v^T |A| v).
+    The ends are bounds for every measure on [0, inf) with the known moments; the estimate is the Gauss rule of A. All
+    three are the exact number if the Krylov space is invariant.
 
-    The lower and the upper end are theorems about every measure on [0, inf) with the known moments. With f(s) =
-    s^(1/p), p being the power, the derivatives of even order are negative and those of odd order positive on (0, inf).
-    So the error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a
-    Gauss-Radau rule with a point at 0 makes it a lower bound. The rules for S = A^2 follow from those moments of A^2
-    that the steps with A determine, so no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the
-    Gauss rule of A.
+    Args:
+        tri: the result of Lanczos steps with A from v.
+        power: p >= 2.
+        signed: whether S is A^2, so that with p = 2 the number is v^T |A| v; otherwise S is A, which must be positive
+            semidefinite. This is not checked, and negative points of the rule count as 0.
 
-    Where the Krylov space is invariant all three are the exact value. A must be positive semidefinite unless `signed`,
-    which is not checked; negative points of rounding size count as 0. Raises ValueError for a power below 2.
+    Raises:
+        ValueError: a power below 2.
     """
+    # With f(s) = s^(1/p) the derivatives of even order are negative and those of odd order positive on (0, inf). So the
+    # error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a Gauss-Radau
+    # rule with a point at 0 makes it a lower bound. The rules for A^2 follow from the moments of A^2 that the steps
+    # with A determine, so no further product is needed; and v^T |A| v >= |v^T A v|.
     p = check.integer("power", power, at_least=2)
-    points, weights = gauss_rule(tri)
+    points, weights = tri.gauss_rule()
     s = points * points if signed else np.maximum(points, 0.0)
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
@@ -61,7 +57,9 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
     """Return the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure.
 
-    The measure has the given points and weights. The matrix comes from at most `steps` Lanczos steps with diag(points).
+    Args:
+        points, weights: the measure.
+        steps: how many rows of the matrix are wanted; there are fewer if the measure has fewer points.
     """
     basis = [np.sqrt(weights / weights.sum())]
     a, b = list[float](), list[float]()
@@ -81,11 +79,14 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0.
+    """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0 (Golub 1973).
 
-    The rule has `count` points, or as many as the measure where that has fewer. Where the measure ends before them, so
-    that its Gauss rule is exact, that rule is returned, which need not have a point at 0. The point at 0 makes the rule
-    a lower bound (Golub 1973). `a` and `b` are the diagonal and the off-diagonal of the Jacobi matrix of the measure.
+    If the measure has fewer points than are wanted, its Gauss rule, which is then exact, is returned; it need not have
+    a point at 0.
+
+    Args:
+        a, b: the diagonal and the off-diagonal of the Jacobi matrix of the measure.
+        count: how many points the rule has.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:
@@ -100,53 +101,56 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
     """Return the integral of s^(1/power) by the quadrature rule that a Jacobi matrix stands for.
 
-    `a` is the matrix's diagonal, `b` its off-diagonal, and `mass` the measure's total mass.
+    Args:
+        a, b: the matrix's diagonal and off-diagonal.
+        mass: the measure's total mass.
+        power: see above.
     """
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
 
-def small_share(d: int, probability: float) -> float:
-    """Return the number c in [0, 1] with P((v^T y)^2 < c) = `probability`, for v uniform on the unit sphere and y
-    fixed on it.
-
-    The sphere is that of R^d. (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError unless 0 <
-    probability < 1 and d >= 1.
-    """
-    wanted = check.real("probability", probability, above=0, below=1)
-    dimension = check.integer("d", d)
-    return 1.0 if dimension == 1 else float(special.betaincinv(0.5, (dimension - 1) / 2, wanted))
+def _small_share(d: int, probability: float) -> float:
+    """Return c with P((v^T y)^2 < c) = `probability`, for v uniform and y fixed on the unit sphere of R^d."""
+    # (v^T y)^2 ~ Beta(1/2, (d - 1)/2)
+    return 1.0 if d == 1 else float(special.betaincinv(0.5, (d - 1) / 2, probability))
 
 
 def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
-    """Return (low, high), which contain every eigenvalue of a matrix A with probability >= 1 - failure.
+    """Return (low, high), between which every eigenvalue of a matrix A lies with probability >= 1 - failure.
 
-    `tri` is the result of k Lanczos steps with A from a vector v that is uniform on the sphere of R^d.
+    Both ends are exact if the Krylov space is invariant.
 
-    Let p_0, p_1, ..., p_k be the orthonormal polynomials of the spectral measure of A at v, which the tridiagonal
-    matrix T of the steps and `last` determine. The top eigenvector carries mass w of the measure, so for every
-    polynomial p, int p^2 >= w p(lambda_max)^2; for the best p of degree k this is w sum_j p_j(lambda_max)^2 <= 1. With
-    probability 1 - failure/2, w >= c (`small_share`), and then sum_j p_j(lambda_max)^2 <= 1/c. The left side increases
-    beyond the largest Ritz value, so lambda_max is at most the point where it reaches 1/c. The same holds for
-    lambda_min.
+    Args:
+        tri: the result of k Lanczos steps with A from a vector v that is uniform on the sphere of R^d.
+        d: the dimension.
+        failure: in (0, 1).
 
-    This is the bound of van Dorsselaer, Hochstenbach and van der Vorst (SIAM J. Matrix Anal. Appl. 22, 2000), who use
-    p_k alone, with the sum. As an a posteriori bound it is sharper than that of Kuczynski and Wozniakowski (1992). Both
-    ends are exact where the Krylov space is invariant. Raises ValueError unless 0 < failure < 1.
+    Raises:
+        ValueError: a failure outside its range.
     """
+    # Let p_0, ..., p_k be the orthonormal polynomials of the spectral measure of A at v. The top eigenvector carries
+    # mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for the best p of degree k this is
+    # w sum_j p_j(lambda_max)^2 <= 1. With probability 1 - failure/2, w >= c (`_small_share`), and then the sum is at
+    # most 1/c. The sum increases beyond the largest Ritz value, so lambda_max is at most the point where it reaches
+    # 1/c. The same holds for lambda_min. This is the bound of van Dorsselaer, Hochstenbach and van der Vorst (SIAM J.
+    # Matrix Anal. Appl. 22, 2000), who use p_k alone, with the sum.
     values, _ = tri.eigen()
     ends = float(values[0]), float(values[-1])
     if tri.last == 0:
         return ends
-    most = 1 / small_share(d, check.real("failure", failure, above=0, below=1) / 2)
+    most = 1 / _small_share(d, check.real("failure", failure, above=0, below=1) / 2)
     return -_outer(tri, most, -1.0, -ends[0]), _outer(tri, most, 1.0, ends[1])
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """Return the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float, the safe side of
-    an upper bound.
+    """Return the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float.
 
-    The p_j are the orthonormal polynomials that the Lanczos steps `tri` determine, and `sign` is +1 or -1.
+    Args:
+        tri: the Lanczos steps, which determine the orthonormal polynomials p_j.
+        most: the bound on the sum.
+        sign: +1 or -1.
+        start: see above.
     """
 
     def below(x: float) -> bool:
@@ -160,7 +164,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
     """Return sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
 
-    The summation stops early once the sum exceeds `enough`.
+    The summation stops early if the sum exceeds `enough`.
     """
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0

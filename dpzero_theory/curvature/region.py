@@ -17,15 +17,19 @@ from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
-from dpzero_theory.curvature.objective import Objective
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Return the operator sum_k A_k^p for the operators A_k and p = power.
+    """Return the operator sum_k A_k^p, from which `measure_spectrum(..., root=p)` measures H_p.
 
-    `measure_spectrum(..., root=p)` measures with it H_p = (sum_k A_k^p)^(1/p), which bounds every A_k. One product with
-    it costs p products with each operator. ValueError is raised unless the power is even and at least 2, for no
-    operators, and for operators that differ in shape.
+    One product with the operator costs p products with each A_k.
+
+    Args:
+        operators: the matrices A_k, at least one, of one shape.
+        power: p, an even number >= 2.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     p = check.integer("power", power, at_least=2)
     if p % 2:
@@ -44,26 +48,3 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
     first = operators[0]
     return Operator(first.d, product, first.dtype, first.device)
-
-
-def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """Return the weights, shape (d,), after at most `steps` steps of full-batch gradient descent from the weights x.
-
-    `objective` has the mean loss F. Where F would rise `step_size` is halved, for all further steps, so F never rises;
-    the descent ends early where it was halved to 1e-12 of itself and F would still rise. Raises ValueError for
-    step_size <= 0 or steps < 0.
-    """
-    alpha = check.real("step_size", step_size, above=0)
-    value = objective.value(x)
-    for _ in range(check.integer("steps", steps, at_least=0)):
-        gradient = objective.gradient(x)
-        trial = x - alpha * gradient
-        after = objective.value(trial)
-        while not after <= value and alpha > 1e-12 * step_size:
-            alpha /= 2
-            trial = x - alpha * gradient
-            after = objective.value(trial)
-        if not after <= value:
-            break
-        x, value = trial, after
-    return x

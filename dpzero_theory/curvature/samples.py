@@ -1,9 +1,9 @@
 """Measures Hessians of single samples' losses f_i: the largest norm, and the root mean square of tr|Hess f_i|.
 
-The norm enters the smoothness ell, the root mean square the constant sample_rank of `theory.problem.Problem`.
+The norm enters the smoothness ell, and the root mean square the `sample_rank` of `theory.problem.Problem`.
 
-tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. The smoothing needs its average over
-samples (`theory.problem.Problem`), which, unlike a maximum, can be measured on a few of them.
+tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. A mean over samples, unlike a maximum,
+can be measured on a few of them.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dpzero_theory.curvature.intervals import Interval, mean_interval
+from dpzero_theory.curvature.intervals import Interval
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
@@ -42,8 +42,8 @@ def measure_samples(
 ) -> Samples:
     """Measure the Hessians of the losses f_i, at the weights x, of distinct samples drawn at random.
 
-    One sample and its directions give T with E[T | i] >= tr|Hess f_i| (the upper end of `Spectrum.bracket`), so E[T^2]
-    is at least the mean square wanted. The upper end is therefore on the safe side, and the lower end is no bound.
+    The upper end of `Spectrum.bracket` of one sample is a number T with E[T | i] >= tr|Hess f_i|, so E[T^2] is at least
+    the mean square wanted. The upper end of the interval is therefore on the safe side; the lower end is no bound.
 
     Args:
         objective: the losses of at least 2 samples.
@@ -59,7 +59,7 @@ def measure_samples(
     chosen = torch.randperm(objective.n, generator=generator)[:count].tolist()
     spectra = [measure_spectrum(objective.sample_hessian(x, index), generator, effort, level) for index in chosen]
     low, middle, high = np.square(np.maximum([spectrum.bracket for spectrum in spectra], 0.0)).T
-    square = mean_interval(middle, level, lows=low, highs=high)
+    square = Interval.of_mean(middle, level, lows=low, highs=high)
     ends = [math.sqrt(max(end, 0.0)) for end in (square.low, square.estimate, square.high)]
     return Samples(
         norm=max(spectrum.norm.high for spectrum in spectra),

@@ -1,10 +1,11 @@
 """Norm, trace, trace of the absolute value, effective rank and density of a symmetric matrix, from its products.
 
-One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Those of its Ritz vectors that have
-converged, Q, are deflated: tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z. The second term is averaged
-over independent probes u, each with its own Lanczos run (`steps` steps). This is Hutch++ (Meyer, Musco, Musco and
-Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lanczos quadrature (Ubaru, Chen and Saad
-2017). For f(t) = |t| each u^T |A| u is known only between two quadrature rules, and the interval contains both.
+One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Its Ritz vectors (approximate
+eigenvectors) that have converged, Q, are deflated: tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z. The
+second term is averaged over independent random directions u, the probes, each with its own Lanczos run (`steps` steps).
+This is Hutch++ (Meyer, Musco, Musco and Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic
+Lanczos quadrature (Ubaru, Chen and Saad 2017). For f(t) = |t| each u^T |A| u is known only between two quadrature
+rules, and the interval contains both.
 """
 
 import math
@@ -16,16 +17,13 @@ from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
+from dpzero_theory.curvature.intervals import Interval
 from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, dot, norm, random_start, tridiagonalise
-from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
+from dpzero_theory.curvature.quadrature import probable_ends, root_bracket
 
 _CONVERGED = 0.05
-"""A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|.
-
-This is that number. Converged vectors are deflated, which means that they are summed exactly and left out of the random
-probes; y^T |A| y is then known to a relative 0.13%.
-"""
+"""A Ritz vector y of a matrix A, with Ritz value theta, counts as converged if ||A y - theta y|| <= 0.05 |theta|. Then
+y^T |A| y is known to a relative 0.13%."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +56,11 @@ class Spectrum:
         trace: tr(A).
         absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
         rank: tr|A|/||A||_2, the effective rank of |A|, in [1, d].
-        bracket: (low, estimate, high), each a mean over the probes, with E[low] <= tr|A| <= E[high].
+        bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
         extremes: the smallest and the largest Ritz value.
         residual: an eigenvalue of A is within this distance of the Ritz value of largest absolute value.
         points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
-            Eigenvalues that have converged have weight 1, the rest comes from stochastic Lanczos quadrature.
+            Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
         products: how many matrix-vector products were spent.
     """
 
@@ -86,17 +84,16 @@ def measure_spectrum(
     *,
     root: int | None = None,
 ) -> Spectrum:
-    """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of A^(1/p) where `root` = p >= 2.
+    """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of its root A^(1/p).
 
-    For a root A must be positive semidefinite. Every interval covers its number with probability `level`, each on its
-    own. The interval of the rank is the quotient of two intervals that each have half the failure probability.
+    Every interval covers its number with probability `level`, each on its own.
 
     Args:
         operator: the matrix A.
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend; `Effort()` if None.
         level: the coverage probability of the intervals, in (0, 1).
-        root: p, to measure A^(1/p); trace and absolute_trace then agree.
+        root: p >= 2, to measure A^(1/p) of a positive semidefinite A; None measures A.
 
     Raises:
         ValueError: a product that is not finite, or A = 0.
@@ -108,7 +105,7 @@ def measure_spectrum(
         norm=runs.norm(failure),
         trace=runs.signed(level) if root is None else runs.absolute(level),
         absolute_trace=runs.absolute(level),
-        rank=quotient(runs.absolute(1 - failure / 2), runs.norm(failure / 2), 1.0, float(operator.d)),
+        rank=runs.absolute(1 - failure / 2).over(runs.norm(failure / 2), 1.0, float(operator.d)),
         bracket=runs.bracket(),
         extremes=(runs.lowest, runs.highest),
         residual=runs.residual,
@@ -128,7 +125,10 @@ class _LanczosRuns:
         operator: the matrix A.
         generator: a CPU generator, which draws the directions.
         effort: how many products to spend.
-        root: p, where A^(1/p) is measured; None where A is.
+        root: p, if A^(1/p) is measured; None if A is measured.
+
+    Attributes:
+        lowest, highest, residual, products: as in `Spectrum`, the two ends of `extremes` first.
     """
 
     def __init__(self, operator: Operator, generator: torch.Generator, effort: Effort, root: int | None) -> None:
@@ -154,21 +154,19 @@ class _LanczosRuns:
         """Return an interval for tr(A) with coverage probability `level`; it is exact where no probes were needed."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
-        return mean_interval(self._values, level, shift=self._shift)
+        return Interval.of_mean(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        """Return the interval of tr|A|, or of tr A^(1/p) if the object was made with root = p.
-
-        `level` is its coverage probability.
-        """
+        """Return the interval of tr|A|, or of tr A^(1/p) for a root, with coverage probability `level`."""
         low, estimate, high = self._taken_bracket
         if not self._probes:
             return Interval(low, estimate, high, "bound", 1.0)
         lows, values, highs = self._brackets.T
-        rest = mean_interval(values, level, lows=lows, highs=highs)
+        rest = Interval.of_mean(values, level, lows=lows, highs=highs)
         return Interval(max(rest.low, 0.0) + low, rest.estimate + estimate, rest.high + high, rest.kind, level)
 
     def norm(self, failure: float) -> Interval:
+        """Return the interval of ||A||_2, or of ||A^(1/p)||_2 for a root, which fails with probability `failure`."""
         least, most = probable_ends(self._first, self._d, failure)
         low = max(self.highest, -self.lowest)
         high = max(most, -least, low)
@@ -178,6 +176,7 @@ class _LanczosRuns:
         return Interval(low**power, low**power, high**power, *promise)
 
     def bracket(self) -> tuple[float, float, float]:
+        """Return (low, estimate, high) as in `Spectrum.bracket`."""
         means = self._brackets.mean(axis=0) if self._probes else np.zeros(3)
         low, estimate, high = (float(mean + part) for mean, part in zip(means, self._taken_bracket, strict=True))
         return low, estimate, high
@@ -189,7 +188,7 @@ class _LanczosRuns:
         """
         points, weights = [self._taken], [np.ones(len(self._taken))]
         for tri in self._probes:
-            at, mass = gauss_rule(tri)
+            at, mass = tri.gauss_rule()
             points.append(at)
             weights.append(mass / len(self._probes))
         order = np.argsort(np.concatenate(points))
@@ -199,13 +198,17 @@ class _LanczosRuns:
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
     """Return (low, estimate, high) for sum_j y_j^T f(A) y_j, where the y_j are Ritz vectors of A.
 
-    Ritz vectors are approximate eigenvectors. f(A) is |A|, or A^(1/p) where root = p. `values` are the Ritz values
-    theta of the y_j and `residuals` their residuals rho. The spectral measure at y has mean theta and second moment
-    theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and y^T |A| y <= (theta^2 + rho^2)^(1/2) by
-    Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above, and the two-point Radau rule theta^(1/p)
-    (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`). The estimate is the sum of the f(theta): the same as low
-    for |A|, and the same as high for A^(1/p), where a theta below 0 counts as 0.
+    f(A) is |A|, or A^(1/p) for a root. The estimate is the sum of the f(theta), where a theta below 0 counts as 0 for a
+    root.
+
+    Args:
+        values: the Ritz values theta of the y_j.
+        residuals: rho = ||A y_j - theta y_j||.
+        root: p, or None for |A|.
     """
+    # The spectral measure at y has mean theta and second moment theta^2 + rho^2. So |theta| <= y^T |A| y by convexity,
+    # and y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p) the one-point Gauss rule theta^(1/p) is
+    # above, and the two-point Radau rule theta^(1/p) (1 + rho^2/theta^2)^(1/p - 1) below (`root_bracket`).
     sizes = np.abs(values)
     if root is None:
         return float(sizes.sum()), float(sizes.sum()), float(np.hypot(sizes, residuals).sum())
@@ -216,10 +219,13 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Return Lanczos runs with a matrix from random directions orthogonal to the q rows of `taken`.
+    """Return Lanczos runs with a matrix from random directions in the space orthogonal to given vectors.
 
-    The directions are uniform on the sphere of radius sqrt(d - q) there, drawn with `generator`; `effort` says how many
-    there are, and how many steps each run makes. `operator` is the matrix.
+    Args:
+        operator: the matrix.
+        generator: a CPU generator, which draws the directions uniformly from the sphere of radius sqrt(d - q) there.
+        taken: the given vectors, orthonormal rows of shape (q, d).
+        effort: how many directions there are, and how many steps each run makes.
     """
     free = operator.d - len(taken)
     runs: list[Tridiagonal] = []

@@ -16,7 +16,8 @@ from torch import nn
 from dpzero_theory import check, datasets
 from dpzero_theory.curvature.objective import Batch, Losses
 
-_DIGITS_AT_ONCE = 2048
+_DIGITS_AT_ONCE = 2048  # The size of a batch of digits
+_FORMS = "mlp-digits:WIDTH, MODULE:FUNCTION"  # The forms of the name of a model, as errors show them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Task:
         losses: a function (module, batch) that returns one loss for each sample, shape (batch,).
         batches: the samples, in batches that fit into memory.
         least_loss: a lower bound on every loss.
-        known: "public" or "synthetic" where the data is known to be that; empty where the user has to declare it.
+        known: "public" or "synthetic" if the data is known to be that; empty if the user has to declare it.
     """
 
     module: nn.Module
@@ -45,20 +46,21 @@ def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
 
 
 def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the cross-entropy of the module's logits, one number for each sample.
-
-    `batch` is a pair (inputs, labels).
-    """
+    """Return the cross-entropy of the module's logits for a batch, a pair (inputs, labels); shape (batch,)."""
     inputs, labels = batch
     return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
 
 
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
-    """Return a task, model, losses and samples: a tanh network of 64, `width` and 10 units on handwritten digits.
+    """Return the task of a tanh network of 64, `width` and 10 units, with cross-entropy, on handwritten digits.
 
-    It has d = 75 width + 10 weights. There are `samples` digits, in an order that `seed` draws (all 1,797 if None). The
-    loss is cross-entropy, the initialisation is PyTorch's from `seed`, in float64. Raises PreconditionError without
-    scikit-learn.
+    Args:
+        width: the number of hidden units; the network has d = 75 width + 10 weights, in float64.
+        samples: how many digits, in an order that the seed draws; all 1,797 if None.
+        seed: draws the order and PyTorch's initial weights.
+
+    Raises:
+        PreconditionError: scikit-learn is not installed.
     """
     features, labels = (torch.as_tensor(part[:samples]) for part in datasets.digits(seed))
     with torch.random.fork_rng(devices=[]):
@@ -72,15 +74,11 @@ def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
     )
 
 
-NAMES = ("mlp-digits:WIDTH", "MODULE:FUNCTION")
-"""The forms of the argument of the command's flag --model, as help and errors show them."""
-
-
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
     """Return the task, a model with losses and samples, for the name of a model.
 
     Args:
-        model: the name, in one of the forms of `NAMES`.
+        model: the name, mlp-digits:WIDTH or MODULE:FUNCTION.
         data: "digits" for mlp-digits; for a function of your own, whatever it takes.
         samples: how many samples; the model's default if None.
         seed: draws the samples and random weights.
@@ -96,10 +94,11 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
         return mlp_digits(width, samples, seed)
     if rest:
         return _own(name, rest)(data, samples, seed)
-    raise ValueError(f"model must be one of {', '.join(NAMES)}; got {model!r}")
+    raise ValueError(f"model must be one of {_FORMS}; got {model!r}")
 
 
 def _integer(text: str, model: str) -> int:
+    """Return the integer WIDTH in the name `model`; raise ValueError if `text` is none."""
     try:
         return int(text)
     except ValueError:
@@ -109,18 +108,22 @@ def _integer(text: str, model: str) -> int:
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
     """Return the user's function MODULE:FUNCTION, which makes a task to measure.
 
-    `module` and `function` are the two names. The function must be defined in that module with exactly the parameters
-    (data, samples, seed), so that no other function is ever called; else ValueError is raised.
+    Args:
+        module, function: the two names.
+
+    Raises:
+        ValueError: the module does not define the function with exactly the parameters (data, samples, seed). So no
+            other function is ever called.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):
-        raise ValueError(f"model must be one of {', '.join(NAMES)}; got {place!r}")
+        raise ValueError(f"model must be one of {_FORMS}; got {place!r}")
     if module.split(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"model must be a function of your own, not of Python's library; got {place!r}")
     try:
         member = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
+        raise ValueError(f"model must be one of {_FORMS}; {error}") from None
     wanted = ["data", "samples", "seed"]
     if not (
         inspect.isfunction(member) and member.__module__ == module and [*inspect.signature(member).parameters] == wanted
@@ -132,6 +135,7 @@ def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
 
 
 def _task(made: object, place: str) -> Task:
+    """Return `made` if it is a task; else raise ValueError, which names the function `place` that returned it."""
     if not isinstance(made, Task):
         raise ValueError(
             f"model must return a dpzero_theory.curvature.tasks.Task; {place} returned {type(made).__name__}"

@@ -9,8 +9,11 @@ from torch import Tensor
 class Captured:
     """A function of tensors that, on CUDA, replays a graph of `function`, recorded once for each set of shapes.
 
-    On the CPU the object just calls `function`. The function must return one tensor and never wait for results on the
-    host, and its control flow may depend on the tensors' shapes only.
+    On the CPU the object just calls `function`.
+
+    Args:
+        function: a function that takes tensors and returns one tensor. It must never wait for results on the host, and
+            its control flow may depend on the tensors' shapes only.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -30,12 +33,12 @@ class Captured:
         return output.clone()
 
     def _record(self, given: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+        """Return a graph of the function for inputs of these shapes, and the tensors of its inputs and its output."""
         inputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            aside
-        ):  # CUDA libraries allocate memory in their first call, which the capture of a graph does not allow.
+        # CUDA libraries allocate memory in their first call, which the capture of a graph does not allow
+        with torch.cuda.stream(aside):
             self.function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()

@@ -5,15 +5,15 @@ center is the minimiser, it is ||y - y_i||^2/2, and a direction u becomes w = A^
 w^T (y - y_i), exactly and for every smoothing lambda, and so is the exact one. The forward difference is w^T (y - y_i)
 + (lambda/2) ||w||^2. So for a block of steps
 
-1. One matrix product w_t^T y_i gives the data's part of every difference, for all lanes (a lane is one setting of the
-   parameters, see `lanes`).
+1. One matrix product w_t^T y_i gives the data's part of every difference, for all lanes. (A lane is a run with one
+   setting of the algorithm's parameters, see `lanes`.)
 2. These numbers are sorted, with prefix sums. Then two binary searches give every lane's clipped mean: the samples
-   whose difference is above C, and those below -C, are the ends of the sorted list.
+   whose difference is above C, and the samples whose difference is below -C, are the ends of the sorted list.
 3. Lanes move along the w_t (and along the shared noise), so their own part w_t^T y follows from inner products of the
    directions, and no lane's iterate is formed inside the block.
 
-With K directions a step a sample's K differences are clipped jointly in norm. In place of 2, the norms for all samples
-and lanes then come from one matrix product (`clipping`).
+With K directions a step a sample's K differences are clipped jointly in norm. In place of part 2, the norms for all
+samples and lanes then come from one matrix product (`clipping`).
 
 Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Parts 1 and 2
 depend on neither the algorithm nor the start nor the noise: `run_together` makes them once for several sets of lanes.
@@ -36,7 +36,7 @@ from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import Quadratic, point_of
-from dpzero_theory.synthetic.products import Start, coefficients, form_path, products, step_loop
+from dpzero_theory.synthetic.products import Products, Start, coefficients, step_loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +63,7 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """Makes the results from the final states of the lanes (runs), which are sorted with the longest first.
-
-        With x measured from the minimiser and a the average of the x_t, the mean of (x_t - c)^T M (x_t - c) is the mean
-        of x_t^T M x_t - 2 c^T M a + c^T M c, so forms about other centers c need no further sums.
+        """Make the results from the final states of the lanes, which are sorted with the longest first.
 
         Args:
             problem: the quadratic loss.
@@ -75,6 +72,8 @@ class Outcome:
             states: scale * x_T and the sums of scale * x_t, as columns, and the sums of x_t^T M x_t for M = A^2 and A.
             scale: shape (d,), the factors of the coordinates in which the states are given.
         """
+        # With x measured from the minimiser and a the average of the x_t, the mean of (x_t - c)^T M (x_t - c) is the
+        # mean of x_t^T M x_t - 2 c^T M a + c^T M c, so forms about other centers c need no further sums
         ordered, back = lanes.longest_first()
         last, total, forms = states
         steps = last.new_tensor(ordered.steps)
@@ -89,20 +88,21 @@ class Outcome:
 
 
 _CURVED = {"central": 0.0, "forward": 0.5, "exact": 0.0}
-"""By difference rule, how many times lambda ||w||^2 a difference on the quadratic exceeds w^T (y - y_i)."""
+"""For each difference rule, how many times lambda ||w||^2 a difference on the quadratic exceeds w^T (y - y_i)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The lanes, runs with one setting each of the parameters, of one algorithm that start at one point.
+    """The lanes of one algorithm that start at one point.
 
     Attributes:
         x0: shape (d,), the start of every lane.
         lanes: the lanes' parameters.
         vector: whether this is Algorithm 1, where the clip bounds ||difference * u|| and the noise is a vector in R^d;
             otherwise it is Algorithm 2, where the clip bounds the differences and the noise is a scalar.
-        noise: a stream of standard normal numbers, K for each step, or of vectors, which each lane multiplies by its
-            noise_std. A seeded stream may be used on synthetic data only, since it makes nothing private.
+        noise: a stream of standard normal numbers, K for each step; with `vector`, of standard normal rows of length d.
+            Each lane multiplies it by its noise_std. A seeded stream makes nothing private, so it is for synthetic data
+            only.
     """
 
     x0: Array
@@ -126,9 +126,9 @@ def run_together(
 ) -> list[Outcome]:
     """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same noise.
 
-    A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step is that of
-    `tests.optim.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped
-    mean of the differences along the direction u_k, and sigma z_k the noise. Returns an outcome for each sweep.
+    A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step goes from x
+    to x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped mean of the differences
+    along the direction u_k, and sigma z_k the noise.
 
     Args:
         problem: the quadratic loss.
@@ -136,11 +136,14 @@ def run_together(
         directions: a stream of directions u, rows of length d, K for each step. They are public, so the stream may be
             seeded; see `lanes.directions_of`.
         directions_per_step: K >= 1; a sample's K differences are clipped jointly. It must be 1 with a `vector` sweep.
-        difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. The smoothing of the lanes is
-            that of forward differences; on a quadratic the other two rules are the same, and ignore it.
+        difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. Only "forward" uses the
+            lanes' smoothing; on a quadratic "central" and "exact" are the same.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
-        dtype, device: of torch's computation.
+        dtype, device: where and in which dtype torch computes.
         block: how many directions share a matrix product, at least K.
+
+    Returns:
+        An outcome for each sweep.
     """
     most = 1 if any(sweep.vector for sweep in sweeps) else 2**16
     several = check.integer("directions_per_step", directions_per_step, at_most=most)
@@ -152,15 +155,15 @@ def run_together(
     for begin, end in blocks(np.concatenate([s.lanes.steps for s in sweeps]), max(block // several, 1)):
         count = (end - begin) * several
         u = place(directions(count))
-        w, norms = u * root, u.square().sum(dim=1).sqrt()  # `norm` of float32 sums too little from 10^6 on
+        w, norms = u * root, u.square().sum(dim=1).sqrt()  # torch's norm of 10^6 or more float32 is too small
         going = [one for one in running if one.begin(begin, count)]
-        given = products(w, points, [(one.here, one.drift) for one in going], [root * root])
+        given = Products.of(w, points, [(one.here, one.drift) for one in going], [root * root])
         steps = zip(*(one.step(start[0], norms) for one, start in zip(going, given.starts, strict=True)), strict=True)
         own, alpha, limit, shift = (torch.cat(parts, dim=-1) for parts in steps)
         if curved:
             own = own + curved * given.grams[0].diagonal()[:, None] * torch.cat([one.smoothing for one in going])
         moves = coefficients(given.data, given.grams[0], own, alpha, limit, shift, loop, several)
-        # The sum of the iterates x_t over the block counts a step's coefficients once for each iterate after the step.
+        # The sum of the iterates x_t over the block counts a step's coefficients once for each iterate after the step
         later = torch.arange(end - begin - 1, -1, -1, dtype=dtype, device=device).repeat_interleave(several)[:, None]
         for one, starts, move in zip(
             going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True
@@ -170,9 +173,9 @@ def run_together(
 
 
 class _Running:
-    """The lanes of a sweep while they run, those with the most steps first.
+    """The lanes of a sweep while they run, sorted by falling number of steps.
 
-    A lane is a run with one setting of the parameters. In a block of steps the first `live` lanes are still running.
+    In a block of steps the first `live` lanes are still running.
 
     Args:
         sweep: the lanes.
@@ -193,9 +196,11 @@ class _Running:
         self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of the next block, which starts at step `begin` and has `count` directions.
+        """Draw the noise of the next block, and return whether any lane still runs.
 
-        Returns whether any lane still runs.
+        Args:
+            begin: the block's first step.
+            count: how many directions the block has.
         """
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
@@ -209,7 +214,9 @@ class _Running:
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that run.
 
-        `start` has the inner products of the block's directions with the starting points, and `norms` the ||u_t||.
+        Args:
+            start: the inner products of the block's directions with the lanes' points at the block's start.
+            norms: the ||u_t|| of the block's directions u_t.
         """
         own = start.own(self.push)
         if self.sweep.vector:
@@ -219,19 +226,17 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move the lanes over a block of steps, and add its iterates to their sums.
-
-        Summed are the iterates x_t and two quadratic forms of them.
+        """Move the lanes over a block of steps, and add to the sums of iterates x_t and of two quadratic forms of x_t.
 
         Args:
             w: the block's directions.
-            starts, grams: the inner products of the block, see `products.Products`.
+            starts, grams: the inner products of the block, as in `products.Products`.
             move: how far each lane moves along each direction.
             later: for each direction, how many iterates of the block come after its step.
             several: K, the directions of a step.
         """
         for sums, start, gram in zip(self.forms, starts[::-1], grams[::-1], strict=True):
-            sums[: self.live] += form_path(start, gram, move, self.push)[:-1:several].sum(dim=0)
+            sums[: self.live] += start.path(gram, move, self.push)[:-1:several].sum(dim=0)
         whole = len(later) // several * self.here - w.T @ (later * move)
         self.y[:, : self.live], self.total[:, : self.live] = self.here - w.T @ move, self.total[:, : self.live] + whole
         if self.drift is not None:
@@ -239,11 +244,12 @@ class _Running:
             self.y[:, : self.live] -= self.drift.sum(dim=0)[:, None] * self.push
 
     def outcome(self, problem: Quadratic, centers: Sequence[Array]) -> Outcome:
+        """Return the results of the lanes, after the last block; the arguments are those of `Outcome.of`."""
         return Outcome.of(problem, self.sweep.lanes, centers, (self.y, self.total, self.forms), self.root)
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the lanes of one algorithm (runs with one setting each of the parameters), and return their outcome.
+    """Run the lanes of one algorithm, and return their outcome.
 
     Args:
         problem: the quadratic loss.
@@ -257,6 +263,6 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 
 dpzero = partial(_run, vector=False)
-"""Runs the paper's Algorithm 2 (DPZero) by `run`, which clips scalar differences and adds scalar noise."""
+"""Runs the paper's Algorithm 2 (DPZero), which clips scalar differences and adds scalar noise; as `_run`."""
 dpgd_0th = partial(_run, vector=True)
-"""Runs the paper's Algorithm 1 (DPGD-0th) by `run`, which clips vectors and adds a vector of noise."""
+"""Runs the paper's Algorithm 1 (DPGD-0th), which clips vectors and adds a vector of noise; as `_run`."""

@@ -1,4 +1,4 @@
-"""Runs DP-GD on the quadratic for many settings of the parameters (lanes, see `lanes`) at once.
+"""Runs DP-GD on the quadratic loss for many lanes, runs with one setting of the parameters each (`lanes`), at once.
 
 With h = A (x - center) and d_i = A (x_i - center), the gradient of sample i is h - d_i, and the d_i sum to zero. All
 norms ||h - d_i|| of all lanes come from one product, and the weighted sums of the d_i from a second; both are computed
@@ -29,10 +29,8 @@ from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import Quadratic, point_of
 
 _STEPS = {"host": 1, "device": 32}
-"""The number of steps in a block, on a CPU ("host") and elsewhere ("device").
-
-After each block it is checked which lanes still move together.
-"""
+"""The number of steps in a block, on a CPU ("host") and elsewhere ("device"); after a block it is checked which lanes
+still move together."""
 
 
 @whole_products()
@@ -47,7 +45,7 @@ def dpgd(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Outcome:
-    """Run DP-GD on a quadratic loss for many lanes (settings of the parameters), all with the same noise.
+    """Run DP-GD on a quadratic loss for many lanes, all with the same noise.
 
     Args:
         problem: the quadratic loss.
@@ -55,7 +53,7 @@ def dpgd(
         lanes: the lanes' parameters.
         noise: a stream of standard normal rows of length d, which each lane multiplies by its noise_std.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
-        dtype, device: of torch's computation.
+        dtype, device: where and in which dtype torch computes.
         product_dtype: the dtype of the products with the samples; `dtype` if None.
 
     Returns:
@@ -96,17 +94,18 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make S steps of DP-GD for L lanes (settings of the parameters), with the noise z, shape (S, d).
-
-    The lanes start from h = `here`, the gradients A (x - center), shape (d, L). Returns h after the steps; the sums of
-    h, and of ||h||^2 and h^T A^-1 h, over the S points before each step; and the least ||h - d_i|| of each lane.
+    """Make S steps of DP-GD for L lanes.
 
     Args:
         clipped_mean: computes the mean of the samples' clipped gradients h - d_i.
         spectrum: the diagonal of A, shape (d,).
-        here: h.
-        z: standard normal numbers.
+        here: the lanes' mean gradients h = A (x - center) at the start, shape (d, L).
+        z: standard normal numbers for the noise, shape (S, d).
         alpha, clip, std: each lane's step size, clip and standard deviation of the noise, shape (L,).
+
+    Returns:
+        h after the steps; the sum of h over the S points before each step; the sums of ||h||^2 and of h^T A^-1 h, shape
+        (2, L); and the least ||h - d_i|| of each lane.
     """
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
     least = torch.full_like(clip, torch.inf)
@@ -121,10 +120,9 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Return for each lane the index of the lane that it moves together with as long as all samples are clipped.
+    """Return for each lane the index of the lane with which it moves as long as all samples are clipped.
 
-    Of the lanes (settings of the parameters) with equal number of steps T, alpha C and alpha sigma it is the one with
-    the smallest clip C, where alpha is the step size and sigma the standard deviation of the noise.
+    Lanes with equal T, alpha C and alpha sigma move together. Of them it is the one with the smallest clip C.
     """
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}

@@ -1,9 +1,9 @@
 """Lanes: many runs of one algorithm on one problem, advanced together with the same directions and noise.
 
-A lane is one set of parameters (steps, step size, smoothing, clip, noise). Whatever depends on the direction u_t and
-the data alone is computed once for all lanes. So is the noise, which every lane multiplies by its own standard
-deviation. The results of lanes are therefore dependent: compare them freely, but take standard errors over seeds, never
-over lanes.
+A lane is one run, with one setting of the parameters (steps, step size, smoothing, clip, noise). Whatever depends on
+the direction u_t and the data alone is computed once for all lanes. The noise too is drawn once, and every lane
+multiplies it by its own standard deviation. The results of lanes are therefore dependent: compare them freely, but take
+standard errors over seeds, never over lanes.
 """
 
 import itertools
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -28,38 +27,15 @@ They have shape (k, d) for vectors and (k,) for scalars, as an array or as a ten
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """Return a stream of random directions in R^d, drawn with `rng`.
+    """Return a stream of random directions in R^d.
 
-    `direction` is the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
+    Args:
+        direction: the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
+        rng: draws the directions.
+        d: the dimension.
     """
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
-
-
-def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """Return a stream of standard normal numbers, drawn by a torch generator on `device`.
-
-    `key` are integers that make the generator's seed, and `shape` is the shape of each row. All devices of one kind
-    draw the same numbers. On a CPU torch uses 32 bits of a seed: two of 10^5 keys draw the same numbers with
-    probability 0.7.
-    """
-    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
-    generator = torch.Generator(device).manual_seed(seed)
-    return lambda count: torch.randn((count, *shape), generator=generator, dtype=torch.float64, device=generator.device)
-
-
-def on_sphere(normals: Draw) -> Draw:
-    """Return the stream `normals` with its rows scaled to length sqrt(d).
-
-    If its rows are standard normal, the scaled ones are uniform on the sphere of radius sqrt(d).
-    """
-
-    def rows(count: int) -> Tensor:
-        given = torch.as_tensor(normals(count))
-        scaled: Tensor = given * (given.shape[1] ** 0.5 / given.square().sum(dim=1, keepdim=True).sqrt())
-        return scaled
-
-    return rows
 
 
 @dataclass(frozen=True)
@@ -69,9 +45,8 @@ class Lanes:
     Attributes:
         steps: T >= 1.
         step_size: alpha > 0.
-        smoothing: lambda > 0; DP-GD ignores it, and on the quadratic central and exact differences do, as they are
-            equal there for every lambda.
-        clip: C > 0, of the norm of a sample's K differences (DPZero) or of a vector (DPGD-0th, DP-GD).
+        smoothing: lambda > 0; only forward differences use it, since on the quadratic central differences are exact.
+        clip: C > 0, on the norm of a sample's K differences (DPZero) or of a vector (DPGD-0th, DP-GD).
         noise_std: sigma >= 0, the standard deviation of the noise in each number of the released average.
     """
 
@@ -91,10 +66,10 @@ class Lanes:
         noise_std: ArrayLike,
         smoothing: ArrayLike = 1e-4,
     ) -> Self:
-        """Makes the parameters of L runs from scalars or arrays, broadcast to one shape (L,).
+        """Make the parameters of L runs from the attributes of the class, scalars or arrays that broadcast to (L,).
 
-        The arguments are the attributes of the class. Raises ValueError for a value out of its range, and for shapes
-        that do not match.
+        Raises:
+            ValueError: a value out of its range, or shapes that do not match.
         """
         whole = check.real_array("steps", steps, at_least=1)
         if not (whole == np.floor(whole)).all():
@@ -121,9 +96,7 @@ class Lanes:
         noise_std: Callable[[int, float], float],
         smoothing: float = 1e-4,
     ) -> Self:
-        """Makes the parameters of a run for every combination of the given values.
-
-        The steps vary slowest and the clip fastest.
+        """Make the parameters of a run for every combination of the given values, of which the clip varies fastest.
 
         Args:
             steps, step_sizes, clips: the values of T, alpha and C.
@@ -155,18 +128,18 @@ class Lanes:
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
         """Return the runs' parameters sorted by falling number of steps, and for each run its index among these.
 
-        So sorted, the runs that are still going at any step are the first ones, and `take` with the indices undoes the
-        sorting.
+        So the runs that are still going at any step are the first ones; `take` with the indices undoes the sorting.
         """
         order = np.argsort(-self.steps, kind="stable")
         return self.take(order), np.argsort(order, kind="stable")
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Return blocks (start, stop), in order, of at most `size` steps each, into which the steps 0, ..., max(steps) - 1
-    are split so that no run ends inside a block.
+    """Split the steps 0, ..., max(steps) - 1 into blocks (start, stop), in order, so that no run ends inside a block.
 
-    `steps` are the numbers of steps of the runs.
+    Args:
+        steps: the numbers of steps of the runs.
+        size: the largest number of steps in a block.
     """
     ends = [0, *sorted(set(steps.tolist()))]
     return [

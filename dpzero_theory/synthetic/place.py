@@ -27,9 +27,9 @@ class Place:
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """A context manager in whose block float32 matrix products are computed in full float32, never in TF32 or bfloat16.
+    """A context manager in whose block float32 matrix products are computed in full float32.
 
-    Those would leave about three digits. The process's own setting is put back afterwards.
+    TF32 or bfloat16, which a process may allow, would leave about three digits. The process's setting is put back.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -1,9 +1,9 @@
 """The paper's synthetic problem: quadratic losses whose constants are known.
 
-The class has n samples in d dimensions, losses(x) of shape (n,), gradients(x) of shape (n, d), and their averages
-loss(x) and gradient(x). Of the constants of Assumption 2 it has lipschitz (L), smoothness (ell) and the effective rank
-r, and gap(x0) is F_S(x0) - F_S^*, where F_S is the average loss and F_S^* its minimum. Averages cost O(n d) at most and
-form no (n, d) array.
+`Quadratic` has n samples in d dimensions, losses(x) of shape (n,), gradients(x) of shape (n, d), and their averages
+loss(x) and gradient(x). Of the constants of Assumption asp:rank it has smoothness (ell) and the effective rank r, and
+gap(x0) is F_S(x0) - F_S^*, where F_S is the average loss and F_S^* its minimum. Averages cost O(n d) at most and form
+no (n, d) array.
 """
 
 import numpy as np
@@ -12,23 +12,34 @@ from numpy.typing import ArrayLike
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-MODES = ("a", "b", "c")
+MODES = ("a", "b", "c")  # The paper's names for three spectra of the matrix A, in the order of their effective ranks
 
 
 def paper_spectrum(mode: str, d: int) -> Array:
     """Return the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
 
-    For `mode` "a" they are 1, for "b" 1/sqrt(i), for "c" 1/i, for i = 1..d. The effective rank tr(A)/||A||_2 is d,
-    about 2 sqrt(d), and about log d. Raises ValueError for another mode, and unless d >= 1.
+    Args:
+        mode: "a" for the eigenvalues 1, "b" for 1/sqrt(i), "c" for 1/i, i = 1, ..., d. The effective rank tr(A)/||A||_2
+            is then d, about 2 sqrt(d), or about log d.
+        d: the dimension, >= 1.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     power = {"a": 0.0, "b": 0.5, "c": 1.0}[check.choice("mode", mode, MODES)]
     return np.arange(1, check.integer("d", d) + 1, dtype=np.float64) ** -power
 
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Draw the paper's synthetic data: n samples in d dimensions, every coordinate from N(1, 1).
+    """Draw the paper's synthetic data, an array of shape (n, d) with every coordinate from N(1, 1).
 
-    They are drawn with `rng`. Returns an array of shape (n, d). Raises ValueError unless n >= 1 and d >= 1.
+    Args:
+        rng: the generator.
+        n: the number of samples, >= 1.
+        d: the dimension, >= 1.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     shape = (check.integer("n", n), check.integer("d", d))
     if not isinstance(rng, np.random.Generator):
@@ -39,10 +50,20 @@ def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
 
 
 class Distances:
-    """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i), A being diagonal.
+    """Base class of losses that are functions of q_i(x) = (x - x_i)^T A (x - x_i), where A is diagonal.
 
-    They are computed in the coordinates y = A^(1/2) (x - mean of the x_i), in which q_i = ||y - y_i||^2. `data` are the
-    samples x_i, shape (n, d), and `spectrum` the eigenvalues of A, shape (d,).
+    They are computed in the coordinates y = A^(1/2) (x - mean of the x_i), in which q_i = ||y - y_i||^2.
+
+    Args:
+        data: the samples x_i, shape (n, d).
+        spectrum: the eigenvalues of A, > 0, shape (d,).
+
+    Attributes:
+        n, d: the numbers of samples and of dimensions.
+        center: the mean of the samples, shape (d,).
+
+    Raises:
+        ValueError: an argument of another shape, or outside its range.
     """
 
     def __init__(self, data: ArrayLike, spectrum: ArrayLike) -> None:
@@ -62,15 +83,12 @@ class Distances:
 
     @property
     def points(self) -> Array:
-        """The samples in the scaled coordinates, y_i = A^(1/2) (x_i - mean of the x_i), which sum to zero.
-
-        Shape (n, d).
-        """
+        """The samples y_i = A^(1/2) (x_i - mean of the x_i) in scaled coordinates, shape (n, d); they sum to zero."""
         return self._points
 
     @property
     def smoothness(self) -> float:
-        """The smoothness ell = ||A||_2: every sample's loss is ell-smooth, and the Hessian bound H = A has norm ell."""
+        """The smoothness ell = ||A||_2: every sample's loss is ell-smooth, and A bounds the Hessians."""
         return float(self.spectrum.max())
 
     @property
@@ -79,10 +97,12 @@ class Distances:
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def scaled(self, x: Array) -> Array:
+        """Return the point x in the scaled coordinates, y = A^(1/2) (x - mean of the samples), shape (d,)."""
         scaled: Array = self._root * (point_of(x, self.d) - self.center)
         return scaled
 
     def squared_distances(self, y: Array) -> Array:
+        """Return ||y - y_i||^2 for each sample, shape (n,), at a point y in the scaled coordinates."""
         squares: Array = np.maximum(self._squares - 2 * (self._points @ y) + y @ y, 0.0)
         return squares
 
@@ -90,10 +110,8 @@ class Distances:
 class Quadratic(Distances):
     """f(x; x_i) = (1/2) (x - x_i)^T A (x - x_i) with A = diag(spectrum): the paper's synthetic problem.
 
-    data: the x_i, shape (n, d). spectrum: the eigenvalues of A, positive, shape (d,), see `paper_spectrum`. The Hessian
-    is A everywhere, and the minimiser is the mean of the data. The loss is not Lipschitz on R^d, so no theorem of the
-    paper applies to it, and `lipschitz` raises PreconditionError. Raises ValueError for data or eigenvalues out of
-    their range.
+    The Hessian is A everywhere, and the minimiser is the mean of the data. The loss is not Lipschitz on R^d, so no
+    theorem of the paper applies to it, and `lipschitz` raises PreconditionError.
     """
 
     @property
@@ -123,18 +141,21 @@ class Quadratic(Distances):
         return 0.5 * float(self._squares.mean())
 
     def gap(self, x0: Array) -> float:
-        """Return how far the mean loss at x0 is above its minimum: (1/2) (x0 - mean)^T A (x0 - mean), up to rounding.
-
-        The minimum is at the mean of the samples.
-        """
+        """Return how far the mean loss at x0 is above its minimum, which is at the mean of the samples."""
         y = self.scaled(x0)
         return 0.5 * float(y @ y)
 
 
 def point_of(x: Array, d: int, name: str = "x") -> Array:
-    """Return the point x in float64. Raises ValueError for a shape other than (d,), or a value that is not finite.
+    """Return the point x in float64.
 
-    `name` is what the error's message calls the point.
+    Args:
+        x: the point.
+        d: the dimension.
+        name: what the error message calls the point.
+
+    Raises:
+        ValueError: a shape other than (d,), or a value that is not finite.
     """
     point = check.real_array(name, x)
     if point.shape != (d,):

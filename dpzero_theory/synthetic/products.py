@@ -1,19 +1,19 @@
 """Computes the inner products of d-dimensional vectors from which zeroth-order runs on the quadratic follow.
 
-In the coordinates y = A^(1/2) (x - center) a lane (one setting of the parameters, see `lanes`) moves by y_{t+1} = y_t -
-c_t w_t - p z_t: along the direction w_t = A^(1/2) u_t by its own coefficient c_t, and along the noise z_t, which all
-lanes share, by p = alpha sigma. (With K directions a step it moves along one after the other, t counts directions, and
-every K-th point is an iterate.) So
+In the coordinates y = A^(1/2) (x - center) a lane (a run with one setting of the parameters, see `lanes`) moves by
+y_{t+1} = y_t - c_t w_t - p z_t: along the direction w_t = A^(1/2) u_t by its own coefficient c_t, and along the noise
+z_t, which all lanes share, by p = alpha sigma. (With K directions a step the lane moves along one after the other, t
+counts directions, and every K-th point is an iterate.) So
 
     y_t = y_0 - sum_{s<t} c_s w_s - p N_t,   N_t = sum_{s<t} z_s,
 
 and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow from inner products of w, N, y_0 and the
-data. They are sums over coordinates: `Products` can be made for blocks of coordinates and added. The products of w with
-the data are the same for all lanes of all algorithms, and are most of the work.
+data. The products of w with the data are the same for all lanes of all algorithms, and are most of the work.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ class Start:
     """The inner products x^T M y, for one diagonal matrix M, of S directions w_t, L starting points y_0 and summed
     noise N_t.
 
-    N_t is the sum of the noise of the first t directions. All fields whose name begins with drift are None where the
-    noise is a scalar.
+    N_t is the sum of the noise vectors of the first t directions. All fields whose name begins with drift are None if
+    the noise is a scalar.
 
     Attributes:
         square: y_0^T M y_0, shape (L,).
@@ -48,17 +48,31 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Return w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L); w_t^T M y_0 where
-        the noise is a scalar, which moves a run only along w_t.
+        """Return w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L).
 
-        M is the diagonal matrix of these inner products, and N_t the sum of the noise vectors, without the factor p, of
-        the directions before t. This is the inner product of a step's own direction with the place that the noise of
-        all steps before it leads to from the starting point y_0. `push`
-        has p = alpha sigma, the step size times the standard deviation of the noise, of each run, shape (L,).
+        If the noise is a scalar, which moves a run only along w_t, the result is w_t^T M y_0.
+
+        Args:
+            push: p = alpha sigma of each run, the step size times the standard deviation of the noise, shape (L,).
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
         return self.linear - self.drift_own[:, None] * push
+
+    def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
+        """Return y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's point.
+
+        Args:
+            gram: w_t^T M w_s, as in `Products.grams`.
+            move: how far each run moves along each direction, shape (S, L).
+            push: p = alpha sigma of each run, shape (L,).
+        """
+        change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * self.linear)
+        path = self.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
+        if self.drift_cross is not None and self.drift_linear is not None and self.drift_square is not None:
+            cross = self.drift_cross.tril(-1) @ move - self.drift_linear
+            path = path + push * (2 * cross + push * self.drift_square[:, None])
+        return path
 
 
 @dataclass(frozen=True)
@@ -76,42 +90,39 @@ class Products:
     grams: tuple[Tensor, ...]
     starts: tuple[tuple[Start, ...], ...]
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Yields all tensors of this object, in a fixed order."""
-        yield from (self.data, *self.grams)
-        for start in (start for starts in self.starts for start in starts):
-            yield from (value for value in vars(start).values() if value is not None)
+    @classmethod
+    def of(
+        cls,
+        w: Tensor,
+        points: Tensor,
+        lanes: Sequence[tuple[Tensor, Tensor | None]],
+        metrics: Sequence[Tensor] = (),
+    ) -> Self:
+        """Compute the inner products of a block of S directions.
 
-    def __iadd__(self, other: "Products") -> "Products":
-        """Add, in place, the inner products `other` over another block of coordinates; returns the object."""
-        for mine, more in zip(self.tensors(), other.tensors(), strict=True):
-            mine += more
-        return self
+        Args:
+            w: the directions w_t, shape (S, d).
+            points: the samples y_i, shape (n, d).
+            lanes: for each set of runs its starting points as columns, shape (d, L), and its vector noise z_t, shape
+                (S, d), or None for scalar noise.
+            metrics: the diagonals, shape (d,), of further matrices M; the first one, the identity, is not listed.
+        """
+        scaled = [w, *(w * metric for metric in metrics)]
+        return cls(
+            data=w @ points.T,
+            grams=tuple(one @ w.T for one in scaled),
+            starts=tuple(_starts(scaled, metrics, y, noise) for y, noise in lanes),
+        )
 
 
-def products(
-    w: Tensor, points: Tensor, lanes: Sequence[tuple[Tensor, Tensor | None]], metrics: Sequence[Tensor] = ()
-) -> Products:
-    """Compute the inner products of a block of S directions, over all coordinates or a part of them.
+def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None) -> tuple[Start, ...]:
+    """Return the inner products of a set of runs for the identity and each further matrix M.
 
     Args:
-        w: the directions w_t, shape (S, d).
-        points: the samples y_i, shape (n, d).
-        lanes: for each set of runs its starting points as columns, shape (d, L), and its vector noise z_t, shape (S,
-            d), or None for scalar noise.
-        metrics: the diagonals, shape (d,), of further matrices M; the first one, the identity, is not listed.
+        scaled: the directions times M, for the identity and each M, shape (S, d) each.
+        metrics: the diagonals of the further matrices M.
+        y, noise: the starting points and the vector noise, as for `Products.of`.
     """
-    scaled = [w, *(w * metric for metric in metrics)]
-    return Products(
-        data=w @ points.T,
-        grams=tuple(one @ w.T for one in scaled),
-        starts=tuple(_starts(w, scaled, metrics, y, noise) for y, noise in lanes),
-    )
-
-
-def _starts(
-    w: Tensor, scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None
-) -> tuple[Start, ...]:
     drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
     heavy = [y, *(metric[:, None] * y for metric in metrics)]
     return tuple(
@@ -120,6 +131,15 @@ def _starts(
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
+    """Return the inner products of a set of runs for one matrix M.
+
+    Args:
+        scaled: the directions times M, shape (S, d).
+        y: the starting points, shape (d, L).
+        heavy: M y.
+        drift: the sums N_t of the noise, shape (S + 1, d); None for scalar noise.
+        metric: the diagonal of M; None for the identity.
+    """
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
         return start
@@ -153,12 +173,12 @@ def coefficients(
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
-        own: w_t^T (y_0 - p N_t), shape (S, L), where y_0 is a run's start and p N_t the noise before; see `Start.own`.
+        own: w_t^T (y_0 - p N_t), shape (S, L), as `Start.own` returns it.
         alpha: the step size of each run, shape (L,).
-        limit: the clip of each difference, shape (S, L): C, or C/||u_t|| where C bounds ||difference * u_t|| (Algorithm
-            1).
+        limit: the clip of each difference, shape (S, L): C, or C/||u_t|| for Algorithm 1, where C bounds ||difference *
+            u_t||.
         shift: scalar noise that is added to the clipped mean, shape (S, L).
-        loop: what runs `step_loop`, for example a `Captured`; `step_loop` itself if None.
+        loop: a function that does what `step_loop` does, such as a `Captured` of it; None is `step_loop` itself.
         directions_per_step: K, which divides S. For K > 1 (Algorithm 2) the clip bounds the norm of a sample's K
             differences.
     """
@@ -171,16 +191,15 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Makes S steps one after the other; returns how far each run moves, alpha (clipped mean + shift), shape (S, L).
-
-    The clipped mean follows from sums over sorted values: if k(x) values v_i are below x, then g(x) = sum_i (x - v_i)^+
-    = k(x) x - (sum of those values), and clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
+    """Make S steps one after the other; return how far each run moves, alpha (clipped mean + shift), shape (S, L).
 
     Args:
         ordered: the rows of `Products.data`, each sorted, shape (S, n).
         prefix: the sums of the first 0, 1, ..., n values of each of these rows, shape (S, n + 1).
         own, gram, alpha, limit, shift: as for `coefficients`.
     """
+    # The clipped mean follows from sums over sorted values: if k(x) values v_i are below x, then g(x) = sum_i (x -
+    # v_i)^+ = k(x) x - (sum of these values), and clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c
     move, n = torch.zeros_like(own), ordered.shape[1]
     ends = torch.stack([-limit, limit], dim=1)
     rows = zip(own, gram, limit, ends, ordered, prefix, shift, move, strict=True)
@@ -197,10 +216,14 @@ def step_loop(
 def _joint_loop(
     data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
 ) -> Tensor:
-    """Does what `step_loop` does with K directions a step, whose differences are clipped jointly.
+    """Do what `step_loop` does, with K directions a step, whose differences are clipped jointly.
 
-    Returns how far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L). K is
-    `directions_per_step`; the other arguments are those of `coefficients`, and `data` is not sorted.
+    Args:
+        data, gram, own, alpha, limit, shift: as for `coefficients`.
+        directions_per_step: K.
+
+    Returns:
+        How far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L).
     """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
@@ -209,22 +232,6 @@ def _joint_loop(
         mean, _ = ClippedMean(data[step].T, here.dtype)(here, limit[t])
         move[step] = alpha / directions_per_step * (mean + shift[step])
     return move
-
-
-def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-    """Return y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's iterate.
-
-    Args:
-        start, gram: the inner products with the matrix M, as in `Start` and `Products.grams`.
-        move: how far each run moves along each direction.
-        push: p = alpha sigma, step size times standard deviation of the noise, of each run.
-    """
-    change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * start.linear)
-    path = start.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
-    if start.drift_cross is not None and start.drift_linear is not None and start.drift_square is not None:
-        cross = start.drift_cross.tril(-1) @ move - start.drift_linear
-        path = path + push * (2 * cross + push * start.drift_square[:, None])
-    return path
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
@@ -260,9 +267,9 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """Return the cumulative sums along each row of `rows`, by matrix products.
+    """Return the cumulative sums along each row of `rows`, by products of blocks of `width` columns.
 
-    These repeat to the last bit on a GPU too. The products are of blocks of `width` columns.
+    Unlike CUDA's cumsum, matrix products repeat to the last bit.
     """
     count, n = rows.shape
     blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)

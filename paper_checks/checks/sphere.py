@@ -54,7 +54,7 @@ def exact_tail(c: float, d: int) -> float:
 def _(full: bool) -> Finding:
     rng, size, worst = np.random.default_rng(12), 40_000, 0.0
     for d in (1, 2, 5, 40):
-        u = sphere.sample_sphere(rng, size, d)
+        u = sphere.DIRECTIONS["sphere"].sample(rng, size, d)
         mirror = 1 - 2 * np.eye(d)[rng.integers(d)]
         for draws in (u, u * mirror):
             spread = np.sqrt(np.mean(draws**2, axis=0) / size)
@@ -171,9 +171,9 @@ def _(full: bool) -> Finding:
     holds = sp.simplify(mean - 1 / d) == 0 and sp.simplify(variance - 2 * (d - 1) / (d**2 * (d + 2))) == 0
     rng, size, largest = np.random.default_rng(11), 20_000, 0.0
     for dimension in (2, 5, 60):
-        u = sphere.sample_sphere(rng, size, dimension)
+        u = sphere.DIRECTIONS["sphere"].sample(rng, size, dimension)
         if not np.allclose(np.linalg.norm(u, axis=1), math.sqrt(dimension), rtol=1e-12):
-            raise Disagreement("sphere.sample_sphere: |u| is not sqrt(d)")
+            raise Disagreement("directions on the sphere: |u| is not sqrt(d)")
         law = stats.beta(0.5, (dimension - 1) / 2)
         largest = max(largest, float(stats.kstest(u[:, -1] ** 2 / dimension, law.cdf).statistic))
     holds &= largest * math.sqrt(size) < 2.69

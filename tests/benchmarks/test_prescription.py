@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import curvature, prescription, violations
 from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory import problem_file
 from dpzero_theory.curvature.spectrum import Effort
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.certificate import prescribe
 from paper_checks.outcome import draw
@@ -51,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_choices_are_the_theorys_and_the_grid() -> None:
-    file = problem_file.read(FILE)
+    file = ProblemFile.read(FILE)
     found = prescription.choices(file, 1200)
     moments = ["theory-moment", "theory-estimates-moment"]
     assert [choice.name for choice in found] == ["theory", "theory-estimates", *moments, "grid", "grid"]
@@ -69,7 +69,7 @@ def test_choices_are_the_theorys_and_the_grid() -> None:
 def test_the_fourth_moment_is_at_least_that_of_norms_with_the_quantiles() -> None:
     """1,000 norms have a fourth moment that is at most the bound from their quantiles. The file's own bound is that of
     its worst point."""
-    file = problem_file.read(FILE)
+    file = ProblemFile.read(FILE)
     points = file.measurements["points"]
     tight = []
     for point in points:
@@ -84,7 +84,7 @@ def test_the_fourth_moment_is_at_least_that_of_norms_with_the_quantiles() -> Non
 
 def test_the_best_k_has_as_many_evaluations() -> None:
     several = [3, 2]
-    found = {choice.name: choice for choice in prescription.choices(problem_file.read(FILE), 1200)}
+    found = {choice.name: choice for choice in prescription.choices(ProblemFile.read(FILE), 1200)}
     best = {name: choice for name, choice in found.items() if name.endswith("-best-k")}
     assert [choice.directions_per_step for choice in best.values()] == several
     for name, choice in best.items():

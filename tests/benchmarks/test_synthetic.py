@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import demo, synthetic
 from benchmarks.kit.rows import RESULTS, read_rows
@@ -118,3 +119,21 @@ def test_rows_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     picture = demo.draw(tmp_path)
     assert picture.name == "rate_vs_dimension.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_streams_drawn_on_a_device_are_normal_and_a_function_of_the_key(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    whole, part, other = (synthetic.drawn_on(device, key, 8) for key in ([1, 0], [1, 0], [1, 1]))
+    rows = torch.as_tensor(whole(10_000))
+    assert rows.shape == (10_000, 8)
+    assert torch.equal(torch.as_tensor(part(10_000)), rows)
+    values = rows.cpu().numpy().ravel()
+    limit = 4.5 / np.sqrt(len(values))  # The limit is 4.5 standard errors for each of four numbers.
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+        assert abs((values**power).mean() - moment) < limit * np.sqrt(variance)
+    assert abs((values * torch.as_tensor(other(10_000)).cpu().numpy().ravel()).mean()) < limit
+    u = torch.as_tensor(synthetic.on_sphere(synthetic.drawn_on(device, [1, 0], 8))(100))
+    torch.testing.assert_close(u.square().sum(dim=1).cpu(), torch.full((100,), 8.0, dtype=torch.float64))
+    torch.testing.assert_close(u * rows[:100].norm(dim=1, keepdim=True) / 8**0.5, rows[:100])

@@ -19,7 +19,7 @@ from dpzero_theory.curvature.forward import measure_forward
 from dpzero_theory.curvature.layers import layer_ranks
 from dpzero_theory.curvature.measure import MeasureSettings, measure
 from dpzero_theory.curvature.objective import Objective
-from dpzero_theory.curvature.region import common, descend
+from dpzero_theory.curvature.region import common
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from dpzero_theory.curvature.tasks import cross_entropy, load, mlp_digits
 from dpzero_theory.problem_file import ProblemFile
@@ -89,7 +89,7 @@ def test_the_module_is_left_alone_and_frozen_weights_are_not_x() -> None:
     objective = Objective(module, tasks.cross_entropy, [batch])
     before = {name: p.clone() for name, p in module.named_parameters()}
     assert objective.d == 3 + 6 + 2
-    descend(objective, objective.start, 3, 1.0)
+    objective.descend(objective.start, 3, 1.0)
     objective.hessian(objective.start).apply(objective.start)
     for name, p in module.named_parameters():
         assert torch.equal(p, before[name])
@@ -157,7 +157,7 @@ def test_constants_are_those_of_the_network() -> None:
         sample_effort=Effort(search=20, probes=2, steps=4),
     )
     found = measure(objective, generator(), data="public", settings=settings)
-    end = descend(objective, objective.start, 3, 1 / found.points[0].spectrum.norm.high)
+    end = objective.descend(objective.start, 3, 1 / found.points[0].spectrum.norm.high)
     assert found.points[1].value == pytest.approx(objective.value(end))
     constants = found.constants()
     largest = max(float(objective.gradient_norms(x).max()) for x in (objective.start, end))

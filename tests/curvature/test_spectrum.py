@@ -12,10 +12,10 @@ from scipy import stats
 from torch import nn
 
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles, quotient
+from dpzero_theory.curvature.intervals import Interval, quantiles
 from dpzero_theory.curvature.lanczos import Operator, dot, norm, random_start, tridiagonalise
 from dpzero_theory.curvature.objective import Objective
-from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket, small_share
+from dpzero_theory.curvature.quadrature import probable_ends, root_bracket
 from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from tests.curvature.small import (
@@ -30,19 +30,19 @@ from tests.curvature.small import (
 def test_t_intervals() -> None:
     """The t intervals are scipy's, and wider where the draws are known only between bounds."""
     draws = np.array([1.0, 2.0, 4.0, 3.0, 7.0])
-    found = mean_interval(draws, 0.9, shift=10)
+    found = Interval.of_mean(draws, 0.9, shift=10)
     low, high = stats.t.interval(0.9, 4, loc=draws.mean(), scale=stats.sem(draws))
     assert (found.low, found.high) == (pytest.approx(10 + low), pytest.approx(10 + high))
-    wide = mean_interval(draws, 0.9, lows=draws - 1, highs=draws + 2, shift=10)
+    wide = Interval.of_mean(draws, 0.9, lows=draws - 1, highs=draws + 2, shift=10)
     assert (wide.low, wide.high) == (pytest.approx(9 + low), pytest.approx(12 + high))
     with pytest.raises(ValueError, match="at least 2 draws"):
-        mean_interval([1.0], 0.9)
+        Interval.of_mean([1.0], 0.9)
 
 
 def test_quotients_take_opposite_ends_and_add_failures() -> None:
     top = Interval(2.0, 4.0, 6.0, "interval", 0.95)
     bottom = Interval(1.0, 1.0, 2.0, "probability", 0.97)
-    found = quotient(top, bottom, 1.5, 5.0)
+    found = top.over(bottom, 1.5, 5.0)
     assert (found.low, found.estimate, found.high) == (1.5, 4.0, 5.0)
     assert found.kind == "interval"
     assert found.level == pytest.approx(0.92)
@@ -117,7 +117,7 @@ def test_the_gauss_rule_shares_2k_moments() -> None:
     rng = np.random.default_rng(3)
     values = rng.standard_normal(50)
     v = rng.standard_normal(50)
-    points, weights = gauss_rule(tridiagonalise(diagonal(torch.as_tensor(values)), torch.as_tensor(v), 6))
+    points, weights = tridiagonalise(diagonal(torch.as_tensor(values)), torch.as_tensor(v), 6).gauss_rule()
     for power in range(12):
         assert weights @ points**power == pytest.approx(v**2 @ values**power, rel=1e-9)
     assert weights @ points**12 != pytest.approx(v**2 @ values**12, rel=1e-6)
@@ -153,10 +153,17 @@ def test_root_brackets_contain_the_value(
 
 
 @pytest.mark.parametrize("d", [2, 3, 50, 10_000])
-@pytest.mark.parametrize("probability", [1e-6, 0.025, 0.5])
-def test_small_share_inverts_the_law_of_a_coordinate(d: int, probability: float) -> None:
-    share = small_share(d, probability)
-    assert mp.betainc(0.5, (d - 1) / mp.mpf(2), 0, share, regularized=True) == pytest.approx(probability, rel=1e-9)
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.3])
+def test_probable_ends_miss_a_start_exactly_below_its_quantile(d: int, share: float) -> None:
+    """For a rank-one matrix and one step, the upper end is above 1 if and only if the squared component of the start
+    along the top eigenvector is not among the smallest failure/2, whose law is mpmath's."""
+    squared = share / d
+    start = torch.full((d,), math.sqrt((1 - squared) / (d - 1)), dtype=torch.float64)
+    start[0] = math.sqrt(squared)
+    steps = tridiagonalise(diagonal(torch.eye(1, d, dtype=torch.float64)[0]), start, 1)
+    failure = 2 * float(mp.betainc(0.5, (d - 1) / mp.mpf(2), 0, squared, regularized=True))
+    assert probable_ends(steps, d, failure * (1 - 1e-6))[1] > 1
+    assert probable_ends(steps, d, failure * (1 + 1e-6))[1] < 1
 
 
 def test_probable_ends_fail_exactly_as_often_as_said_where_they_are_tight() -> None:

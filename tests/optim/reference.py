@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from dpzero_theory.check import Array
 from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.sphere import DIRECTIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +143,6 @@ def _run(
 def _vectors(directions: np.random.Generator | Iterable[ArrayLike], d: int) -> Iterator[Array]:
     if isinstance(directions, np.random.Generator):
         while True:
-            yield sample_sphere(directions, 1, d)[0]
+            yield DIRECTIONS["sphere"].sample(directions, 1, d)[0]
     for vector in directions:
         yield np.asarray(vector, np.float64)

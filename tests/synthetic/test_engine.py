@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.step.algorithm import clip_jointly
 from dpzero_theory.privacy.noise import SeededNoise
-from dpzero_theory.sphere import DIRECTIONS, sample_sphere
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic import clipping, engine, first_order
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.first_order import dpgd
-from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks, directions_of, drawn_on, on_sphere
-from dpzero_theory.synthetic.products import Products, _blocked_sums, _sort_rows, form_path, products, step_loop
+from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks, directions_of
+from dpzero_theory.synthetic.products import Products, _blocked_sums, _sort_rows, step_loop
 from tests.optim import reference
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
@@ -31,7 +31,7 @@ def test_zeroth_order_lanes_equal_the_reference(
     problem = quadratic(seed, n, d, mode)
     grid = lanes(seed, 12, 60)
     x0 = np.full(d, start)
-    draw = sample_sphere if seed % 2 else DIRECTIONS["gaussian"].sample
+    draw = DIRECTIONS["sphere" if seed % 2 else "gaussian"].sample
     u = draw(np.random.default_rng(seed), 60, d)
     other = np.random.default_rng(seed).standard_normal(d)
     # The smoothing is large enough for the reference's differences of losses to keep ten digits.
@@ -85,7 +85,7 @@ def test_the_difference_rules_equal_the_reference(difference: str, method: str, 
     grid = lanes(seed, 8, 20)
     grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.3)
     given = grid if difference != "exact" else replace(grid, smoothing=np.zeros(len(grid)))
-    u = sample_sphere(np.random.default_rng(seed), 20 * several, d)
+    u = DIRECTIONS["sphere"].sample(np.random.default_rng(seed), 20 * several, d)
     same = {"directions_per_step": several} if method == "dpzero" else {}
     expected = runs(getattr(reference, method), x0, given, u, problem=problem, difference=difference, **same)
 
@@ -142,7 +142,7 @@ def test_sweeps_that_share_directions_are_what_each_is_alone() -> None:
 @pytest.mark.parametrize("method", ["dpzero", "dpgd_0th"])
 def test_a_gpu_gives_what_the_cpu_gives(method: str) -> None:
     problem, grid = quadratic(3, 200, 20, "c"), lanes(3, 12, 60)
-    u = sample_sphere(np.random.default_rng(3), 60, 20)
+    u = DIRECTIONS["sphere"].sample(np.random.default_rng(3), 60, 20)
     shape = (60,) if method == "dpzero" else (60, 20)
     standard = np.random.default_rng(4).standard_normal(shape)
     found = [
@@ -260,7 +260,7 @@ def part(values: dict[str, torch.Tensor | None], metric: torch.Tensor, at: slice
     assert points is not None
     assert y is not None
     lanes = [(y[at], None if noise is None else noise[:, at]), (2 * y[at], None)]
-    return products(w[:, at], points[:, at], lanes, [metric[at]])
+    return Products.of(w[:, at], points[:, at], lanes, [metric[at]])
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -273,7 +273,7 @@ def test_forms_along_a_path_are_those_of_its_points(vector: bool) -> None:
     w, y, noise = values["w"], values["y"], values["noise"]
     assert w is not None
     assert y is not None
-    paths = [form_path(*of, move, push).numpy() for of in zip(given.starts[0], given.grams, strict=True)]
+    paths = [one.path(gram, move, push).numpy() for one, gram in zip(given.starts[0], given.grams, strict=True)]
     own = given.starts[0][0].own(push).numpy()
     drift = torch.zeros_like(y)
     for t in range(STEPS + 1):
@@ -354,21 +354,3 @@ def test_the_longest_come_first_and_the_index_undoes_it() -> None:
     assert run.steps.tolist() == [3, 3, 2, 1]
     assert run.step_size.tolist() == [0.1, 0.3, 0.4, 0.2], "lanes of equal length keep their order"
     assert run.take(back).step_size.tolist() == grid.step_size.tolist()
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_streams_drawn_on_a_device_are_normal_and_a_function_of_the_key(device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    whole, part, other = (drawn_on(device, key, 8) for key in ([1, 0], [1, 0], [1, 1]))
-    rows = torch.as_tensor(whole(10_000))
-    assert rows.shape == (10_000, 8)
-    assert torch.equal(torch.as_tensor(part(10_000)), rows)
-    values = rows.cpu().numpy().ravel()
-    limit = 4.5 / np.sqrt(len(values))  # The limit is 4.5 standard errors for each of four numbers.
-    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
-        assert abs((values**power).mean() - moment) < limit * np.sqrt(variance)
-    assert abs((values * torch.as_tensor(other(10_000)).cpu().numpy().ravel()).mean()) < limit
-    u = torch.as_tensor(on_sphere(drawn_on(device, [1, 0], 8))(100))
-    torch.testing.assert_close(u.square().sum(dim=1).cpu(), torch.full((100,), 8.0, dtype=torch.float64))
-    torch.testing.assert_close(u * rows[:100].norm(dim=1, keepdim=True) / 8**0.5, rows[:100])

@@ -10,7 +10,7 @@ the noise that protects the data is never drawn here.
     law         coordinate i of a parameter                          distribution
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
     gaussian    quantile number q, the 16-bit part i % 4 of          independent, 65,536 equally likely values: N(0, 1)
-                word i // 4, lowest bits first                       to 16 bits, see `sphere.quantiles`
+                word i // 4, lowest bits first                       to 16 bits, see `DirectionLaw`
     sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
     low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.privacy.noise import SeededNoise
-from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 from tests.optim.reference import dpgd, dpgd_0th, dpzero
 
@@ -70,7 +70,7 @@ def literal_run(algorithm, problem, x0, alpha, smoothing, clip, directions, nois
 def test_line_by_line(algorithm, problem, clip):
     rng, noise = np.random.default_rng(11), Replay(3)
     x0, smoothing = rng.standard_normal(D), 1e-3
-    directions = None if algorithm is dpgd else sample_sphere(rng, T, D)
+    directions = None if algorithm is dpgd else DIRECTIONS["sphere"].sample(rng, T, D)
     extra = {} if algorithm is dpgd else {"smoothing": smoothing, "directions": directions}
     run = algorithm(problem, x0, steps=T, step_size=0.1, clip=clip, noise_std=0.2, noise=noise, **extra)
     expected = literal_run(algorithm, problem, x0, 0.1, smoothing, clip, directions, noise.values)
@@ -86,7 +86,7 @@ def test_line_by_line(algorithm, problem, clip):
 def test_several_directions_line_by_line(problem, clip):
     """It has one norm over a record's K differences, K scalar noises, and the mean of K moves from one point."""
     several, smoothing, noise = 3, 1e-3, Replay(3)
-    directions = sample_sphere(np.random.default_rng(11), T * several, D)
+    directions = DIRECTIONS["sphere"].sample(np.random.default_rng(11), T * several, D)
     settings = {"steps": T, "step_size": 0.1, "clip": clip, "noise_std": 0.2, "smoothing": smoothing}
     run = dpzero(problem, np.ones(D), **settings, noise=noise, directions=directions, directions_per_step=several)
     x, path, z = [1.0] * D, [[1.0] * D], iter(noise.values)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpzero_theory.optim.weights.directions import Directions
-from dpzero_theory.sphere import DIRECTIONS, quantiles
+from dpzero_theory.sphere import DIRECTIONS
 
 KEY = 0x0123456789ABCDEFFEDCBA9876543210
 MASK = 2**64 - 1
@@ -65,7 +65,7 @@ def test_a_sign_is_a_bit():
 
 def test_a_gaussian_coordinate_is_a_quantile_of_16_bits():
     words = Directions(KEY, "gaussian").words(5, 1, 0, 9)
-    expected = [quantiles()[int(words[i // 4]) >> (16 * (i % 4)) & 0xFFFF] for i in range(35)]
+    expected = [DIRECTIONS["gaussian"].table()[int(words[i // 4]) >> (16 * (i % 4)) & 0xFFFF] for i in range(35)]
     assert dense(Directions(KEY, "gaussian"), 5, 1, 35).tolist() == expected
 
 
@@ -95,7 +95,7 @@ def test_a_shift_is_one_rounded_sum_of_the_rounded_product(kind, dtype):
 
 
 def test_the_table_has_the_moments_of_a_gaussian_and_is_the_same_everywhere():
-    table = quantiles()
+    table = DIRECTIONS["gaussian"].table()
     assert len(np.unique(table)) == 65536
     assert (table == -table[::-1]).all()
     assert (table * 65536 == np.round(table * 65536)).all()
