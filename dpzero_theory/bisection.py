@@ -155,19 +155,9 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tolerance: float = 1e-12) -> _Number | None:
     """Return almost the smallest number in [low, high] that meets a condition which, as numbers grow, stays true.
 
-    The search doubles from `low` on, then bisects.
-
-    Args:
-        meets: the condition, a function of a number.
-        low, high: the ends, 0 < low <= high.
-        tolerance: the returned number exceeds the smallest one that meets the condition by at most this share of
-            itself. If low and high are integers, the smallest integer that meets the condition is returned.
-
-    Returns:
-        The number; None if `high` does not meet the condition.
-
-    Raises:
-        ValueError: low is not above 0.
+    If low and high are integers, the smallest integer that meets the condition is returned. Else the returned number
+    exceeds the smallest by at most `tolerance` times itself. Returns None if `high` does not meet the condition. Raises
+    ValueError unless low > 0.
     """
 
     def middle(miss: _Number, hit: _Number) -> _Number:
@@ -175,7 +165,7 @@ def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tole
             return (miss + hit) // 2
         return miss if hit - miss <= tolerance * hit else (miss + hit) / 2
 
-    check.real("low", low, above=0)
+    check.real("low", low, above=0)  # since the search doubles from `low` on
     miss, hit = outward(meets, low, low, most=high)
     if hit == high and not meets(high):
         return None
@@ -185,15 +175,7 @@ def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tole
 def largest(meets: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the largest integer in [low, high] that meets a condition which, as integers grow, stays false once false.
 
-    Args:
-        meets: the condition, a function of an integer.
-        low, high: the ends, 0 < low <= high.
-
-    Returns:
-        The integer; None if `low` does not meet the condition.
-
-    Raises:
-        ValueError: low is not above 0.
+    Returns None if `low` does not meet the condition. Raises ValueError unless low > 0.
     """
     check.real("low", low, above=0)
     if not meets(low):

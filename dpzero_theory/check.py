@@ -68,14 +68,8 @@ def real(
 ) -> float:
     """Return `value` as a finite float with above < value < below and at_least <= value <= at_most.
 
-    Args:
-        name: what the error message calls the argument.
-        value: the argument.
-        above, at_least, below, at_most: the bounds.
-
-    Raises:
-        ValueError: any other value: NaN, an infinity, a string, a boolean, a complex number, an integer too large for a
-            float.
+    Any other value raises ValueError, which calls the argument `name`: NaN, an infinity, a string, a boolean, a complex
+    number, an integer too large for a float.
     """
     if isinstance(value, _NUMBERS) and not isinstance(value, bool):
         try:
@@ -89,15 +83,9 @@ def real(
 
 
 def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) -> int:
-    """Return `value` as an int with at_least <= value <= at_most.
+    """Return `value` as an int with at_least <= value <= at_most; integral floats such as 1e4 are accepted.
 
-    Args:
-        name: what the error message calls the argument.
-        value: the argument; integral floats such as 1e4 are accepted.
-        at_least, at_most: the bounds.
-
-    Raises:
-        ValueError: any other value, such as 2.5, a boolean or NaN.
+    Any other value, such as 2.5, a boolean or NaN, raises ValueError, which calls the argument `name`.
     """
     number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
     if number and at_least <= value <= at_most and value == math.floor(value):
@@ -223,13 +211,8 @@ def real_array(
 ) -> Array:
     """Return `value` as a float64 array whose entries x are finite with above < x < below and at_least <= x <= at_most.
 
-    Args:
-        name: what the error message calls the argument.
-        value: a number or an array of any shape.
-        above, at_least, below, at_most: the bounds.
-
-    Raises:
-        ValueError: any other array; the message has the first entry that breaks the rule.
+    The array may have any shape. Any other array raises ValueError, which calls the argument `name` and has the first
+    entry that breaks the rule.
     """
     raw = np.asarray(value)
     wrong = value

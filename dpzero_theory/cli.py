@@ -12,14 +12,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec
 
 from dpzero_theory import check
 
-_Resource = TypeVar("_Resource")
 _Words = ParamSpec("_Words")
 
 _LONGEST_LINE = 400  # Error messages of a command are cut to this many characters
@@ -108,20 +107,6 @@ class Parser(argparse.ArgumentParser):
                 message = f"{named} " + re.sub(rf"\b{re.escape(name)}\b", named.lstrip("-"), rule) + got + value
             self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
 
-    @contextmanager
-    def opened(self, flag: str, resource: AbstractContextManager[_Resource]) -> Iterator[_Resource]:
-        """Enter a context manager, and yield its value to the block.
-
-        Args:
-            flag: an error while the context manager is entered becomes an error of the command line that names this
-                flag. An error that the block raises does not.
-            resource: the context manager.
-        """
-        with ExitStack() as stack:
-            with self.refusals(flag):
-                value = stack.enter_context(resource)
-            yield value
-
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise argparse's error, in this library's words, unless `value` is one of the flag's choices."""
         if action.choices is not None and value not in action.choices:
@@ -146,10 +131,8 @@ class Several(argparse.Action):
 def number(**bounds: float) -> Callable[[str], float | int]:
     """Return a `type` for argparse's `add_argument` that accepts a finite number within bounds.
 
-    The parsed value is an int if the word is written as an integer, else a float. NaN and infinities are refused.
-
-    Args:
-        bounds: above, at_least, below and at_most, as for `check.real`.
+    The bounds are above, at_least, below and at_most, as for `check.real`. The parsed value is an int if the word is
+    written as an integer, else a float. NaN and infinities are refused.
     """
     return functools.partial(_parsed, check.real, bounds)
 
@@ -163,15 +146,9 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Return the number that a word stands for.
+    """Return the number that the word `text` stands for, if `rule`, a function of the module `check`, accepts it.
 
-    Args:
-        rule: a function of the module `check` that accepts or refuses the number.
-        bounds: the keyword arguments of `rule`.
-        text: the word.
-
-    Raises:
-        argparse.ArgumentTypeError: the number is refused; the message is that of `rule`, without the argument's name.
+    Else argparse's error is raised, with the message of `rule` without the argument's name.
     """
     value: Any = text
     for kind in (float, int):  # "nan" and "inf" are floats
@@ -232,15 +209,9 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Return a word as a path if the path meets a condition.
+    """Return the word `text` as a path if the condition `holds` is true of the absolute path.
 
-    Args:
-        text: the word.
-        rule: the condition in words, for the error message.
-        holds: the condition, a function of the absolute path; OSError and ValueError count as False.
-
-    Raises:
-        argparse.ArgumentTypeError: the condition is not met, or the word is empty.
+    If it is false or raises OSError or ValueError, argparse's error is raised with `rule`, the condition in words.
     """
     try:
         if text and holds(Path(text).absolute()):

@@ -41,12 +41,8 @@ class Registry(dict[str, _Entry]):
     def register_family(self, name: str, member: Callable[[str], _Entry], *, listed: bool = True) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
-        Iteration over the registry leaves the members of families out.
-
-        Args:
-            name: NAME.
-            member: a function of the text ARGUMENTS, which is empty where only NAME is looked up.
-            listed: whether `families` and error messages have the name.
+        ARGUMENTS is empty if NAME alone is looked up. Iteration over the registry leaves the members of families out.
+        With listed=False, `families` and error messages leave out the name too.
         """
         self._families[name] = member
         if not listed:

@@ -73,9 +73,6 @@ def as_json(
         rows: the results, each made by `row`.
         unmet: the theorems that do not apply, with the reasons.
         caveats: sentences of warning from the problem file.
-
-    Raises:
-        ValueError: NaN or infinity among the numbers.
     """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}

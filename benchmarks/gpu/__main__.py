@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.experiment import Command, flag, opened
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows, shown
 from dpzero_theory.cli import Parser, Several, input_folder, number, output_folder
 
@@ -256,7 +256,7 @@ def _body(parser: Parser, options: argparse.Namespace) -> int:
         settings=settings,
     )  # fmt: skip
     ends, status = time.monotonic() + 60.0 * options.minutes, ""
-    with parser.opened("--out", results):
+    with opened(parser, "--out", results):
         for job in jobs:
             if results.done(job=job.name, card=label) or status == INTERRUPTED:
                 continue

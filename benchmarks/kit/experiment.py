@@ -16,12 +16,12 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from benchmarks.kit.rows import RESULTS, Results, discard
 from dpzero_theory.cli import Parser, extra, integer, output_folder
@@ -29,11 +29,24 @@ from dpzero_theory.cli import Parser, extra, integer, output_folder
 Cell: TypeAlias = dict[str, Any]
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | Mapping[str, Any]
 Flag: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
+_Resource = TypeVar("_Resource")
 
 
 def flag(*names: str, **how: Any) -> Flag:
     """Return the arguments of `add_argument` that define a flag, for a command whose parser is made later."""
     return names, how
+
+
+@contextmanager
+def opened(parser: Parser, flag: str, resource: AbstractContextManager[_Resource]) -> Iterator[_Resource]:
+    """Enter the context manager `resource`, and yield its value to the block.
+
+    An error while it is entered, unlike an error of the block, becomes an error of the command line that names `flag`.
+    """
+    with ExitStack() as stack:
+        with parser.refusals(flag):
+            value = stack.enter_context(resource)
+        yield value
 
 
 @dataclass(frozen=True)
@@ -178,8 +191,8 @@ class Experiment:
         if self.check:
             self.check(parser, options)
         with (
-            parser.opened("--cluster", _executor(options, executor)) as pool,
-            parser.opened("--out", self._results(options)) as results,
+            opened(parser, "--cluster", _executor(options, executor)) as pool,
+            opened(parser, "--out", self._results(options)) as results,
         ):
             self._fill(results, options, pool)
         if self.summary:

@@ -130,7 +130,10 @@ def prescribe_poisson(
     def best_rate(k: int) -> tuple[float, int]:
         return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
 
-    k = free.directions(p, 1.0 if given is None else given * p.n, lambda k: best_rate(k)[0])
+    if free.directions_per_step == "best":
+        k = free.best_directions(p, 1.0 if given is None else given * p.n, lambda k: best_rate(k)[0])
+    else:
+        k = check.integer("directions_per_step", free.directions_per_step)
     rates, search = rates_of(k), search_of(k)
     i: int | None = best_rate(k)[1]
     while i is not None:  # go to a neighbouring rate as long as its bound is smaller

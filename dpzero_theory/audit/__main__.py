@@ -14,6 +14,7 @@ from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, command, integer, number
 
+# The functions that write a report, by the value of --format
 _FORMS = {"text": AuditReport.text, "json": AuditReport.as_json, "html": AuditReport.html}
 
 

@@ -1,22 +1,20 @@
 """Empirical lower bounds on epsilon, proved by how well an attacker guesses which records a run was given.
 
-A mechanism under audit is a function of signs. Canary i is one of two records, chosen by signs[i] = +1 or -1. The
-mechanism runs once and returns a score for each canary, larger where it believes the sign is +1. Where a canary's two
-values are two records, the bounds are for the replace-one relation; where they are 'the record or nothing', for
-add-remove. Scores may be computed from everything that is public (directions, iterates, all other records), but not
-from the signs. Independent runs with one canary each count as one run with all the canaries. A bound exceeds the truth
-with probability at most 1 - confidence.
+A run has m canaries. Canary i is one of two records, chosen by a fair random sign; the attacker guesses the signs of r
+canaries, from everything that is public (directions, iterates, all other records) but the signs. If a canary's two
+values are two records, the bounds are for the replace-one relation; if they are a record and no record, for add-remove.
+Independent runs with one canary each count as one run with all the canaries. A bound exceeds the true epsilon with
+probability at most 1 - confidence.
 
-After Steinke, Nasr and Jagielski 2023. A run has m canaries with fair independent signs, of which exactly r are
-guessed, v of them right. With q = e^epsilon/(1 + e^epsilon) and f(v) = P[Binomial(r, q) >= v], an (epsilon, delta)-DP
-mechanism has P[V >= v] <= f(v) + m delta/(1 + e^epsilon), where V is the number of right guesses. Proof. Given the
-scores, reveal the signs in order. If each guessed sign agreed with its guess with probability at most q, given the
-earlier ones, then the law of V would lie below the binomial, which is their Theorem 5.1. Where that probability is
-larger by eta_i, P[V >= v] gains at most eta_i. Given the earlier signs, (epsilon, delta)-DP says P[E, sign b] <=
-e^epsilon P[E, sign -b] + delta/2 for every event E of the scores. Take for E the scores that guess b where b has
-posterior above q, and sum over b = +-1: E[eta_i] <= delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v
-- i) - f(v))/i, takes the gains to be independent of V and is too small for some mechanisms:
-`tests/audit/test_bounds.py` has one for m = 2.)
+After Steinke, Nasr and Jagielski 2023. Let v of the r guesses be right. With q = e^epsilon/(1 + e^epsilon) and f(v) =
+P[Binomial(r, q) >= v], an (epsilon, delta)-DP mechanism has P[V >= v] <= f(v) + m delta/(1 + e^epsilon), where V is the
+number of right guesses. Proof. Given the scores, reveal the signs in order. If each guessed sign agreed with its guess
+with probability at most q, given the earlier ones, then the law of V would lie below the binomial, which is their
+Theorem 5.1. Where that probability is larger by eta_i, P[V >= v] gains at most eta_i. Given the earlier signs,
+(epsilon, delta)-DP says P[E, sign b] <= e^epsilon P[E, sign -b] + delta/2 for every event E of the scores. Take for E
+the scores that guess b where b has posterior above q, and sum over b = +-1: E[eta_i] <= delta/(1 + e^epsilon). (Their
+own delta term, 2 m delta max_i (f(v - i) - f(v))/i, takes the gains to be independent of V and is too small for some
+mechanisms: `tests/audit/test_bounds.py` has one for m = 2.)
 """
 
 import math
@@ -27,16 +25,15 @@ from scipy import special, stats
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import integer, real
 
-_LARGEST, _GRID = 60.0, 1201
-"""Lower bounds are searched for from 0 to 60, on so many points and then between two of them."""
+_LARGEST, _GRID = 60.0, 1201  # Lower bounds are searched for from 0 to 60, on 1201 points and then between two of them
 
 
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the probability that an (epsilon, delta)-DP mechanism has `correct` or more right guesses.
+    """Return an upper bound on the probability of `correct` or more right guesses for an (epsilon, delta)-DP run.
 
     Args:
         correct: v <= r, how many guesses of signs were right.
-        guesses: r <= m, for how many canaries the sign was guessed, fixed beforehand.
+        guesses: r <= m, for how many canaries the sign was guessed; the number is fixed beforehand.
         canaries: m >= 1, the number of canaries in the run, each with a fair random sign.
         epsilon, delta: epsilon >= 0 and 0 <= delta < 1.
 
@@ -52,14 +49,11 @@ def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon by one run: the largest epsilon with a p-value of at most 1 - confidence, or 0.
-
-    Rejecting one epsilon rejects every smaller one, even one with a larger p-value, because a mechanism that is
-    (epsilon, delta)-DP is so for every larger epsilon.
+    """Return a lower bound on epsilon by one run: the largest epsilon with a p-value of at most 1 - confidence, or 0.
 
     Args:
         correct, guesses, canaries, delta: as for `one_run_p_value`.
-        confidence: of the bound, in (0, 1).
+        confidence: the probability with which the bound is below the true epsilon, in (0, 1).
 
     Raises:
         ValueError: an argument outside its range.
@@ -69,6 +63,8 @@ def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, con
     def rejected(epsilon: float) -> bool:
         return one_run_p_value(correct, guesses, canaries, epsilon, delta) <= beta
 
+    # To reject one epsilon is to reject every smaller one, even one with a larger p-value: a mechanism that is
+    # (epsilon, delta)-DP is so for every larger epsilon too
     found = [float(epsilon) for epsilon in np.linspace(0.0, _LARGEST, _GRID) if rejected(float(epsilon))]
     if not found:
         return 0.0

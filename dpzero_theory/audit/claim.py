@@ -14,9 +14,8 @@ from dpzero_theory.privacy.step import Step, Words, step_of
 if TYPE_CHECKING:
     from dpzero_theory.optim.plan import Plan
 
-_AVERAGES = ("mean", "sum")
-_SEEDS = ("public", "secret")
-_RECORDS = ("any", "finite")
+# The allowed values of `Claim.average`, `View.seed` and `View.records`
+_AVERAGES, _SEEDS, _RECORDS = ("mean", "sum"), ("public", "secret"), ("any", "finite")
 _HIDDEN = ("batches", "clean")
 """Names of outputs that a loop returns for the audit alone; the attacker never sees them."""
 
@@ -24,8 +23,6 @@ _HIDDEN = ("batches", "clean")
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """What the author of a training loop says of its privacy.
-
-    A value outside its range raises ValueError, in one line.
 
     Attributes:
         epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
@@ -38,6 +35,9 @@ class Claim:
         noise_multiplier: the standard deviation of the Gaussian noise on the sum over a batch, in units of the clip.
         clip: the largest L2 norm of what one record adds to that sum, all numbers of a step together.
         average: whether a release is the noised sum divided by `batch` ("mean") or the noised sum itself ("sum").
+
+    Raises:
+        ValueError: a value outside its range; the message is one line.
     """
 
     epsilon: float
@@ -83,10 +83,11 @@ class Claim:
         """Make the claim of a run of equal steps.
 
         Args:
-            run: the `Plan` of a run, or one of its steps as the accountant counts it. The noise must be Gaussian.
-            steps, n, clip: as the attributes of the class; given with a step, and left out with a plan, which has them.
-            delta, average: as the attributes of the class.
-            epsilon: what is claimed; if None, what the steps cost by the accountant's upper bound.
+            run: the `Plan` of a run, or a `Step`, one step of the run as the accountant counts it. The noise must be
+                Gaussian.
+            steps, n, clip: the attributes of the class. They must be given with a step; a plan has them.
+            delta, average: the attributes of the class.
+            epsilon: the claimed epsilon; if None, the accountant's upper bound for the steps.
 
         Raises:
             ValueError: an argument that is missing or outside its range, or other noise.
@@ -115,13 +116,14 @@ class Claim:
 
     @property
     def sample_rate(self) -> float:
+        """The claimed (expected) share of the records that is in a batch, in (0, 1]."""
         return self.batch / self.n
 
     def drawn(self, sample_rate: float | None = None) -> Sampling | None:
         """Return how batches are drawn, as the accountant's `Sampling`.
 
         Args:
-            sample_rate: the rate; if None, the claimed one.
+            sample_rate: the share of the records that is in a batch; if None, the claimed share.
 
         Returns:
             The sampling; None if it cannot have this rate, or if its name lacks a number, as "cyclic-poisson" does.
@@ -132,15 +134,15 @@ class Claim:
             return None
 
     def unit(self, batch: float | None = None) -> float:
-        """What a contribution whose L2 norm is one clip adds to a release; `batch` is the claimed size if None."""
+        """Return the L2 norm of what a contribution of norm `clip` adds to a release; None is the claimed `batch`."""
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """The standard deviation of the noise on a release; `batch` is the claimed size if None."""
+        """Return the standard deviation of the noise on a release; None is the claimed `batch`."""
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
     def release(self) -> Step:
-        """Return the steps of the run as the privacy accountant takes them.
+        """Return the steps of the run as the privacy accountant takes them, one `Step` with their number.
 
         Raises:
             ValueError: the claimed sampling cannot have this rate or these steps.
@@ -162,10 +164,12 @@ class View:
         records: "finite" if something before the loop refuses NaN and infinity record by record, else "any".
         hidden: names of outputs of the loop that the attacker does not see.
         names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.
-        adaptive: names of outputs with what a step takes from earlier releases beside the weights, such as the clip of
-            each step where it follows a noised count. How much one record changes is then measured up to the first
-            step that it changes, since later ones may follow from that release. The attacker sees these outputs, so
-            what they take from the records without noise is found as for any output.
+        adaptive: names of outputs that show what a step takes from earlier releases beside the weights, such as each
+            step's clip if it follows a noised count. The effect of one record is then measured up to the first step
+            that the record changes, since later steps may follow from that release. The attacker sees these outputs.
+
+    Raises:
+        ValueError: a value outside its range, or a hidden output among `adaptive`.
     """
 
     seed: str = "public"
@@ -181,5 +185,5 @@ class View:
             raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
-        """Whether the attacker sees the loop's output called `name`."""
+        """Return whether the attacker sees the loop's output called `name`."""
         return name not in _HIDDEN and name not in self.hidden

@@ -1,8 +1,8 @@
 """`check` makes every check of the audit on one training loop and returns the report.
 
-The loop is called as it is, some thousand times, on small data. The more settings it obeys, the more can be tested: by
-noise_multiplier the audit almost turns the noise off, by batch it puts every record into every step, and by step_size
-it keeps the weights where they are.
+The loop, a function of the user's (`audit.loop`), is called as it is, some thousand times, on small data. The more
+settings it obeys, the more can be tested: by noise_multiplier the audit almost turns the noise off, by batch it puts
+every record into every step, and by step_size it keeps the weights where they are.
 
 A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
 is split evenly over the checks that are random (Bonferroni), and within each of them over its tests, which are exact
@@ -26,56 +26,7 @@ from dpzero_theory.registry import Registry
 
 CHECKS: Registry[Check] = Registry("check")
 """Every check of an audit by its name, in the order of the report."""
-_KNOWN = ("noise-fixed", "noise-from-seed")  # Checks that find noise which anyone can compute
-
-for _check in (
-    Check(
-        "noise-from-seed",
-        "Can the noise be drawn again from a seed?",
-        seeds.from_seed,
-        core=True,
-        random=False,
-        follows=("noise-fixed",),
-    ),
-    Check(
-        "noise-fixed",
-        "Is the noise the same in every run, or a function of the clock?",
-        seeds.from_nothing,
-        random=False,
-    ),
-    Check(
-        "noise-from-directions",
-        "Is the noise in the stream of the published directions?",
-        seeds.from_directions,
-        follows=_KNOWN,
-    ),
-    Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", seeds.shown),
-    Check("noise-size", "Is the noise as large as claimed, everywhere?", noise.size, core=True, follows=_KNOWN),
-    Check("noise-law", "Is the noise Gaussian?", noise.law, follows=(*_KNOWN, "noise-size")),
-    Check("noise-independence", "Is every noise new?", noise.independence, follows=_KNOWN),
-    Check("representable", "Do the last bits of a release give the sum away?", noise.representable),
-    Check(
-        "sensitivity",
-        "Does one record move a step by no more than the clip?",
-        sensitivity.moves,
-        core=True,
-        random=False,
-    ),
-    Check(
-        "not-finite",
-        "Is a record with NaN or infinity clipped like others?",
-        sensitivity.finite,
-        random=False,
-        follows=("sensitivity",),
-    ),
-    Check("batches", "Are batches drawn as claimed?", batches.law, core=True),
-    Check("batches-secret", "Can the batches be drawn again?", batches.secret, random=False, follows=("noise-fixed",)),
-    Check(
-        "accounting", "Does the claimed noise give the claimed epsilon?", batches.accounting, core=True, random=False
-    ),
-    Check("steps", "Are there as many releases as accounted, whatever the data?", batches.steps, random=False),
-    Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, core=True, random=False),
-):
+for _check in (*seeds.CHECKS, *noise.CHECKS, *sensitivity.CHECKS, *batches.CHECKS, *leaks.CHECKS):
     CHECKS.register(_check)
 
 
@@ -97,9 +48,9 @@ def check(
         train: the loop, a function (records, seed, settings) -> outputs that the module `audit.loop` describes.
         records: the claim's n records, in one of the forms that the module `audit.datasets` describes; 16 to 256 are
             enough.
-        claim: what the loop's author says of it.
-        view: what an attacker sees; if None, `View()`, by which the seed is public.
-        settings: what the loop is given beside the claim's numbers; `step_size` among them if it has one.
+        claim: what the loop's author says of its privacy.
+        view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
+        settings: what the loop is given beside the claim's numbers; `step_size` among them if the loop has one.
         variations: further settings under which the claim must hold, by a name for the report, as in {"four
             micro-batches": {"micro_batches": 4}}.
         checks: the names of the checks to make; all of them if empty.

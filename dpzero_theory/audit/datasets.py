@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Records = Any
+Records = Any  # The records of a data set, of one of the kinds in the module's text
 _SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
 _EXTREMES_SEED = 2026  # The seed with which the function `extremes` draws its random records
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:
-    """A copy of the records in which the record at index `place` is `record`."""
+    """Return a copy of the records in which the record at index `place` is `record`."""
     copy = records.copy() if isinstance(records, np.ndarray) else list(records)
     copy[place] = record
     return copy
 
 
 def removed(records: Records, place: int) -> Records:
-    """A copy of the records without the record at index `place`."""
+    """Return a copy of the records without the record at index `place`."""
     if isinstance(records, np.ndarray):
         return np.delete(records, place, axis=0)
     return [*records[:place], *records[place + 1 :]]
@@ -38,7 +38,7 @@ def filled(records: Records, record: Any) -> Records:
 
 
 def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
-    """The record with each of its numbers or arrays x of floating-point type replaced by change(x); the rest stays."""
+    """Return the record with change(x) in place of each floating-point number or array x of it; the rest stays."""
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
@@ -47,12 +47,12 @@ def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
 
 
 def scaled(record: Any, factor: float) -> Any:
-    """A record, or a list of records, with its floating-point numbers times `factor`; integers stay as they are."""
+    """Return a record, or records, with the floating-point numbers times `factor`; integers stay as they are."""
     return _changed(record, lambda x: x * factor)
 
 
 def mirrored(record: Any) -> Any:
-    """The record with its floating-point numbers negated, except for what may be a label.
+    """Return the record with its floating-point numbers negated, except for what may be a label.
 
     A label may be the last number of an array, or any part of a tuple after the first.
     """
@@ -74,7 +74,7 @@ def numbers(record: Any) -> list[float]:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield records for neighbouring data sets: one of `records`, and scaled, mirrored and random ones."""
+    """Yield records to exchange for others: one of `records`, and scaled, mirrored and random forms of the first."""
     first = records[0]
     yield records[len(records) // 2]
     for factor in _SCALES:
@@ -87,15 +87,18 @@ def extremes(records: Records) -> Iterator[Any]:
 
 
 def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
-    """A record of the form of `record`, with floating-point numbers from a normal law of standard deviation `factor`.
+    """Return `record` with random numbers in place of its floating-point numbers; integers stay as they are.
 
-    They are drawn with the generator `draw`; integers stay as they are.
+    The numbers are `factor` times standard normal numbers, which the generator `draw` draws.
     """
     return _changed(record, lambda x: factor * draw.normal(size=x.shape))
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """Yield forms of `record` that no clipped sum may let through; none if it has no floating-point numbers."""
+    """Yield forms of `record` with NaN, infinities or overflow, which a loop must map to a clipped contribution.
+
+    None is yielded if the record has no floating-point numbers.
+    """
     # One infinite number alone may make a loss infinite and not NaN; the largest numbers have infinite squares
     last = len(numbers(record)) - 1
     every, ends = range(last + 1), dict.fromkeys((0, last))

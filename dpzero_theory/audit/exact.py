@@ -23,21 +23,25 @@ def _two_sided(lower: float, upper: float) -> float:
 
 
 def binomial(hits: int, trials: int, rate: float) -> float:
-    """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`."""
+    """Return the p-value of `hits` successes in `trials` independent trials with probability `rate` each."""
     law = stats.binom(trials, rate)
     return _two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
-    """The one-sided p-value of too many successes in `trials` independent trials with probability `rate` each."""
+    """Return the one-sided p-value of `hits` or more successes in `trials` trials with probability `rate` each."""
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
 def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
-    """The p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
+    """Return the p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. It is too small if the
-    counts are too equal, and too large if they vary more than claimed.
+    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. The statistic is too
+    small if the counts are too equal, and too large if they vary more than claimed.
+
+    Args:
+        counts: the observed counts, of any number.
+        pmf: the claimed probabilities of 0, 1, 2, ..., of shape (largest + 1,).
     """
     support = np.arange(pmf.size)
     mean = float(support @ pmf)
@@ -51,7 +55,7 @@ def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
-    """The p-value of the total of `pairs` independent integers, each claimed to be k with probability pmf[k].
+    """Return the p-value of the total of `pairs` independent integers, each claimed to be k with probability pmf[k].
 
     Args:
         shared: the observed total, such as the number of records that the two batches of each pair have in common.
@@ -71,11 +75,10 @@ def _sum_of(pmf: Array, times: int) -> Array:
 
 
 def correlation(a: Array, b: Array) -> float:
-    """The p-value of the cosine of two vectors, of which one is claimed to be independent Gaussian noise.
+    """Return the p-value of the cosine of two vectors of N numbers, of which one is claimed to be Gaussian noise.
 
     The other vector may be anything that does not depend on that noise. Under the claim the cosine r is distributed as
-    a coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2),
-    where N is the vectors' length.
+    a coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2).
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:

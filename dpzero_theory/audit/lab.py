@@ -1,7 +1,9 @@
-"""`Lab` holds everything that a check may use of an audited loop: its claim, and experiments on it.
+"""`Lab` holds everything that a check may use of an audited training loop: its claim, and experiments on it.
 
-The noise of a run, for example, is the difference of its releases and those of a quiet run, which has almost no noise
-and the same seed.
+There are experiments on the influence of single records on releases, and samples of the noise: the noise of a run is
+the difference of its releases and the releases of a quiet run, which has almost no noise and the same seed. `runs` says
+what quiet runs and other words for runs mean. A contribution is what one record adds to the sum of a step; lengths are
+measured in clips, the largest length that the claim allows to a contribution.
 """
 
 import math
@@ -30,7 +32,7 @@ _SCALES = {
 """Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
 _LOUD = 0.5  # The data set `loudest` has equal records that each add at least this many clips to a step
-_VISIBLE = 0.05  # A record is in a batch if exchanging it changes the step by more than this share of the pair's size
+_VISIBLE = 0.05  # A record is in a batch if exchanging it changes the step by more than this share of `pair.size`
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
 _HALVINGS = 12  # How often the interval between two neighbouring factors is then halved
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to a sum
@@ -41,7 +43,7 @@ _ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vecto
 class _ExtremePair(NamedTuple):
     """Two records that differ much; exchanging one for the other shows how far one record moves a release.
 
-    Args:
+    Attributes:
         first, second: the records.
         size: by how many clips every step's release changes at least when one is exchanged for the other.
     """
@@ -54,7 +56,7 @@ class _ExtremePair(NamedTuple):
 class _Scan(NamedTuple):
     """How much releases changed when, in the place of each record in turn, one extreme record became the other.
 
-    Args:
+    Attributes:
         moved: the change of each step's release, in clips, of shape (seeds, steps, records), with batches as claimed.
         included: whether each record was in each batch, of the same shape.
         seeds: the loop's seeds.
@@ -106,10 +108,10 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        """Whether runs on n - 1 records can be compared with runs on n, of the same seed.
+        """Whether runs on n - 1 records can be compared with runs on n records, of the same seed.
 
-        They cannot if the same seed then makes different directions or different random contributions: exchanging a
-        record changes the two kinds of runs by vectors that are not parallel.
+        They cannot if the seed then makes different directions or different random contributions. Exchanging a record
+        then changes the two kinds of runs by vectors that are not parallel.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
@@ -118,8 +120,8 @@ class _Influence:
         # Beside extreme records small random numbers, as of augmentations, are lost: ordinary ones are exchanged too
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
             # The last record is exchanged and the first removed, since numbers may differ for all later records alone
-            worlds = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
-            before, after = self._quiet(worlds), self._quiet([datasets.removed(data, 0) for data in worlds])
+            data_sets = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
+            before, after = self._quiet(data_sets), self._quiet([datasets.removed(data, 0) for data in data_sets])
             if before is None or after is None or before.shape != after.shape:
                 return False
             large, small = ((rows[0] - rows[1])[steps].ravel() for rows in (before, after))
@@ -130,15 +132,16 @@ class _Influence:
         return True
 
     def _draws_shift(self) -> bool:
-        """Whether contributions change with one record less, since they depend on random numbers that then differ.
+        """Return whether contributions change with one record less, by random numbers that then differ.
 
-        The record that is left out adds nothing. So if no numbers differ, the release stays the same, or changes by the
-        factor n/(n - 1) if its denominator counts records. The answer is False if a record times 0 adds something.
+        The answer is False if a record times 0 adds something to a sum.
         """
+        # The record that is left out adds nothing. So if no random numbers differ, the release stays the same, or
+        # changes by the factor n/(n - 1) if its denominator counts records.
         nothing = datasets.scaled(self._records[0], 0.0)
         silent = self._runs.at_start(datasets.filled(self._records, nothing))
         data = datasets.replaced(self._records, self._n - 1, nothing)
-        rows = [self._runs.at_start(world) for world in (data, datasets.removed(data, self._n - 1))]
+        rows = [self._runs.at_start(one) for one in (data, datasets.removed(data, self._n - 1))]
         if silent is None or np.abs(silent).max() > _PARALLEL * self._runs.unit_of_all:
             return False
         if any(row is None for row in rows):
@@ -146,9 +149,9 @@ class _Influence:
         whole, less = (np.asarray(row) for row in rows)
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
-    def _quiet(self, worlds: list[Records]) -> Array | None:
+    def _quiet(self, data_sets: list[Records]) -> Array | None:
         """Return quiet releases on several data sets, on all records; None if not all are finite and of one shape."""
-        rows = [self._runs.quiet(data, **self._all) for data in worlds]
+        rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
         found = np.array(rows, dtype=np.float64)
@@ -174,7 +177,7 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of n equal records with the largest sum, in the step in which that sum is smallest.
+        """The data set of n equal records whose smallest sum over the batch of a step is largest.
 
         None if no record that was tried adds half a clip or more.
         """
@@ -213,23 +216,20 @@ class _Influence:
         return _Scan(moved, moved > pair.size * _VISIBLE, tuple(found))
 
     def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
-        """Return by how much each step's release changes, shape (steps,), if a record of a quiet run is the second of
-        `self.pair` in place of the first; None if the two runs cannot be compared.
+        """Return how much each step's release changes if the record at index `place` is exchanged.
 
-        Args:
-            place: the index of the record.
-            seed: of the batches.
-            changes: further arguments of both runs.
+        The record is one and then the other of `self.pair`, in quiet runs with batches drawn by `seed` and with `changes`
+        of settings. The result has the shape (steps,), and is None if the two runs cannot be compared.
         """
         assert self.pair is not None
         data = [datasets.replaced(self._records, place, record) for record in self.pair[:2]]
         how = {**self._runs.with_batches(seed), **changes}
-        first, second = (self._runs.quiet(world, **how) for world in data)
+        first, second = (self._runs.quiet(one, **how) for one in data)
         return None if first is None or second is None or first.shape != second.shape else norms(first - second)
 
 
 class _Residual(NamedTuple):
-    """The noise of one run, and the sums to which it was added, both of shape (steps, numbers of a step)."""
+    """The noise of one run, and the sums to which the noise was added, both of shape (steps, numbers of a step)."""
 
     noise: Array
     sums: Array
@@ -271,34 +271,40 @@ class _NoiseSamples:
             return self._sampled(None, self.repeatable)
         return found
 
-    def worlds(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
-        """Yield pairs for other data sets and settings under which the noise must be as large as claimed.
+    def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
+        """Yield a name and a function for each other data set and setting with which noise must be as large as claimed.
 
-        The first is a name for the report, and the second a function that samples the noise, or returns None if it
-        cannot be told from the sums.
+        The function takes a sample of the noise; it returns None if the noise cannot be told from the sums.
         """
         few, changes, records, runs = _WANTED // 4, self.claimed, self._records, self._runs
 
-        def world(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
+        def other(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
+            """Return the pair for data (the audit's if None) and changes of settings."""
             return name, lambda: self._sampled(data, how, few)
 
         for name, factor in _SCALES.items():
-            yield world(name, datasets.scaled(records, factor), changes)
+            yield other(name, datasets.scaled(records, factor), changes)
         for name, variation in self._variations.items():
-            yield world(name, None, {**changes, **variation})
+            yield other(name, None, {**changes, **variation})
         if self._influence.pair is not None:
-            yield world("records all alike", datasets.filled(records, self._influence.pair.first), changes)
+            yield other("records all alike", datasets.filled(records, self._influence.pair.first), changes)
         if self._influence.loudest is not None:  # here rounding to few digits loses noise first
-            yield world("where the sum is largest", self._influence.loudest, runs.all_records)
+            yield other("where the sum is largest", self._influence.loudest, runs.all_records)
         if runs.claim.relation == Relation.ADD_REMOVE:
-            yield world("a quarter of the records", records[: max(1, runs.claim.n // 4)], runs.all_records)
+            yield other("a quarter of the records", records[: max(1, runs.claim.n // 4)], runs.all_records)
         if changes != runs.all_records:
-            yield world("batch = n", None, runs.all_records)
+            yield other("batch = n", None, runs.all_records)
         if changes == runs.all_records and runs.claim.sample_rate < 1:
-            yield world("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
+            yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Sample about `wanted` numbers of noise; None if the noise cannot be told from the sums."""
+        """Take a sample of the noise; return None if the noise cannot be told from the sums.
+
+        Args:
+            records: the data; the loop's own if None.
+            changes: changes of the loop's settings.
+            wanted: about how many numbers the sample should have.
+        """
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
             return None
@@ -326,7 +332,7 @@ class _NoiseSamples:
         seed: int,
         *,
         stream: int | None = None,
-        world: int | None = None,
+        global_seed: int | None = None,
     ) -> _Residual | None:
         """Return the noise of one run and the rest of its releases; None if they cannot be told apart.
 
@@ -338,16 +344,16 @@ class _NoiseSamples:
             changes: changes of the loop's settings.
             seed: the loop's seed.
             stream: as for `LoopRuns.paired`.
-            world: the seed of the global generators; `seed` if None.
+            global_seed: the seed of the global random generators; `seed` if None.
         """
         runs = self._runs
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)
-        noisy = runs.attempt(records, **same, world=world, **{**runs.frozen, **changes})
+        noisy = runs.attempt(records, **same, global_seed=global_seed, **{**runs.frozen, **changes})
         if noisy is None or noisy.releases is None:
             return None
         if noisy.clean is not None and noisy.clean.shape == noisy.releases.shape:
             return _Residual(noisy.releases - noisy.clean, noisy.clean)
-        quiet = None if runs.repeatable is None else runs.quiet(records, **same, world=world, **changes)
+        quiet = None if runs.repeatable is None else runs.quiet(records, **same, global_seed=global_seed, **changes)
         rows = runs.comparable(noisy)
         if quiet is None or quiet.shape[1:] != rows.shape[1:]:
             return None

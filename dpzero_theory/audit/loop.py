@@ -1,7 +1,8 @@
-"""Runs a training loop as often as an audit needs, and keeps what it returns, prints and writes.
+"""Runs a training loop as often as an audit needs, and keeps what the loop returns, prints and writes.
 
 A loop runs in an empty folder. Known random bytes, known clocks and seeded generators can stand in for the operating
-system's, so that two runs can be made to draw the same numbers. A loop is a function:
+system's, so that two runs can be made to draw the same numbers. While it runs, this module replaces functions of `os`,
+`random` and `time`, the working directory and the output streams, and puts them back. A loop is a function:
 
     train(records, seed, settings) -> what it releases
 
@@ -15,7 +16,7 @@ mapping with some of these outputs:
     seeds        (T,), the integers that made the steps' directions and are published
     batches      T lists of record numbers; the attacker never sees them
     clean        the releases before noise is added, of the same shape; the attacker never sees them
-    NAME         any other output that is shown to the world, such as losses and metrics
+    NAME         any other output that an attacker may see, such as losses and metrics
 """
 
 import hashlib
@@ -115,9 +116,11 @@ class _Clock:
         self._tick, self._now = tick, _BEGINS
 
     def start(self) -> None:
+        """Set the clock to the time at which every run begins."""
         self._now = _BEGINS
 
     def read(self) -> float:
+        """Advance by a tick and return the time, in seconds."""
         self._now += self._tick
         return self._now
 
@@ -155,14 +158,14 @@ def _replaced(changes: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[No
             setattr(module, name, value)
 
 
-def _seed_generators(world: int) -> None:
+def _seed_generators(seed: int) -> None:
     """Seed the global random generators of Python, NumPy and torch (if it is loaded)."""
-    random.seed(world)
-    np.random.seed(world % 2**32)  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(world)
+        torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(world)
+            torch.cuda.manual_seed_all(seed)
 
 
 @dataclass
@@ -201,7 +204,7 @@ class Loop:
     def clocks(self, tick: float) -> Iterator[None]:
         """A context manager in whose block every run begins at the same time, and clocks tick only when they are read.
 
-        What a run computes from the time that passes then depends on nothing but what the run does.
+        Times that a run measures then depend only on what the run does.
 
         Args:
             tick: by how many seconds a clock advances when it is read.
@@ -229,16 +232,16 @@ class Loop:
         records: Records | None = None,
         *,
         seed: int = 0,
-        world: int | None = None,
+        global_seed: int | None = None,
         stream: int | None = None,
         **changes: Any,
     ) -> LoopOutput:
-        """Make one run of the loop, and return what it returned and showed.
+        """Make one run of the loop, and return what the loop returned and showed.
 
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            world: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
+            global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
             stream: the number of the known stream of bytes that the run reads in place of the operating system's random
                 bytes; if None, it reads the system's.
             changes: settings to replace, by the audit's names for them.
@@ -253,7 +256,7 @@ class Loop:
         given = {self.setting(word): getattr(self.claim, word) for word in _WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
         with _watch(self._folder) as beside:
-            _seed_generators(seed if world is None else world)
+            _seed_generators(seed if global_seed is None else global_seed)
             try:
                 returned = self.train(self.records if records is None else records, seed, given)
             except (Exception, SystemExit) as error:
@@ -262,6 +265,13 @@ class Loop:
         return self._output(outputs, given, beside)
 
     def _output(self, outputs: dict[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> LoopOutput:
+        """Return the result of one run.
+
+        Args:
+            outputs: what the loop returned, by name.
+            given: the settings that the loop was given.
+            beside: what the loop printed and wrote, as `_watch` yields it.
+        """
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases, step = outputs.get("releases"), given.get(self.setting("step_size"))
         batches, seeds, clean = (outputs.get(name) for name in ("batches", "seeds", "clean"))

@@ -40,12 +40,12 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does what the check asks for; the arguments are its attributes."""
+    """Return the verdict that the loop does what the check asks for; the arguments are attributes of `Verdict`."""
     return Verdict(HELD, says, power=power, p_value=p_value)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does not do what the check asks for; the arguments are its attributes."""
+    """Return the verdict that the loop does not do what the check asks for; see `Verdict` for the arguments."""
     return Verdict(VIOLATED, says, mend, p_value=p_value)
 
 
@@ -62,12 +62,13 @@ class Check:
         name: the check's name on the command line and in the report.
         question: what the check asks, as the report shows it.
         look: a function (lab, level) -> verdict that makes the check by experiments of a `Lab`. It may report a sound
-            loop as violated with probability at most `level`.
+            loop, one that does what it claims, as violated with probability at most `level`.
         core: whether a claim cannot be defended if this check could not be made; the command then has an exit status
             of its own.
-        random: whether the check can raise a false alarm. The audit's probability of one is split over such checks.
+        random: whether the check can report a sound loop by chance. The audit's probability of a false alarm is split
+            over such checks.
         follows: the names of checks whose faults can violate this check too. If one of them is violated, the report
-            lists this check's violation below it, since mending that one may mend both.
+            lists this check's violation below it, since mending the loop for it may mend both.
     """
 
     name: str
@@ -120,7 +121,7 @@ class AuditReport:
 
     @property
     def causes(self) -> list[str]:
-        """The names of the violated checks that no other violated one explains (`Check.follows`): mend these first."""
+        """The names of the violated checks that no other violation explains (`Check.follows`): mend these first."""
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:
@@ -134,7 +135,7 @@ class AuditReport:
 
     @property
     def ordered(self) -> list[Entry]:
-        """All entries, each violation that another may have caused directly below the one that may have caused it."""
+        """All entries; a violation that another violation may have caused is directly below that other one."""
         first = [one for one in self.entries if not self.cause_of(one.check.name)]
         return [
             entry

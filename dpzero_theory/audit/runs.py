@@ -1,4 +1,4 @@
-"""Runs of an audited loop with changed settings, made so that two runs can be compared.
+"""Runs of an audited training loop with changed settings, made so that two runs can be compared.
 
 An audit compares runs that differ in one thing. Four changes make that possible:
 
@@ -30,12 +30,11 @@ _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 _ROUNDING = 1e-5
 """Two arrays of releases count as equal if each entry differs by at most this share of the largest number, plus this
 share of itself."""
-_LARGER_STEP = 100.0  # Whether weights stay under a tiny step size is tested by a step size so many times larger
+_LARGER_STEP = 100.0  # Whether weights stay under a tiny step size is tested with a step size so many times larger
 _STAYS = 0.1  # Weights count as staying where they are if releases then change by at most this many clips
 _LARGEST_STILL, _SMALLEST_STILL = 1e-4, 1e-30
-"""The largest and the smallest share of the loop's step size that keeps weights where they are, where releases are
-computed from weights."""
-_ROUNDED_WEIGHTS = 1e-9  # With that step size, rounding the weights changes a release by this share of the noise
+"""If releases are computed from weights, frozen runs have a step size between these shares of the loop's step size."""
+_ROUNDED_WEIGHTS = 1e-9  # In these runs rounding the weights changes a release by about this share of the noise
 _BARELY = 1e-9  # Coupled runs use this share of the loop's step size, so that weights hardly move
 NOT_REPEATABLE = (
     "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
@@ -46,6 +45,9 @@ NOT_REPEATABLE = (
 
 class LoopRuns:
     """Runs of one loop, and the settings under which they can be compared.
+
+    Args:
+        loop: the loop.
 
     Attributes:
         loop, claim: the loop and its claim.
@@ -71,7 +73,7 @@ class LoopRuns:
 
     @property
     def unit_of_all(self) -> float:
-        """What a contribution whose L2 norm is one clip adds to a release with all records in every batch."""
+        """What one clip, as the L2 norm of a contribution, adds to a release with all records in every batch."""
         return self.claim.unit(self.claim.n)
 
     @cached_property
@@ -114,13 +116,13 @@ class LoopRuns:
         return output.releases if self.frozen else output.releases[:1]
 
     def _repeats(self, changes: dict[str, Any], stream: int | None) -> bool:
-        """Whether two quiet runs with the same seed, stream and changes of settings are equal."""
+        """Return whether two quiet runs with the same seed, stream and changes of settings are equal."""
         how = {"seed": SEED, "stream": stream, "noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         pair = [self.attempt(**how) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        """Whether two quiet runs with all records in every batch are equal and a noisy run differs from them."""
+        """Return whether two quiet runs on all records are equal, and a noisy run on all records differs from them."""
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
@@ -176,10 +178,7 @@ class LoopRuns:
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
         """Return the arguments `seed` and `stream` of a quiet run and of the noisy run that is compared with it.
 
-        Args:
-            seed: the loop's seed.
-            stream: the number of the stream. If None, it is the seed in loops that repeat only as streamed runs, and
-                other loops read the system's random bytes.
+        If `stream` is None, the stream is the seed's in loops that repeat only as streamed runs, and none in others.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
@@ -195,7 +194,7 @@ class LoopRuns:
         Args:
             records: the data; the loop's own if None.
             seed, stream: as for `paired`.
-            changes: changes of the loop's settings; `world` among them is the seed of the global generators.
+            changes: changes of the loop's settings; `global_seed` among them is as for `Loop.run`.
 
         Returns:
             The releases, of shape (steps, numbers). None if the loop raises an error, or if the weights move although
@@ -215,27 +214,28 @@ class LoopRuns:
         """Return releases of a quiet run with all records in every batch; None if the loop raises an error.
 
         Only the steps at which the weights are the same for all data are returned: all steps if the weights stay
-        exactly where they are, else the first one.
-
-        Args:
-            records: the data; the loop's own if None.
+        exactly where they are, else the first one. The data is the loop's own if None.
         """
         rows = self._without_noise(records, self.paired(SEED), self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _without_noise(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
+        """Return the comparable releases of a quiet, frozen run with this seed and stream, `how`, and changed settings.
+
+        Returns None if the loop raises an error.
+        """
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs on all records are equal for different seeds, which do not make directions or weights."""
+        """Whether quiet runs on all records are equal for different seeds, which then make no directions or weights."""
         first, second = (self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1))
         return first is not None and second is not None and same(first, second)
 
     def coupled(
-        self, worlds: Sequence[Records], numbers: Sequence[int], **changes: Any
+        self, data_sets: Sequence[Records], numbers: Sequence[int], **changes: Any
     ) -> Iterator[list[LoopOutput | None]]:
         """Yield coupled runs: for each number, a list with one run on each data set, all with the same random numbers.
 
@@ -243,7 +243,7 @@ class LoopRuns:
         iteration ends early if two such runs on the same data differ.
 
         Args:
-            worlds: the data sets.
+            data_sets: the data sets.
             numbers: each selects a different stream of random bytes, and so different noise.
             changes: further changes of the loop's settings.
         """
@@ -252,10 +252,10 @@ class LoopRuns:
         for number in numbers:
             with self.loop.clocks(0.0):
                 same_seed = {"seed": SEED + number, "stream": number, **how}
-                first, again = (self.attempt(worlds[0], **same_seed) for _ in "ab")
+                first, again = (self.attempt(data_sets[0], **same_seed) for _ in "ab")
                 if not alike(first, again):
                     return
-                found = [first, *(self.attempt(data, **same_seed) for data in worlds[1:])]
+                found = [first, *(self.attempt(data, **same_seed) for data in data_sets[1:])]
             yield found
 
 
@@ -265,7 +265,10 @@ def norms(rows: Array) -> Array:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays have one shape and are equal up to rounding and the noise of quiet runs; NaN equals NaN."""
+    """Return whether two arrays have one shape and are equal up to rounding and the noise of quiet runs.
+
+    NaN equals NaN.
+    """
     if a.shape != b.shape:
         return False
     most = _ROUNDING * float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
@@ -273,6 +276,6 @@ def same(a: Array, b: Array) -> bool:
 
 
 def alike(first: LoopOutput | None, second: LoopOutput | None) -> bool:
-    """Whether two runs release the same numbers, to the last bit; False if one is None or released nothing."""
+    """Return whether two runs release the same numbers, to the last bit; False if a run is None or released nothing."""
     a, b = (None if output is None else output.releases for output in (first, second))
     return a is not None and b is not None and np.array_equal(a, b)

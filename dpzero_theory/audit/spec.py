@@ -107,6 +107,7 @@ def load(text: str) -> Spec:
 
 
 def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+    """Return kind(**values) for the table `name` of a file; raise ValueError if a field is missing or unknown."""
     try:
         return kind(**values)
     except TypeError as error:
@@ -115,6 +116,7 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
 
 
 def _records(given: object, folder: Path) -> Records:
+    """Return the records that the entry `given` of a file in `folder` names."""
     if not isinstance(given, str):
         raise ValueError(f"records must be MODULE:FUNCTION or a file of numpy.save; got {check.shown(given)}")
     if given.endswith(".npy"):
@@ -127,6 +129,7 @@ def _records(given: object, folder: Path) -> Records:
 
 @contextmanager
 def _importing(folder: Path) -> Iterator[None]:
+    """A context manager in whose block modules are looked for in `folder` first."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -136,7 +139,10 @@ def _importing(folder: Path) -> Iterator[None]:
 
 
 def _called(name: str, text: object) -> Any:
-    """Call the function without arguments that `text`, of the form MODULE:FUNCTION, names, and return its result."""
+    """Call the function without arguments that `text`, MODULE:FUNCTION, names, and return its result.
+
+    `name` is what error messages call the function.
+    """
     function = _function(name, text)
     try:
         return function()

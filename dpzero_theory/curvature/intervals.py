@@ -87,9 +87,7 @@ class Interval:
         The two intervals hold together with probability at least 1 - (1 - self.level) - (1 - bottom.level), and the
         quotient then lies between self.low/bottom.high and self.high/bottom.low. Its kind is the weaker of the two.
 
-        Args:
-            bottom: the interval of the other number, bottom.low > 0.
-            least, most: ends between which the quotient is known to lie; the interval is cut to them.
+        bottom.low must be positive. The interval is cut to [least, most], where the quotient is known to lie.
         """
         kind = max(self.kind, bottom.kind, key=list(_KINDS).index)
         low, estimate, high = (

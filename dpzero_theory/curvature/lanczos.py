@@ -90,12 +90,8 @@ class Tridiagonal:
     def ritz(self, accuracy: float | None = None) -> _Ritz:
         """Return the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
 
-        Args:
-            accuracy: a number >= 0. Only the pairs are returned whose residual is at most `accuracy` times the absolute
-                value of the eigenvalue, which saves memory, as each eigenvector has d entries. None is all pairs.
-
-        Raises:
-            PreconditionError: the basis was not kept.
+        With `accuracy` >= 0, only the pairs are returned whose residual is at most `accuracy` times the absolute value
+        of the eigenvalue. That saves memory, as each eigenvector has d entries.
         """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
@@ -129,12 +125,9 @@ def norm(v: Tensor) -> float:
 
 
 def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) -> Tensor:
-    """Return a vector uniform on the unit sphere of R^d.
+    """Return a vector uniform on the unit sphere of R^d, with the dtype and the device of `like`.
 
-    Args:
-        d: the dimension.
-        generator: a CPU generator, so that every device gets the same vector.
-        like: has the dtype and the device of the vector.
+    It is drawn with a CPU generator, so that every device gets the same vector.
     """
     z = torch.randn(d, generator=generator, dtype=like.dtype)
     unit: Tensor = z / norm(z)

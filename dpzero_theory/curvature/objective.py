@@ -122,9 +122,6 @@ class Objective:
             x: the start.
             steps: the largest number of steps, >= 0.
             step_size: the first step size, > 0.
-
-        Raises:
-            ValueError: an argument outside its range.
         """
         alpha = check.real("step_size", step_size, above=0)
         value = self.value(x)
@@ -146,12 +143,7 @@ class Objective:
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Return the Hessian at x of one sample's loss, as an operator.
-
-        Args:
-            x: the weights.
-            index: the sample's index, from 0 to n - 1; another one raises IndexError.
-        """
+        """Return the Hessian at x of the loss of the sample with this index, which is below n, as an operator."""
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:

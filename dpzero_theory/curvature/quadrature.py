@@ -99,13 +99,7 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """Return the integral of s^(1/power) by the quadrature rule that a Jacobi matrix stands for.
-
-    Args:
-        a, b: the matrix's diagonal and off-diagonal.
-        mass: the measure's total mass.
-        power: see above.
-    """
+    """Return the integral of s^(1/power) by the rule, of this mass, whose Jacobi matrix has the diagonals a and b."""
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 

@@ -53,13 +53,7 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the clipped means, shape (d, L), and min_i ||h - d_i||, shape (L,), computed for every lane.
-
-        Args:
-            h: a vector h for each lane, shape (d, L).
-            clip: the lanes' clips C, shape (L,).
-            size: ||h||^2, shape (L,).
-        """
+        """Return the clipped means, shape (d, L), and min_i ||h - d_i||, shape (L,), computed for every lane."""
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
@@ -67,7 +61,9 @@ class ClippedMean:
         """Return for each lane the numbers from which the clipped mean and the smallest ||h - d_i|| follow.
 
         Args:
-            h, clip, size: as for `_all`.
+            h: a vector h for each lane, shape (d, L).
+            clip: the lanes' clips C, shape (L,).
+            size: ||h||^2, shape (L,).
 
         Returns:
             The sum over the samples of the clip factors, shape (L,); the sum of the clip factor times d_i, shape (d,

@@ -251,13 +251,7 @@ class _Running:
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
     """Run the lanes of one algorithm, and return their outcome.
 
-    Args:
-        problem: the quadratic loss.
-        x0: shape (d,), the start of every lane.
-        lanes: the lanes' parameters.
-        vector: whether this is Algorithm 1, where vectors are clipped; otherwise it is Algorithm 2 (DPZero).
-        noise: a stream of standard normal numbers, or vectors, as `Sweep.noise` describes it.
-        options: the keyword arguments of `run_together`.
+    The arguments are those of `Sweep`, and `options` are keyword arguments of `run_together`.
     """
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 

@@ -27,12 +27,9 @@ They have shape (k, d) for vectors and (k,) for scalars, as an array or as a ten
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """Return a stream of random directions in R^d.
+    """Return a stream of random directions in R^d, drawn with `rng`.
 
-    Args:
-        direction: the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
-        rng: draws the directions.
-        d: the dimension.
+    `direction` is the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
     """
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)

@@ -18,28 +18,17 @@ MODES = ("a", "b", "c")  # The paper's names for three spectra of the matrix A, 
 def paper_spectrum(mode: str, d: int) -> Array:
     """Return the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
 
-    Args:
-        mode: "a" for the eigenvalues 1, "b" for 1/sqrt(i), "c" for 1/i, i = 1, ..., d. The effective rank tr(A)/||A||_2
-            is then d, about 2 sqrt(d), or about log d.
-        d: the dimension, >= 1.
-
-    Raises:
-        ValueError: an argument outside its range.
+    For i = 1, ..., d they are 1 with mode "a", 1/sqrt(i) with "b" and 1/i with "c". The effective rank tr(A)/||A||_2 is
+    then d, about 2 sqrt(d), or about log d. Raises ValueError for another mode, and unless d >= 1.
     """
     power = {"a": 0.0, "b": 0.5, "c": 1.0}[check.choice("mode", mode, MODES)]
     return np.arange(1, check.integer("d", d) + 1, dtype=np.float64) ** -power
 
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Draw the paper's synthetic data, an array of shape (n, d) with every coordinate from N(1, 1).
+    """Draw the paper's synthetic data, n samples in d dimensions, with every coordinate from N(1, 1); shape (n, d).
 
-    Args:
-        rng: the generator.
-        n: the number of samples, >= 1.
-        d: the dimension, >= 1.
-
-    Raises:
-        ValueError: an argument outside its range.
+    Raises ValueError unless n >= 1 and d >= 1.
     """
     shape = (check.integer("n", n), check.integer("d", d))
     if not isinstance(rng, np.random.Generator):
@@ -147,15 +136,9 @@ class Quadratic(Distances):
 
 
 def point_of(x: Array, d: int, name: str = "x") -> Array:
-    """Return the point x in float64.
+    """Return the point x in float64; raise ValueError for a shape other than (d,), or a value that is not finite.
 
-    Args:
-        x: the point.
-        d: the dimension.
-        name: what the error message calls the point.
-
-    Raises:
-        ValueError: a shape other than (d,), or a value that is not finite.
+    The error message calls the point `name`.
     """
     point = check.real_array(name, x)
     if point.shape != (d,):

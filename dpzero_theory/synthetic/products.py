@@ -50,10 +50,7 @@ class Start:
     def own(self, push: Tensor) -> Tensor:
         """Return w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L).
 
-        If the noise is a scalar, which moves a run only along w_t, the result is w_t^T M y_0.
-
-        Args:
-            push: p = alpha sigma of each run, the step size times the standard deviation of the noise, shape (L,).
+        `push` is p = alpha sigma of each run, shape (L,). For scalar noise the result is w_t^T M y_0.
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
@@ -118,10 +115,7 @@ class Products:
 def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None) -> tuple[Start, ...]:
     """Return the inner products of a set of runs for the identity and each further matrix M.
 
-    Args:
-        scaled: the directions times M, for the identity and each M, shape (S, d) each.
-        metrics: the diagonals of the further matrices M.
-        y, noise: the starting points and the vector noise, as for `Products.of`.
+    `scaled` has the directions times each of these matrices; y and the noise are those of the runs (`Products.of`).
     """
     drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
     heavy = [y, *(metric[:, None] * y for metric in metrics)]
@@ -134,9 +128,8 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
     """Return the inner products of a set of runs for one matrix M.
 
     Args:
-        scaled: the directions times M, shape (S, d).
+        scaled, heavy: the directions and the starting points y, times M.
         y: the starting points, shape (d, L).
-        heavy: M y.
         drift: the sums N_t of the noise, shape (S + 1, d); None for scalar noise.
         metric: the diagonal of M; None for the identity.
     """

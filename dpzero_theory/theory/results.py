@@ -254,14 +254,8 @@ class Unmet:
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
     """Return the mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise.
 
-    Args:
-        epsilon: epsilon > 0.
-        delta: 0 < delta < 1.
-        calibration: "paper" for the mu of the paper's composition lemma, or "exact" for the largest mu with which a
-            mu-GDP mechanism is (epsilon, delta)-DP.
-
-    Raises:
-        ValueError: an argument outside its range.
+    The calibration "paper" is by the paper's composition lemma; "exact" is the largest mu with which a mu-GDP mechanism
+    is (epsilon, delta)-DP. Raises ValueError unless epsilon > 0 and 0 < delta < 1.
     """
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)

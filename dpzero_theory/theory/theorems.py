@@ -64,12 +64,9 @@ class Inequality:
 
     @classmethod
     def of(cls, id: str, problem: Problem, gdp: float) -> Self:
-        """Make the inequality in the proof of a theorem or corollary of the paper.
+        """Make the inequality in the proof of a result of the paper, such as 'theorem-3' or 'corollary-1'.
 
-        Args:
-            id: 'theorem-1', 'theorem-2', 'theorem-3', 'corollary-1', 'corollary-2' or 'corollary-3'.
-            problem: the constants.
-            gdp: mu > 0 of Gaussian DP of the whole run.
+        `gdp` is mu > 0 of Gaussian DP of the whole run.
         """
         growth, trace = (problem.d, problem.d) if id.endswith("-1") else (problem.r + 2, problem.r)
         guarantee = Guarantee.SUBOPTIMALITY if id.startswith("corollary") else Guarantee.GRADIENT
@@ -143,14 +140,8 @@ class _Displayed(NamedTuple):
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
 
-    Args:
-        problem: the constants.
-        spread: d^3 v^2 for Corollary 1, r d^2 v^2 for Corollary 2, r v^2 for Corollary 3.
-        id: the corollary's name, for the error's text.
-        condition: the formula of kappa spread/v^2, for the error's text.
-
-    Raises:
-        PreconditionError: X <= 1. The paper does not state this side condition.
+    `spread` is d^3 v^2 for Corollary 1, r d^2 v^2 for Corollary 2, r v^2 for Corollary 3. PreconditionError, whose text
+    has `id` and `condition`, a formula of kappa spread/v^2, is raised if X <= 1, which the paper does not exclude.
     """
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
@@ -219,12 +210,7 @@ def _corollary_2(p: Problem, v: float) -> _Displayed:
 def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float) -> _Displayed:
     """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
 
-    Args:
-        p: the problem.
-        step_size, smoothing: alpha and lambda.
-        growth: d for Corollary 1, r + 2 for Corollary 2.
-        spread: d^3 v^2 for Corollary 1, r d^2 v^2 for Corollary 2.
-        log: log X of `_horizon`.
+    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2, and `log` is log X of `_horizon`.
     """
     kappa = p.condition_number
     return _Displayed(

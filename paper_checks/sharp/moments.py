@@ -20,8 +20,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate, constants
-from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.projection import Projection
+from dpzero_theory.theory.sharp.smallest import constants_of
 from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 TRIED = (1, 4, 64)

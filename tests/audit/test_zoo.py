@@ -103,6 +103,14 @@ def test_what_is_no_leak_is_not_reported(line: str) -> None:
     assert report.violations == [], report.text()
 
 
+def test_how_much_is_shown_is_a_leak() -> None:
+    """Numbers that are random tell nothing, but here there is one more of them for a record that is large."""
+    line = "shown = {'drawn': fresh().normal(size=3 + int(np.abs(data).max() > 100))}"
+    verdict = audit(changed(line), "un-noised")["un-noised"]
+    assert verdict.status == VIOLATED
+    assert "drawn, how much there is" in verdict.says
+
+
 FINE = {
     "directions along which nothing moves": "directions = stream.standard_normal((1, D)) * (public % 4 != 2)",
     "shares that follow the direction": "each = scaled(differences, clip) * (0.5 if public % 4 == 2 else 1.0)",

@@ -70,7 +70,7 @@ def test_wrong_constants_fail(
     checks_that_fail: list[Callable[[], Checked]],
 ) -> None:
     changed(monkeypatch, constants, "constants", change)
-    monkeypatch.setattr(unbounded, "constants", constants.constants)
+    monkeypatch.setattr(smallest, "constants", constants.constants)
     assert not any(check().ok for check in checks_that_fail)
 
 

@@ -1,6 +1,7 @@
 """Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon.
 
-A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
+`level` is the largest probability with which the check may report a loop that does what it claims.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,30 +14,29 @@ from scipy import stats
 from dpzero_theory.audit import datasets, exact
 from dpzero_theory.audit.claim import Claim
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.report import Verdict, held, untested, violated
+from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import SEED, norms, same
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
-_Included = NDArray[np.bool_]
-"""An array of whether each record was in each batch, of shape (runs, steps, records)."""
+_Included = NDArray[np.bool_]  # Whether each record was in each batch, of shape (runs, steps, records)
 _LISTED_SEED, _LISTED_RUNS = 60, 16
-"""If the loop returns its batches, those of 16 runs are tested, with the loop's seeds from 60 on."""
+"""If the loop returns its batches, the batches of 16 runs are tested, with the loop's seeds from 60 on."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
-"""In 16 more runs, with seeds from 90 on, records in even and in odd places are scaled by these factors."""
+"""In 16 more runs, with seeds from 90 on, records with even and with odd indices are scaled by these factors."""
 _SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of the claimed law of sizes
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
 """The sizes of batches are measured in at most 60 runs, and used if all are within 0.05 of whole numbers."""
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
-_DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` with unlike records
+_DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` that is scaled by `_UNLIKE`
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
-_LOUDEST = 1e10  # The multiple of the claimed noise at which releases are equal on all data up to rounding
+_LOUDEST = 1e10  # The multiple of the claimed noise with which releases are equal on all data up to rounding
 _DRAWS = 3  # Numbers of steps are compared under this many draws of that noise
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 
 def _poisson(included: _Included, rate: float) -> dict[str, float]:
-    """The p-values, by name, of tests that each record is in each batch independently with probability `rate`."""
+    """Return p-values, by name, of tests that each record is in each batch independently with probability `rate`."""
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
     return {
@@ -49,7 +49,7 @@ def _poisson(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    """The p-values, by name, of tests that sizes of batches are binomial, of n trials with probability `rate`."""
+    """Return p-values, by name, of tests that sizes of batches are binomial, of n trials with probability `rate`."""
     law = stats.binom(n, rate)
     small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
@@ -60,14 +60,16 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def _one(included: _Included, rate: float) -> float:
-    """The smallest p-value over records of how often a record was in batches, times the number of records."""
+    """Return the smallest p-value over records of how often a record was in batches, times the number of records."""
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
 def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
-    """The p-values, by name, of how many records neighbouring batches of a run share, or one step's in two runs.
+    """Return p-values, by name, of tests of how many records two batches share.
+
+    The two are neighbouring batches of a run, or the batches of one step in two runs.
 
     Args:
         included: whether each record was in each batch.
@@ -87,7 +89,7 @@ def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
-    """The p-values, by name, of tests that each step draws a new batch of the fixed size rate * n."""
+    """Return p-values, by name, of tests that each step draws a new batch of the fixed size rate * n."""
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}
@@ -96,12 +98,12 @@ def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _full(included: _Included, rate: float) -> dict[str, float]:
-    """The test of full batches: its p-value is 1 if every batch has all records, else 0."""
+    """Return the p-value of a test of full batches: 1 if every batch has all records, else 0."""
     return {"who is in a batch": float(included.all())}
 
 
 def _epochs(included: _Included, rate: float) -> dict[str, float]:
-    """The test that each record is in exactly one batch of each epoch of 1/rate steps: its p-value is 1 or 0.
+    """Return the p-value, 1 or 0, of a test that each record is in exactly one batch of each epoch of 1/rate steps.
 
     In a last epoch that is cut short a record may be in one batch or none.
     """
@@ -112,8 +114,10 @@ def _epochs(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _allocated(included: _Included, rate: float) -> dict[str, float]:
-    """Return the p-values, by name, of tests that each record is in one batch of an epoch of 1/rate steps, drawn
-    independently of the other records' batches (random allocation)."""
+    """Return p-values, by name, of tests of random allocation.
+
+    Each record is in one batch of each epoch of 1/rate steps, drawn independently of the other records' batches.
+    """
     _, steps, n = included.shape
     length = round(1 / rate)
     # The sizes of the first batches of epochs are binomial
@@ -126,7 +130,7 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
-    """The p-values, by name, of tests that `groups` groups of records take turns and are sampled by Poisson.
+    """Return p-values, by name, of tests that `groups` groups of records take turns and are sampled by Poisson.
 
     A record must have the same turn throughout a run. Steps after the last whole round of turns are left out.
     """
@@ -138,8 +142,10 @@ def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
 
 
 def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
-    """Return the p-values, by name, of tests of truncated Poisson batches: of a batch with more than `largest` records,
-    so many are kept, chosen at random."""
+    """Return p-values, by name, of tests of truncated Poisson batches.
+
+    Of a batch that would have more than `largest` records, so many are kept, chosen at random.
+    """
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
     pmf[largest] += pmf[largest + 1 :].sum()
@@ -188,8 +194,8 @@ def _listed(lab: Lab, unlike: bool) -> _Included | None:
 
     Args:
         lab: the loop.
-        unlike: whether half of the records are a thousand times as large, and the others a thousandth. Batches that
-            follow losses, norms or an order of the records then differ from batches drawn blindly.
+        unlike: whether to scale the records by `_UNLIKE`. Batches that follow losses, norms or an order of the records
+            then differ from batches drawn blindly.
     """
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
@@ -209,7 +215,7 @@ def _listed(lab: Lab, unlike: bool) -> _Included | None:
 
 
 def _seen(lab: Lab) -> tuple[_Included, str] | None:
-    """Return which record was in which batch, and from what it was seen, in words; None if it cannot be seen."""
+    """Return which record was in which batch, and in words what shows it; None if nothing shows it."""
     if lab.runs.base.batches is not None:
         drawn = _listed(lab, unlike=False)
         return None if drawn is None else (drawn, "the lists of batches that the loop returns")
@@ -224,9 +230,10 @@ def _seen(lab: Lab) -> tuple[_Included, str] | None:
 
 
 def _many_sizes(lab: Lab) -> dict[str, float]:
-    """The p-values of tests of many Poisson batches' sizes, for loops that do not return their batches.
+    """Return p-values, by name, of tests of many Poisson batches' sizes, for loops that do not return their batches.
 
-    Sizes are measured by releases on equal records. No test is made if that fails, as where seeds make directions.
+    Sizes are measured by releases on equal records. No test is made if that fails, for example if the loop's seed makes
+    directions.
     """
     claim, runs, data = lab.claim, lab.runs, lab.influence.loudest
     if claim.sampling != "poisson" or runs.base.batches or data is None or not runs.same_for_all_seeds:
@@ -242,7 +249,7 @@ def _many_sizes(lab: Lab) -> dict[str, float]:
     return {f"{name}, by releases on equal records": p for name, p in found.items()}
 
 
-def law(lab: Lab, level: float) -> Verdict:
+def _law(lab: Lab, level: float) -> Verdict:
     """Test that batches are drawn as claimed, whatever the records hold."""
     seen, claimed, rate = _seen(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
@@ -268,7 +275,7 @@ def law(lab: Lab, level: float) -> Verdict:
     return held(says, power=power, p_value=p)
 
 
-def secret(lab: Lab, level: float) -> Verdict:
+def _secret(lab: Lab, level: float) -> Verdict:
     """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches."""
     if lab.claim.sampling in _WITHOUT_SAMPLING or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
@@ -287,28 +294,28 @@ def source(lab: Lab) -> str | None:
     """Say what determines the batches: the loop's seed, or the process's global random generators.
 
     Returns:
-        What determines them, in words; empty if neither does. None if batches cannot be seen: the loop does not return
-        them, and no runs on claimed batches can be compared.
+        What determines the batches, in words; empty if neither does. None if batches cannot be seen: the loop does not
+        return them, and no runs with batches as claimed can be compared.
     """
-    worlds = (1, 2, 1)
+    numbers = (1, 2, 1)
     if lab.runs.base.batches is not None:
-        first, second, third = (lab.loop.run(seed=_LISTED_SEED, world=world).batches for world in worlds)
-        by_seed, by_world = first == second, first == third
+        first, second, third = (lab.loop.run(seed=_LISTED_SEED, global_seed=number).batches for number in numbers)
+        by_seed, by_globals = first == second, first == third
     elif lab.runs.repeatable is None:
         return None
     elif lab.runs.repeatable or lab.runs.streamed:
         return ""
     else:
-        rows = [lab.runs.quiet(seed=SEED, world=world) for world in worlds]
+        rows = [lab.runs.quiet(seed=SEED, global_seed=number) for number in numbers]
         if rows[0] is None or rows[1] is None or rows[2] is None:
             return None
-        by_seed, by_world = same(rows[0], rows[1]), same(rows[0], rows[2])
+        by_seed, by_globals = same(rows[0], rows[1]), same(rows[0], rows[2])
     if by_seed:
         return "the seed"
-    return "the state of the process's global generators, which any call may seed" if by_world else ""
+    return "the state of the process's global generators, which any call may seed" if by_globals else ""
 
 
-def accounting(lab: Lab, level: float) -> Verdict:
+def _accounting(lab: Lab, level: float) -> Verdict:
     """Compare the claimed epsilon with what the claimed noise, batches and steps cost by the certified accountant.
 
     The claim is violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does
@@ -334,7 +341,7 @@ def accounting(lab: Lab, level: float) -> Verdict:
     return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed{warning}")
 
 
-def steps(lab: Lab, level: float) -> Verdict:
+def _steps(lab: Lab, level: float) -> Verdict:
     """Check that the loop makes no more releases than claimed, and that their number does not follow the data."""
     if lab.runs.base.releases is None:
         return untested(_NO_RELEASES)
@@ -367,3 +374,12 @@ def steps(lab: Lab, level: float) -> Verdict:
     if not compared:
         return untested("the number of steps is not always the same, and runs with equal noise cannot be made")
     return held(f"from {min(counts)} to {max(counts)} releases are made, by what was released; {most} are accounted")
+
+
+CHECKS = (
+    Check("batches", "Are batches drawn as claimed?", _law, core=True),
+    Check("batches-secret", "Can the batches be drawn again?", _secret, random=False, follows=("noise-fixed",)),
+    Check("accounting", "Does the claimed noise give the claimed epsilon?", _accounting, core=True, random=False),
+    Check("steps", "Are there as many releases as accounted, whatever the data?", _steps, random=False),
+)
+"""The checks of this module, in the order of the report."""

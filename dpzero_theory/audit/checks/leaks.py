@@ -1,7 +1,8 @@
 """Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run.
 
 All that a run shows is split into tokens (numbers and words), so that two runs can be compared token by token.
-A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
+`level` is the largest probability with which the check may report a loop that does what it claims.
 """
 
 import gzip
@@ -22,14 +23,14 @@ from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
-from dpzero_theory.audit.report import Verdict, held, untested, violated
+from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import SEED, same
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _TICK = 1e-3  # Seconds by which clocks advance each time they are read, so that times tell only what a run does
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
-"""Multiples of the claimed noise at which runs are compared, so that every output with noise in it differs."""
+"""Multiples of the claimed noise with which runs are compared, so that every output with noise in it differs."""
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
 """A leak is confirmed by 20 runs on each of two data sets. A random word that is no leak has one value in all runs on
@@ -41,19 +42,17 @@ which leaves its clipped contribution the same to the last bit."""
 _SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
 _DRAWS = 3  # Coupled runs, which have equal noise on different data, are compared under so many draws of the noise
 _LOUDEST = 1e10
-"""The multiple of the claimed noise at which releases on all data sets are equal up to rounding. With the step size of
-coupled runs, weights then move about ten times as far as they do in training."""
+"""The multiple of the claimed noise with which releases on all data sets are equal up to rounding. With the step size
+of coupled runs, weights then move about ten times as far as they do in training."""
 _RECORD_SEED = 2027  # Draws the random record that replaces every record in one of the data sets
-_FEWEST_STEPS = 4  # Batches with fewer members, and runs with fewer steps, are not looked for, as they match by chance
+_FEWEST_STEPS = 4  # Batches with fewer members, and sizes in fewer steps, are not looked for, as they match by chance
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for in an output at distances of 1 to 64 of its numbers, from the first 1000 on."""
-_NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if it is so near to it
-_BY_CHANCE = 1e-6  # An output shows sizes of batches if it matches them by chance with probability below this
+_NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two are so near
+_BY_CHANCE = 1e-6  # An output counts as sizes of batches if other numbers would match with probability below this
 _Position = tuple[str, int]
-"""The position of a token: the name of an output of the run, and the token's index in it.
-
-Index -1 stands for the number of tokens of the output.
-"""
+"""The position of a token: the name of an output of the run, and the token's index in it. Index -1 stands for the
+number of tokens of the output."""
 _Token = float | bytes
 """A token of an output, which is a number, or a word as bytes."""
 
@@ -79,12 +78,12 @@ _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
 _NPY = b"\x93NUMPY"
 
 
-def unnoised(lab: Lab, level: float) -> Verdict:
+def _unnoised(lab: Lab, level: float) -> Verdict:
     """Look for anything a run shows that changes with a record but not with the noise, or that tells the batches.
 
     Runs are made in turn on the data and on a data set with one record exchanged, with noise of four sizes. A number or
-    word has no noise in it if it is equal in all runs on the first data set, equal in all runs on the second, and
-    different between the two. The same is done with a data set in which all records are exchanged.
+    word has no noise in it if it is equal in all runs on each data set, and different between the two. The same is done
+    with a data set in which all records are exchanged.
     """
     with lab.loop.clocks(_TICK):
         tried = False
@@ -105,18 +104,18 @@ def unnoised(lab: Lab, level: float) -> Verdict:
         return untested("the loop fails on a neighbour of its data")
     if not lab.runs.noise_obeyed:
         return untested("the noise ignores its setting, so that only runs with other seeds could be compared")
-    count = len(tokens(lab.runs.base))
+    count = len(_tokens(lab.runs.base))
     return held(f"each of {count} numbers and words that are shown varies with the noise, or not with the records")
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield what two data sets differ in, in words, the data sets, and changed settings under which to compare them."""
+    """Yield the difference of two data sets in words, the two data sets, and settings under which to compare them."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
-    worlds = {"one record": datasets.replaced(records, 0, other), "the records": alike}
+    data_sets = {"one record": datasets.replaced(records, 0, other), "the records": alike}
     ways: tuple[dict[str, Any], ...] = (lab.runs.all_records | lab.runs.frozen, lab.runs.all_records, {})
-    for (what, data), changes in product(worlds.items(), ways):
+    for (what, data), changes in product(data_sets.items(), ways):
         yield what, [records, data], changes
     bad = islice(datasets.poisoned(records[0]), _BAD_RECORDS)
     for record in bad if lab.view.records == "any" else ():
@@ -136,20 +135,20 @@ def _turns(
     """
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
-        for world in (0, 1):
+        for which in (0, 1):
             how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_obeyed else {}
             alike = lab.runs.paired(SEED if lab.runs.noise_obeyed else SEED + k)
-            output = lab.runs.attempt(data[world], **alike, **how, **changes)
+            output = lab.runs.attempt(data[which], **alike, **how, **changes)
             if output is None:
                 return None
-            shown[world].append(tokens(output))
+            shown[which].append(_tokens(output))
     return shown
 
 
 def _leaks(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
-    """Yield each position in the outputs that tells two data sets apart in every run.
+    """Yield each position that has one number or word in all runs of `first`, and another, or none, in all of `second`.
 
-    It has one number or word in all runs of `first`, and another, or none, in all runs of `second`.
+    The two are lists of what runs on two data sets show.
     """
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
@@ -161,8 +160,9 @@ def _leaks(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
 def _beyond_releases(lab: Lab) -> _Position | None:
     """Return a position in the outputs that tells two data sets apart although all releases are equal; else None.
 
-    The data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ in one
-    or in all records, and the noise, which is the same on both, is so large that the releases are equal up to rounding.
+    Either the data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ
+    in one or in all records, and the noise, which is the same for both, is so large that the releases are equal up to
+    rounding.
     """
     if lab.runs.repeatable is None:
         return None
@@ -188,7 +188,10 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 
 
 def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[_Position]:
-    """Return the positions in the outputs that still differ in 20 coupled runs on each data set, so not by chance."""
+    """Return the positions in the outputs that tell the two data sets apart in 20 coupled runs on each too.
+
+    `number` selects the random numbers of the runs, and `how` are changes of settings.
+    """
     outputs = next(lab.runs.coupled(pair * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else _differing(outputs) or set()
 
@@ -206,12 +209,12 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
         return None
-    seen = [tokens(run) for run in done]
+    seen = [_tokens(run) for run in done]
     return {place for place in _leaks(seen[::2], seen[1::2]) if _apart(seen[0].get(place), seen[1].get(place))}
 
 
 def _apart(a: _Token | None, b: _Token | None) -> bool:
-    """Whether what two runs show at one position, None for nothing, differs by more than rounding explains."""
+    """Return whether what two runs show at one position, None for nothing, differs by more than rounding."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and not isinstance(a, _Chunk)  # a digest under a secret key is no leak
@@ -246,7 +249,7 @@ def _of_batches(lab: Lab) -> str | None:
 
 
 def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any) -> bool:
-    """Whether an output lists the sizes of all batches, at the same places of every run and hardly by chance.
+    """Return whether an output lists the sizes of all batches, at the same places in every run and hardly by chance.
 
     Args:
         runs: for each run the numbers of the output (None if it has no such output), and the batches.
@@ -260,10 +263,14 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any
 
 
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
-    """Return every (start, stride) such that number start + stride * t of an output is a multiple of batch t's size.
+    """Return every (start, stride) such that number start + stride * t of an output is c times the size of batch t.
 
-    The factor is the same for all t: records per second are such a multiple if every step takes the same time. Words
-    of the output are NaN in `numbers`.
+    The factor c is the same for all t. Records per second, for example, are such multiples if every step takes the same
+    time.
+
+    Args:
+        numbers: the numbers of the output, with NaN for words.
+        batches: the batches.
     """
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
@@ -278,7 +285,7 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    """Whether an output lists a batch: its members in ascending order, or n numbers that are 1 for members, else 0."""
+    """Return whether an output lists a batch, as ascending indices or as n numbers that are 1 for members, else 0."""
     if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):
@@ -289,7 +296,7 @@ def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
     return False
 
 
-def tokens(outcome: LoopOutput) -> _Shown:
+def _tokens(outcome: LoopOutput) -> _Shown:
     """Return every number and word that a run shows, by position."""
     placed: _Shown = {}
     for name, value in outcome.shown.items():
@@ -304,7 +311,10 @@ def _where(place: _Position) -> str:
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
-    """Yield the name and the tokens of an output: a value, a text or a file's bytes; of an archive, of each member."""
+    """Yield the name and the tokens of an output, which is a value, a text or a file's bytes.
+
+    If the output is an archive, each member has a name and tokens of its own.
+    """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
             yield inner, _of_bytes(raw)
@@ -315,6 +325,7 @@ def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
 
 
 def _of_value(value: Any) -> list[_Token]:
+    """Return the tokens of numbers or arrays, or of the repr of another value."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     try:
@@ -357,6 +368,11 @@ def _of_bytes(raw: bytes) -> list[_Token]:
 
 
 def _of_text(text: bytes) -> list[_Token]:
+    """Return the digests, numbers and words of a text."""
     return [
         _Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(text)
     ]
+
+
+CHECKS = (Check("un-noised", "Is anything shown that has no noise in it?", _unnoised, core=True, random=False),)
+"""The checks of this module, in the order of the report."""

@@ -1,6 +1,7 @@
 """Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum.
 
-A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
+`level` is the largest probability with which the check may report a loop that does what it claims.
 """
 
 import math
@@ -11,28 +12,29 @@ from scipy import stats
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.report import Verdict, held, untested, violated
+from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
+_KNOWN = ("noise-fixed", "noise-from-seed")  # The checks that find noise which anyone can compute
 _HARDLY_ANY = 1e-6  # A run whose expected batch is this share of the claimed one has only empty batches
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)  # The shares of noise farther from 0 than each, in standard deviations, are tested
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # And the shares of noise nearer to 0 than each
+_TAILS = (2.0, 2.5, 3.0)  # Tested are the shares of noise farther from 0 than so many standard deviations
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # Tested are the shares of noise nearer to 0 than so many standard deviations
 _SHORT = 1.645 / 2
-"""With probability at least 95% the difference of two distribution functions at a point is seen as smaller than it is
-by at most this over the root of the number of values: the variance of a share is at most 1/4 over that number."""
-_LAGS = 40  # Numbers of noise fewer than this many steps, or coordinates of a step, apart are tested for correlation
+"""With probability 95% the observed difference of two distribution functions at a point falls short of the true
+difference by at most this over the root of the number of values."""
+_LAGS = 40  # Noise is tested for correlation between steps, and between coordinates, that are less than 40 apart
 _EQUAL = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
 _MORE_PAIRS, _PAIRS = 3.0, 20.0
-"""Three times as many pairs of equal numbers as a continuous law gives on average, and 20 more, are allowed."""
-_ROUNDED = 1e-9  # Numbers of noise closer than this share of the median differ by the rounding of float64
-_FINEST_POWER = 32  # The finest grid on which noise is looked for is 2 to minus this power of its standard deviation
+"""Allowed are three times as many pairs of equal numbers as a continuous law gives on average, and 20 more."""
+_ROUNDED = 1e-9  # Two numbers of noise that differ by less than this share of the median differ by rounding alone
+_FINEST_POWER = 32  # The finest grid that is tried has a spacing of 2^-32 standard deviations of the noise
 _NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a multiple of the spacing
 _CHANCE = 0.5 + 2 * _NEAR
-"""An upper bound on the probability that a number of noise is on a grid by chance: noise on a grid twice as fine is on
-the tried grid with probability 1/2."""
+"""An upper bound on the probability that a number is on a grid by chance: even noise on a grid of half the spacing is
+on the tried grid with probability 1/2 only."""
 _SEEDS = range(1000, 1128)  # The loop's seeds in the runs whose noise is tested, at most
 _FEWEST_RUNS, _WANTED = 16, 160  # The fewest runs, and how many numbers of noise they should give
 _FLOAT64 = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
@@ -58,8 +60,10 @@ _STEP_SIZE = (
 def _parts(values: Array) -> Iterator[tuple[str, Array]]:
     """Yield, with names, the parts of a sample of noise whose size is tested.
 
-    They are all numbers, each step, each coordinate of a step, and the sum over all steps, divided by the root of their
-    number.
+    They are all numbers, each step, each coordinate, and the sum over all steps over the root of their number.
+
+    Args:
+        values: the sample, of shape (runs, steps, numbers of a step).
     """
     _, steps, numbers = values.shape
     yield "all numbers", values
@@ -73,23 +77,24 @@ def _parts(values: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _least(values: Array) -> tuple[float, str, float]:
-    """Test each part of a sample of noise for too little noise, and describe the part with the smallest p-value.
+    """Test each part of a sample of noise (`_parts`) for too little noise.
 
     Returns:
-        That p-value times the number of parts, the part's name, and its standard deviation over the claimed one.
+        The smallest p-value times the number of parts, that part's name, and its standard deviation over the claimed
+        standard deviation.
     """
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
 
-def size(lab: Lab, level: float) -> Verdict:
+def _size(lab: Lab, level: float) -> Verdict:
     """Test that the noise is not smaller than claimed, on several data sets and under several settings."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     samples: list[tuple[str, Callable[[], Array | None]]] = [
         ("as claimed", lambda: lab.noise.sample),
-        *lab.noise.worlds(),
+        *lab.noise.others(),
     ]
     lost: list[str] = []
     for name, sample in samples:
@@ -111,28 +116,28 @@ def size(lab: Lab, level: float) -> Verdict:
 
 
 def _too_little(squares: float, count: int) -> float:
-    """The p-value of noise that is too small: P[S <= squares] of the sum S of squares of `count` normal numbers."""
+    """Return P[S <= squares] for the sum S of squares of `count` normal numbers, the p-value of noise too small."""
     return float(stats.chi2.cdf(squares, count))
 
 
 def _least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the share of its claimed size at which noise is reported, at `level`, with probability `power`.
+    """Return the share of the claimed size at which `_too_little` reports noise with probability `power`.
 
-    The test, `_too_little`, sees `count` numbers of noise.
+    The test sees `count` numbers of noise, and reports p-values below `level`.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def _silent(lab: Lab) -> bool:
-    """Whether steps with empty Poisson batches are released without noise."""
+    """Return whether steps with empty Poisson batches are released without noise."""
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]
     return all(row is not None and row.size > 0 and not row.any() for row in rows)
 
 
-def law(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near it."""
+def _law(lab: Lab, level: float) -> Verdict:
+    """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near 0."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.ravel()
@@ -144,7 +149,7 @@ def law(lab: Lab, level: float) -> Verdict:
         for t in _MIDDLE
     }
     more = float(stats.chi2.sf(float((values**2).sum()), values.size)) < level / 20
-    if not more:  # else only shares near 0 are tested: adding anything to the claimed Gaussian cannot raise them
+    if not more:  # else only shares near 0 are tested: more noise than claimed cannot raise these
         tests |= {"its distance from the normal law": float(stats.kstest(values, "norm").pvalue)}
         tests |= {
             f"too few values beyond {t:g} standard deviations": float(
@@ -159,7 +164,7 @@ def law(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not Gaussian: {name}", mend, p_value=p)
     if more:
         return held("more noise than is claimed, so that only its middle is compared", p_value=p)
-    # the distance that is found, and by how much the one that is seen falls short of it with a probability of 5%
+    # The distance that is reported, and by how much the observed distance may fall short of the true one
     distance = float(np.sqrt(np.log(2 / (level / 10)) / (2 * values.size))) + _SHORT / float(np.sqrt(values.size))
     says, power = (
         f"{values.size} numbers fit the Gaussian that is claimed",
@@ -168,7 +173,7 @@ def law(lab: Lab, level: float) -> Verdict:
     return held(says, power=f"{power} or more", p_value=p)
 
 
-def independence(lab: Lab, level: float) -> Verdict:
+def _independence(lab: Lab, level: float) -> Verdict:
     """Test that no noise comes again: in a different step or coordinate, or in a run with a different seed."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
@@ -194,7 +199,7 @@ def independence(lab: Lab, level: float) -> Verdict:
 
 
 def _least_correlation(count: int, level: float, power: float = 0.95) -> float:
-    """The correlation of two vectors of `count` >= 2 Gaussian numbers that is reported with probability `power`.
+    """Return the correlation of two vectors of `count` >= 2 Gaussian numbers that is reported with probability `power`.
 
     It is the cosine with a p-value of `level`, plus z/sqrt(count) for the normal quantile z of `power`; at most 1.
     """
@@ -203,7 +208,7 @@ def _least_correlation(count: int, level: float, power: float = 0.95) -> float:
 
 
 def _equal_by_chance(values: Array) -> float:
-    """An upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
+    """Return an upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
 
     It is twice the share of all pairs of `values` that agree so, plus 1e-6.
     """
@@ -213,10 +218,9 @@ def _equal_by_chance(values: Array) -> float:
 
 
 def _pairs(values: Array) -> float:
-    """The p-value of too many pairs of equal numbers, which mean a pool of noise or a seed of few bits.
+    """Return the p-value of too many pairs of equal numbers, which mean a pool of noise or a seed of few bits.
 
-    Numbers are equal if they are within 1e-6 of their median, or within four steps of the grid to which they are
-    rounded.
+    Two numbers are equal if they differ by at most 1e-6 of the median, or by four spacings of the grid of rounding.
     """
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
@@ -226,11 +230,12 @@ def _pairs(values: Array) -> float:
     return float(stats.poisson.sf(pairs - 1, _MORE_PAIRS * expected + _PAIRS))
 
 
-def representable(lab: Lab, level: float) -> Verdict:
+def _representable(lab: Lab, level: float) -> Verdict:
     """Look for a grid, the multiples of a spacing, that the noise is on and the sum is not.
 
-    A release modulo that spacing would give the sum away. The spacings are 2^-2 to 2^-32 of the noise's standard
-    deviation, of the power of two below it, and of what is a power of two before a sum is divided.
+    A release modulo the spacing would give the sum away. The spacings are 2^-2 to 2^-32 of three units: the standard
+    deviation of the noise, the power of two below it, and, for a mean, the power of two below the standard deviation on
+    the sum, over the batch size.
     """
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
@@ -255,12 +260,13 @@ def representable(lab: Lab, level: float) -> Verdict:
 
 
 def _on_grid(values: Array, spacing: float) -> Array:
+    """Return whether each value is near a multiple of the spacing."""
     turns = values / spacing
     return np.asarray(np.abs(turns - np.round(turns)) < _NEAR)
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """Return the noise, and the sums to which it was added, as two vectors; None if they cannot be told apart.
+    """Return the noise, and the sums to which the noise was added, as two vectors; None if they cannot be told apart.
 
     Numbers whose sum or noise is exactly 0 are left out.
     """
@@ -275,3 +281,12 @@ def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
     noise, sums = np.concatenate(found, axis=1)
     used = (noise != 0) & (sums != 0)
     return (noise[used], sums[used]) if used.any() else None
+
+
+CHECKS = (
+    Check("noise-size", "Is the noise as large as claimed, everywhere?", _size, core=True, follows=_KNOWN),
+    Check("noise-law", "Is the noise Gaussian?", _law, follows=(*_KNOWN, "noise-size")),
+    Check("noise-independence", "Is every noise new?", _independence, follows=_KNOWN),
+    Check("representable", "Do the last bits of a release give the sum away?", _representable),
+)
+"""The checks of this module, in the order of the report."""

@@ -1,6 +1,7 @@
 """Checks of where the noise comes from: an attacker must not be able to draw the same noise again, or be shown it.
 
-A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
+`level` is the largest probability with which the check may report a loop that does what it claims.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from dpzero_theory.audit.checks import batches
 from dpzero_theory.audit.checks.leaks import DIGEST, contents, unpacked
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
-from dpzero_theory.audit.report import Verdict, held, untested, violated
+from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import alike
 from dpzero_theory.check import Array
 
@@ -33,9 +34,9 @@ _SEED = 5  # The loop's seed in runs that differ only in the operating system's 
 _REDRAWN = 24  # Noise that is the same in 24 runs with equal seeds is taken to come from the seed
 _SAME = 1e-4  # Two numbers of noise count as the same below this relative difference
 _TRIED_BITS = (8, 16, 20, 24, 31)
-"""Noise that is the same for two seeds which differ in such a bit is taken to depend on lower bits
-alone, which can all be tried."""
-_KEY_BYTES = 8  # A seed of fewer random bytes of the system can be found by trying all values
+"""If noise is the same for two seeds that differ in the bit of such a number, only lower bits matter; all of these can
+be tried."""
+_KEY_BYTES = 8  # A seed made of fewer random bytes can be found by trying all values
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
@@ -47,25 +48,23 @@ _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried
 _GENERATORS = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words of which one is in every saved state of a NumPy generator."""
 _TORCH_STATE = 5056  # The size in bytes of a saved state of torch's CPU generator
-_FEWEST_NUMBERS = (
-    4  # A run with fewer numbers of noise than this is not searched for its noise, as a match could be chance
-)
+_FEWEST_NUMBERS = 4  # Fewer numbers of noise than this are not looked for, as a match could be chance
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000
 """The noise is looked for in an output's numbers from each of the first 1000 on, at distances of 1 to 8."""
 _NEAR_NOISE = 3e-3  # An output is the noise where the sine of the angle between the two vectors is below this
-_NEARER_THAN = 1e-2  # And below this share of the sine between the releases, which contain the noise, and the noise
+_NEARER_THAN = 1e-2  # It must also be below this share of the sine between the noise and the releases, which contain it
 _TOLD_SEEDS = (1234577, 2718281, 3141593)  # Seeds of the loop in the runs that are searched for their own seed
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
-def from_seed(lab: Lab, level: float) -> Verdict:
+def _from_seed(lab: Lab, level: float) -> Verdict:
     """Check that the noise is not a function of the loop's seed, or of the state of the global random generators.
 
     Noise may come from a secret seed, unless fewer than 32 bits of it matter.
     """
     if lab.runs.base.releases is None:
         return untested("the loop returns neither releases nor a trajectory with a step_size among its settings")
-    first, other, again = (lab.loop.run(seed=_SEED, world=world) for world in (6, 7, 6))
+    first, other, again = (lab.loop.run(seed=_SEED, global_seed=number) for number in (6, 7, 6))
     by_seed, which = alike(first, other), ""
     # Runs with equal seeds may have the same noise and release different numbers, since batches or initial weights come
     # from the operating system: the noise itself is then compared, number by number
@@ -93,20 +92,20 @@ def from_seed(lab: Lab, level: float) -> Verdict:
 
 
 def _follow_seed(lab: Lab) -> bool:
-    """Whether at least one number of the noise is determined by the loop's seed."""
-    if alike(*(lab.loop.run(seed=_SEED, world=world) for world in (6, 7))):
+    """Return whether at least one number of the noise is determined by the loop's seed."""
+    if alike(*(lab.loop.run(seed=_SEED, global_seed=number) for number in (6, 7))):
         return True
     return bool(np.any(_drawn_again(lab, (6, 7))))
 
 
-def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
+def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | None:
     """Return for each number of a run's noise whether it is the same in 24 runs with equal seeds of the loop.
 
     Every run reads different random bytes of the operating system.
 
     Args:
         lab: the loop.
-        worlds: the seeds of the global random generators, which runs take in turn.
+        global_seeds: the seeds of the global random generators, which runs take in turn.
 
     Returns:
         An array of shape (steps, numbers); None if the noise cannot be told from the sums.
@@ -115,7 +114,7 @@ def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
     first: Array | None = None
     constant = np.empty(0, dtype=bool)
     for number in range(_REDRAWN):
-        how = {"stream": number + 1 if apart else None, "world": worlds[number % len(worlds)]}
+        how = {"stream": number + 1 if apart else None, "global_seed": global_seeds[number % len(global_seeds)]}
         noise = lab.noise.residual(None, lab.noise.repeatable, _SEED, **how)
         if noise is None or (first is not None and noise.shape[1:] != first.shape[1:]):
             return None
@@ -128,13 +127,14 @@ def _drawn_again(lab: Lab, worlds: Sequence[int]) -> NDArray[np.bool_] | None:
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
+    """Return whether the noise of two runs is the same up to rounding; False if it is None for one."""
     if first is None or second is None:
         return False
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=_SAME, atol=0))
 
 
-def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Check that the noise comes from no generator seeded by a constant, the clock or fewer than 8 random bytes."""
+def _from_nothing(lab: Lab, level: float) -> Verdict:
+    """Check that the noise's generator is not seeded by a constant, the clock or fewer than 8 random bytes."""
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -145,8 +145,8 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
         )
     with lab.loop.clocks(0.0):
         stopped = [lab.noise.residual(None, changes, seed) for seed in (21, 22)]
-        timed = [lab.runs.attempt(seed=_SEED, world=world) for world in (6, 7)]
-    running = [lab.runs.attempt(seed=_SEED, world=world) for world in (6, 7)]
+        timed = [lab.runs.attempt(seed=_SEED, global_seed=number) for number in (6, 7)]
+    running = [lab.runs.attempt(seed=_SEED, global_seed=number) for number in (6, 7)]
     known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
         return violated("the noise is a function of the clock: two runs at one time have the same", _MEND_SOURCE)
@@ -189,7 +189,7 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
         yield from ((f"{name}(seed), {k} bytes", int.from_bytes(hashed[:k], "big")) for k in (4, 8))
 
 
-def from_directions(lab: Lab, level: float) -> Verdict:
+def _from_directions(lab: Lab, level: float) -> Verdict:
     """Look for the noise of each step in what generators draw from the seed that is published for its direction.
 
     The noise may begin at any of a generator's first numbers, at the same one in all steps.
@@ -224,9 +224,9 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     return held(f"none of {len(tests)} places in streams of the published seeds has the noise", p_value=p)
 
 
-def shown(lab: Lab, level: float) -> Verdict:
+def _shown(lab: Lab, level: float) -> Verdict:
     """Search what a run shows for states of random generators, a secret seed, the noise and integers that seeded it."""
-    # What a second run with the same seed shows too did not make fresh noise, and is left out
+    # What a second run with the same seed shows too cannot tell fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
     second = lab.runs.attempt(seed=_SHOWN_SEED, **changes)
@@ -264,9 +264,9 @@ def shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    """Return a sentence on a shown number that is the secret seed plus a constant; empty if there is none.
+    """Return a sentence on a shown number that is the secret seed plus a constant.
 
-    Empty too if the seed makes neither noise nor batches: it may then be shown.
+    The text is empty if no such number is shown, or if the seed makes neither noise nor batches and so may be shown.
     """
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [
@@ -283,12 +283,12 @@ def _seed_told(lab: Lab) -> str:
 
 
 def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
-    """Return the numbers that a run releases and the noise in them, as two vectors, of the steps that both runs made.
+    """Return the numbers that a run releases and the noise in them, as two vectors, for the steps that can be compared.
 
     Args:
         lab: the loop.
         run: the run.
-        quiet: the releases of the same run almost without noise; if None, or of other shapes, the vectors are empty.
+        quiet: the releases of the same run almost without noise; the vectors are empty if None, or of other shapes.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
@@ -298,10 +298,16 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 
 
 def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
-    """Return the name of an output that contains the noise times a constant.
+    """Return the name of an output that contains the noise times a constant, or None.
 
-    None if there is none, or if numbers that have nothing to do with the noise, whose direction is uniform on the
-    sphere, would come as near with probability above `level`.
+    None is also returned if numbers that have nothing to do with the noise would be as near by chance with probability
+    above `level`.
+
+    Args:
+        run: the run.
+        released: the numbers that the run released.
+        noise: the noise in them.
+        level: see above.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
@@ -321,7 +327,7 @@ def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str
 
 
 def _apart(rows: Array, noise: Array) -> Array:
-    """Return the sine of the angle between each row of `rows` and the vector `noise`; 1 if it is undefined."""
+    """Return the sine of the angle between each row of `rows` and the vector `noise`; 1 if the angle is undefined."""
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
@@ -342,3 +348,26 @@ def _integers(outcome: LoopOutput) -> Iterator[int]:
     """Yield the integers of five or more digits that a run shows, except those in hexadecimal digests."""
     for _, raw in _contents(outcome):
         yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)
+
+
+CHECKS = (
+    Check(
+        "noise-from-seed",
+        "Can the noise be drawn again from a seed?",
+        _from_seed,
+        core=True,
+        random=False,
+        follows=("noise-fixed",),
+    ),
+    Check(
+        "noise-fixed", "Is the noise the same in every run, or a function of the clock?", _from_nothing, random=False
+    ),
+    Check(
+        "noise-from-directions",
+        "Is the noise in the stream of the published directions?",
+        _from_directions,
+        follows=("noise-fixed", "noise-from-seed"),
+    ),
+    Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", _shown),
+)
+"""The checks of this module, in the order of the report."""

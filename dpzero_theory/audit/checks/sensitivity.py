@@ -1,7 +1,9 @@
 """Checks that one record cannot change a release by more than claimed.
 
-They compare quiet runs, which have almost no noise, on neighbouring data sets.
-A check is a function (lab, level) -> verdict that reports a sound loop with probability at most `level`.
+They compare quiet runs, which have almost no noise, on neighbouring data sets. Changes are measured in clips: one clip
+is the largest change that the claim allows to a record's contribution.
+A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
+`level` is the largest probability with which the check may report a loop that does what it claims.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,20 +16,19 @@ from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
-from dpzero_theory.audit.report import Verdict, held, untested, violated
+from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE, SEED, norms
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _CLIP_ROUNDING = 1e-3
-"""Changes may exceed their limit by this share and this many clips: rounding in float32 and the noise of quiet runs
-cause less."""
-_MOVE_DRAWS, _LATER_DRAWS = 6, 3
-"""First steps, and later ones, are compared under so many draws of the noise."""
+"""Changes may exceed their limit by this share and by this many clips; rounding in float32 and the noise of quiet runs
+cause smaller errors."""
+_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps, and later steps, are compared under so many draws of the noise
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
-"""At 1e5 times the claimed noise, and with steps that are 1e5/10 and 1e5/100 times smaller, weights are moved by noise
-alone, 10 and 100 times as far as in training."""
-_FOLLOWS = 0.3  # There a step changes by less than this many clips because one record moved the weights
+"""With 1e5 times the claimed noise, and a step size that is 1e5/10 and 1e5/100 times smaller, noise alone moves the
+weights, 10 and 100 times as far as in training."""
+_FOLLOWS = 0.3  # In such runs one record changes the weights so little that later steps change by less than 0.3 clips
 _AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
 _NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
 _ABOVE = (1.5, 2.5)  # Factors for a nearly clipped record: some clips are wrong only just above the clip
@@ -43,7 +44,7 @@ _MEND_FINITE = "map what is not finite to a fixed value within the clip, record 
 class _Move(NamedTuple):
     """The largest change of a step's release between a data set and its neighbours.
 
-    Args:
+    Attributes:
         what: describes the neighbours in words.
         clips: the change, in clips.
         allowed: the change that the claim allows, in clips.
@@ -99,7 +100,7 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
                 # A loop that clips groups of records has as many groups for n - 1 records as for n - 2
                 less = datasets.removed(data, len(data) - 1)
-                before, rows = (lab.runs.at_start(world) for world in (less, datasets.removed(less, place)))
+                before, rows = (lab.runs.at_start(one) for one in (less, datasets.removed(less, place)))
                 if before is not None and np.isfinite(before).all():
                     yield _Move(f"{name}, the last record and record {place} removed", _clips(lab, rows, before), 1.0)
             elif nothing is not None:
@@ -110,8 +111,7 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
 def _without_effect(lab: Lab) -> Any:
     """Return a record that adds nothing to a sum; None if none is found, or under replace-one.
 
-    Exchanging a record for this one may change a step by no more than removing it. So it serves loops that cannot be
-    run with one record less.
+    For loops that cannot be run with one record less: to exchange a record for this one has the effect of removing it.
     """
     record = datasets.scaled(lab.loop.records[0], 0.0)
     if lab.claim.relation == Relation.REPLACE_ONE:
@@ -121,31 +121,31 @@ def _without_effect(lab: Lab) -> Any:
 
 
 def _coupled(lab: Lab) -> Iterator[_Move]:
-    """Yield how much steps change if one record is exchanged and the noise, of claimed size, is the same.
+    """Yield how much steps change if one record is exchanged and the noise, of the claimed size, is the same.
 
     If records influence choices, such as a clip or a learning rate, steps change by more than one contribution.
     """
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
-    worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
+    data_sets = [datasets.replaced(lab.loop.records, 0, record) for record in others]
     # Where weights move, if ever so little, later steps may follow from the noise of earlier ones
     moving = {"step_size": lab.loop.step_size} if lab.loop.step_size and lab.claim.steps > 1 else {}
     for how, steps in (*([(lab.runs.frozen, slice(None))] if lab.runs.frozen else []), (moving, slice(0, 1))):
-        for number, (plain, *runs) in enumerate(lab.runs.coupled(worlds, range(_MOVE_DRAWS), **how)):
+        for number, (plain, *runs) in enumerate(lab.runs.coupled(data_sets, range(_MOVE_DRAWS), **how)):
             for run in runs:
                 if plain is not None and plain.releases is not None and run is not None and run.releases is not None:
                     rows, at_base = (lab.runs.comparable(one)[steps] for one in (run, plain))
                     what = f"one record exchanged, with noise that is the same, draw {number}"
                     yield _Move(what, _clips(lab, rows, at_base), 2.0)
-    worlds += [datasets.replaced(lab.loop.records, 0, one) for one in datasets.extremes(lab.loop.records)]
-    yield from _drowned(lab, worlds)
+    data_sets += [datasets.replaced(lab.loop.records, 0, one) for one in datasets.extremes(lab.loop.records)]
+    yield from _drowned(lab, data_sets)
 
 
-def _drowned(lab: Lab, worlds: list[Records]) -> Iterator[_Move]:
+def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
     """Yield how much later steps change between data sets if weights move by noise alone, the same on all data sets.
 
-    One record may then change a later step by no more than the first step. What a loop carries from step to step
-    without noise, such as a snapshot's gradient or momentum of sums, shows.
+    One record may then change a later step by no more than the first step. A larger change shows what a loop carries
+    from step to step without noise, such as a snapshot's gradient or a momentum of sums.
     """
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
@@ -157,7 +157,7 @@ def _drowned(lab: Lab, worlds: list[Records]) -> Iterator[_Move]:
         }
         found = [
             clips
-            for outputs in lab.runs.coupled(worlds, range(_LATER_DRAWS), **loud)
+            for outputs in lab.runs.coupled(data_sets, range(_LATER_DRAWS), **loud)
             if (clips := _farthest(outputs, lab.runs.unit_of_all)) is not None
         ]
         if found:
@@ -211,7 +211,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
     return np.where(before > 0, 0.0, moved)
 
 
-def moves(lab: Lab, level: float) -> Verdict:
+def _moves(lab: Lab, level: float) -> Verdict:
     """Check that exchanging one record changes a step by at most two clips, and removing one by at most one.
 
     Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
@@ -240,7 +240,7 @@ def moves(lab: Lab, level: float) -> Verdict:
     )
 
 
-def finite(lab: Lab, level: float) -> Verdict:
+def _finite(lab: Lab, level: float) -> Verdict:
     """Check that a record with NaN or infinity changes a release by no more than other records may."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
@@ -264,7 +264,20 @@ def finite(lab: Lab, level: float) -> Verdict:
 
 
 def _ends_variously(lab: Lab) -> bool:
-    """Whether the loop's number of steps depends on finite records, as it does in loops that end early."""
+    """Return whether the loop's number of steps depends on finite records, as it does in loops that end early."""
     records = lab.loop.records
     runs = [lab.runs.at_start(datasets.replaced(records, 0, record)) for record in datasets.extremes(records)]
     return len({len(rows) for rows in runs if rows is not None}) > 1
+
+
+CHECKS = (
+    Check("sensitivity", "Does one record move a step by no more than the clip?", _moves, core=True, random=False),
+    Check(
+        "not-finite",
+        "Is a record with NaN or infinity clipped like others?",
+        _finite,
+        random=False,
+        follows=("sensitivity",),
+    ),
+)
+"""The checks of this module, in the order of the report."""

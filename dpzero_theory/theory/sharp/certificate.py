@@ -35,7 +35,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.theory.problem import SMALLEST, Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, law_of
-from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
     SMALLEST_GDP,
@@ -46,6 +45,7 @@ from dpzero_theory.theory.sharp.smallest import (
     SearchOptions,
     SmallestBound,
     Terms,
+    constants_of,
 )
 
 _ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
@@ -151,8 +151,10 @@ def prescribe(
         cap, search = free.steps(problem.n, k), search_of(k)
         return search.limit(unit) if cap is None else float(search.values(cap, unit * unit * cap, 1.0)[0].min())
 
-    one = free.directions_per_step == "best" and algorithm != "dpzero"
-    k = 1 if one else free.directions(problem, problem.n, smallest, STEPS_SHARE / 4)
+    if free.directions_per_step != "best":
+        k = check.integer("directions_per_step", free.directions_per_step)
+    else:
+        k = free.best_directions(problem, problem.n, smallest, STEPS_SHARE / 4) if algorithm == "dpzero" else 1
     scale = _vector_norm(problem, direction, k, algorithm)
     search, unit = search_of(k), scale * unit
     cap = free.steps(problem.n, k)
@@ -169,18 +171,8 @@ def prescribe(
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
     """Return the clip of an algorithm divided by the clip of a sample's scalars that has the same effect.
 
-    The quotient is 1 for Algorithm 2, which clips scalars. It is ||u|| = sqrt(d) for Algorithm 1, which clips the
-    vector s u, the scalar s times the direction u.
-
-    Args:
-        p: the problem.
-        direction: the law of the directions.
-        directions: K.
-        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
-
-    Raises:
-        ValueError: another algorithm.
-        PreconditionError: Algorithm 1 with a law whose directions have other lengths than sqrt(d), or with K > 1.
+    The quotient is 1 for 'dpzero', which clips scalars, and ||u|| = sqrt(d) for 'dpgd-0th', which clips the vector s u.
+    Raises PreconditionError if dpgd-0th is asked for with a law of other lengths, or with several `directions` a step.
     """
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0

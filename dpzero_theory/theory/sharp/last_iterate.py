@@ -29,7 +29,6 @@ from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants
-from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.smallest import (
     LARGEST_GDP,
     MOST_STEPS,
@@ -40,6 +39,7 @@ from dpzero_theory.theory.sharp.smallest import (
     Search,
     SearchOptions,
     Terms,
+    constants_of,
 )
 
 _TRIED = np.geomspace(1e-6, 10.0, 300)  # The values that are tried for the theorem's free number y > 0, in units of L
@@ -101,7 +101,10 @@ def prescribe_last_iterate(
         cap = free.steps(p.n, k)
         return _LastIterateBound(p, unit, direction, k).best(2**48 if cap is None else cap, 1)[0]
 
-    directions = free.directions(p, p.n, smallest, STEPS_SHARE / 2)
+    if free.directions_per_step == "best":
+        directions = free.best_directions(p, p.n, smallest, STEPS_SHARE / 2)
+    else:
+        directions = check.integer("directions_per_step", free.directions_per_step)
     search = _LastIterateBound(p, unit, direction, directions)
     steps = free.steps(p.n, directions)
     if steps is None:
@@ -176,21 +179,14 @@ class _LastIterateBound:
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array]:
         """Return the step size in units of 1/ell and the variance of the noise in units of K L^2, for each grid point.
 
-        Args:
-            clip, exponent: c and 2 mu alpha T at the grid points, of one shape.
-            steps: T.
+        `clip` and `exponent` are c and 2 mu alpha T at the grid points, of one shape, and `steps` is T.
         """
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
         """Return the bound for each grid point, in units of L^2/ell.
 
-        Args:
-            k: the constants at the clips.
-            clip, exponent: c and 2 mu alpha T at the grid points, of one shape.
-            steps: T.
-            e: ell lambda/2, in units of L.
-            tried: the values of y that are tried.
+        `k` has the constants at the clips, `e` is ell lambda/2 in units of L, and `tried` are the values of y.
         """
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)

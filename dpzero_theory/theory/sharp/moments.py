@@ -1,7 +1,7 @@
 """The constants of the sharpened theorem for whichever bound on the samples' gradients a problem has.
 
 The module `constants` has them if every sample's gradient g_i has norm at most L. Nobody knows L, and it is a maximum,
-which cannot be measured. `constants_of` also takes a bound, along the run, on a mean over samples, written <.>:
+which cannot be measured. `without_lipschitz` has them for a bound, along the run, on a mean over samples, written <.>:
 
     moment        <|g_i|^m> <= A^m for some m >= 2 (`Problem.gradient_moment`). With c = C/(A sqrt(K)),
                   kept = 1, bias = b_m/c^(m-1), excess = w_m/c^(m-1), quadratic = spread^2, cross = spread excess,
@@ -21,12 +21,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
+from dpzero_theory.theory.sharp.constants import Constants, law_of
 
 _SMALLEST, _LARGEST = 1e-6, 15.0
 """The range of clips x over which the suprema b_m and w_m of the module's docstring are sought. Below it beta(x) and
@@ -36,37 +34,21 @@ _CELLS, _PARTS, _ROUNDS = 96, 16, 3
 parts. The upper bound that is returned exceeds the supremum by less than (m - 1)/3000 of it."""
 
 
-def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
-    """Return the constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
+def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
+    """Return the constants of a step for a problem p with a bound on a mean over samples in place of L.
 
-    A is `Problem.gradient_unit`, the unit in which gradients are measured.
-
-    Args:
-        problem: d, r, sample_rank, layer_rank and the bound on gradients are used.
-        clip: c > 0, a number or an array.
-        direction: law of the directions, one of `constants.LAWS`.
-        directions_per_step: K >= 1, the number of directions in a step.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: a direction law that the theorem does not cover; more directions than a frame has.
+    `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c.
     """
-    p = problem
-    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
-    c = check.real_array("clip", clip, above=0)
     if p.gradient_moment is not None:
-        return _by_moment(k, c, p, direction, directions_per_step)
-    return k if p.mean_excess is None else _by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
+        return _by_moment(k, c, p, direction, directions)
+    assert p.mean_excess is not None
+    return _by_excess(k, c, p.r, p.mean_excess[1] / p.mean_excess[0])
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """Return the constants at clips c if the samples' mean of ||grad f_i||^m is at most A^m.
 
-    Args:
-        k: the constants at these clips if all gradients have norm at most A, the unit of gradients.
-        c: the clips.
-        p: the problem, which has m and A^m in `gradient_moment`.
-        direction, directions: the law of the directions, and K.
+    `k` has the constants at these clips if all gradients have norm at most A, the unit of gradients.
     """
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
@@ -87,11 +69,7 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
     """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most share t.
 
-    Args:
-        k: the constants at these clips if all gradients have norm at most t, the unit of gradients.
-        c: the clips.
-        r: the effective rank.
-        share: see above; `Problem.mean_excess` is (t, share t).
+    `k` has the constants at these clips if all gradients have norm at most t, the unit of gradients; r is the rank.
     """
     return replace(
         k,
@@ -106,13 +84,8 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
     """Return upper bounds on b_m and w_m, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x).
 
-    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient, as the module's docstring says.
-
-    Args:
-        d: the dimension.
-        r: the effective rank.
-        direction, directions: the law of the directions, and K.
-        power: m.
+    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient, as the module's docstring says;
+    m is `power`.
     """
     law = law_of(direction)
     # Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m

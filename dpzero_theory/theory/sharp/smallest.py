@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Self, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.theory.problem import LARGEST, SMALLEST, Problem, Run
-from dpzero_theory.theory.sharp.constants import Constants, law_of
-from dpzero_theory.theory.sharp.moments import constants_of
+from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
+from dpzero_theory.theory.sharp.moments import without_lipschitz
 
 MOST_DIRECTIONS = 2**16  # The largest K that is tried, which is the most that a run takes
 MOST_STEPS = 10**15  # The largest number of steps T that a search for parameters tries, or that a cap may be
@@ -72,20 +73,29 @@ class Terms:
             )
 
     def root(self, gap_per_step: float, alpha: float) -> tuple[float, float, float, float]:
-        """Return q, p, K and y at one step size, for coefficients of one clip; y is the square root of the bound.
+        """Return q, p, the constant term K, and y, the square root of the bound, for coefficients of one clip.
 
-        K is the constant term, not the number of directions. y is the largest y >= 0 with q y^2 - p y <= K, and
-        infinite if q <= 0.
-
-        Args:
-            gap_per_step: gap/T, in units of L^2/ell.
-            alpha: the step size, in units of 1/ell.
+        y is the largest y >= 0 with q y^2 - p y <= K, and infinite if q <= 0. `gap_per_step` is gap/T, in units of
+        L^2/ell, and `alpha` the step size, in units of 1/ell.
         """
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
             p = float((self.first + alpha * self.second).item())
             floor = float((np.float64(gap_per_step) / alpha + alpha / 2 * self.constant).item())
         return q, p, floor, (p + math.sqrt(p * p + 4 * q * floor)) / (2 * q) if q > 0 else math.inf
+
+
+def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
+    """Return the constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
+
+    A is `Problem.gradient_unit`. `clip` is c, `direction` the law of the directions and `directions_per_step` K, as for
+    `constants.constants`, which says what is raised.
+    """
+    p = problem
+    k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
+    if not math.isinf(p.lipschitz):
+        return k
+    return without_lipschitz(k, check.real_array("clip", clip, above=0), p, direction, directions_per_step)
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
@@ -176,12 +186,14 @@ class Search:
                 caps.append(min(most // step, MOST_STEPS))
         return min(caps) if caps else None
 
-    def directions(self, problem: Problem, batch: float, smallest: Callable[[int], float], share: float = 0.0) -> int:
-        """Return K, the number of directions a step: the one that is given, or the best one.
+    def best_directions(
+        self, problem: Problem, batch: float, smallest: Callable[[int], float], share: float = 0.0
+    ) -> int:
+        """Return the best K, the number of directions a step, among about 2^(j/4), j = 0, 1, ...
 
-        The best K is sought among about 2^(j/4), j = 0, 1, ... If evaluations or points are capped, K T is capped; as K
-        grows the bound then falls and rises again, and the search goes downhill from K = 1. Else the bound only falls,
-        and the smallest K is returned whose value is at most (1 + share) times the value of the largest K.
+        If evaluations or points are capped, K T is capped; as K grows the bound then falls and rises again, and the
+        search goes downhill from K = 1. Else the bound only falls, and the smallest K is returned whose value is at
+        most (1 + share) times the value of the largest K.
 
         Args:
             problem: with the direction law "frame", K is at most its d.
@@ -189,8 +201,6 @@ class Search:
             smallest: a function of K that returns the smallest bound for this K, or its square root.
             share: how much above the smallest value a smaller K may be, as a share of that value, without a cap.
         """
-        if self.directions_per_step != "best":
-            return check.integer("directions_per_step", self.directions_per_step)
         most = self.most_directions(batch)
         capped = math.inf if most is None else max(most, 1.0)
         last = min(float(MOST_DIRECTIONS), law_of(self.direction).most(problem.d), capped)
@@ -263,10 +273,11 @@ class ScaledRun:
             name = "clip/(lipschitz sqrt(directions_per_step))"
             share = check.real(name, min(share, _NEVER_CLIPS), at_least=SMALLEST)
         error, difference = 0.0, DIFFERENCES[run.get("difference", "central")]
-        smoothing = difference.checked(run["smoothing"])
         if difference.smoothing:
-            smoothing *= p.smoothness / unit
+            smoothing = check.real("smoothing", run["smoothing"], above=0) * (p.smoothness / unit)
             error = check.real("smoothing smoothness/lipschitz", smoothing, above=0, at_most=LARGEST) / 2
+        else:
+            difference.checked(run["smoothing"])
         alpha = check.real("step_size", run["step_size"], above=0) * p.smoothness
         noise = check.real("noise_std", run["noise_std"], at_least=0) / unit
         return cls(
@@ -316,11 +327,8 @@ class SmallestBound:
         """Return the square root of the smallest bound over the step size, and the best step size, at each clip.
 
         Args:
-            steps: T.
-            variance: sigma^2/C^2.
-            rate: the Poisson sampling rate, 1 for full batches.
-            clips: the clips c; None is the first grid.
-            k: the constants at these clips; None for the first grid.
+            steps, variance, rate: T, sigma^2/C^2, and the Poisson sampling rate, which is 1 for full batches.
+            clips, k: the clips c and their constants; None is the first grid.
 
         Returns:
             Two arrays of the shape of the clips, in units of L and of 1/ell.
@@ -337,9 +345,7 @@ class SmallestBound:
         """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound.
 
         Args:
-            steps: T.
-            variance: sigma^2/C^2.
-            rate: the Poisson sampling rate, 1 for full batches.
+            steps, variance, rate: as for `values`.
         """
         clips, k = self.clips, self.constants
         for _ in range(3):

@@ -21,9 +21,9 @@ from dpzero_theory.theory.results import calculate
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import LAWS, constants
 from dpzero_theory.theory.sharp.high_probability import certify_run
-from dpzero_theory.theory.sharp.moments import constants_of
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.signs import removed
+from dpzero_theory.theory.sharp.smallest import constants_of
 
 Array = NDArray[np.float64]
 
