@@ -218,7 +218,7 @@ class _Influence:
     def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
         """Return how much each step's release changes if the record at index `place` is exchanged.
 
-        The record is one and then the other of `self.pair`, in quiet runs with batches drawn by `seed` and with `changes`
+        The record is one and then the other of `self.pair`, in quiet runs with batches by `seed` and with `changes`
         of settings. The result has the shape (steps,), and is None if the two runs cannot be compared.
         """
         assert self.pair is not None
