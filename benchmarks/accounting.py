@@ -25,11 +25,11 @@ from typing import Any
 
 from scipy.optimize import brentq
 
+import dpzero_theory as dz
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS
 from benchmarks.kit.timing import timed
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 SETTINGS = {
@@ -158,9 +158,9 @@ def _apart(name: str, question: dict[str, Any], limit: float = _LIMIT) -> dict[s
 
 def _ours(question: dict[str, Any], repeats: int) -> dict[str, Any]:
     rate = question["sample_rate"]
-    target: dict[str, Any] = {"sampling": "full"} if rate == 1 else {"sampling": "poisson", "sample_rate": rate}
-    target |= {"target_epsilon": question["epsilon"], "target_delta": question["delta"], "steps": question["steps"]}
-    asked = [timed(lambda: calibrate_noise_multiplier(**target, relation="add-remove")) for _ in range(repeats)]
+    target = {name: question[name] for name in ("epsilon", "delta", "steps")}
+    drawn = dz.FullBatch() if rate == 1 else dz.Poisson(rate)
+    asked = [timed(lambda: dz.calibrate(**target, sampling=drawn, relation="add-remove")) for _ in range(repeats)]
     return {
         "noise_multiplier": asked[0].found.upper,
         "noise_lower": asked[0].found.lower,

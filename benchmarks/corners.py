@@ -23,9 +23,8 @@ from benchmarks.kit.asked import asked_again, remake
 from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.rows import OK, read_rows
 from benchmarks.kit.timing import timed
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.group import group_delta, group_epsilon
 from dpzero_theory.privacy.sampling import sampling_of
 from dpzero_theory.privacy.step import step_of
 
@@ -45,16 +44,16 @@ def _ask(row: dict[str, Any]) -> Bracket:
     words = {"relation": row["relation"], "mechanism": row["mechanism"]}
     drawn = sampling_of(row["sampling"], row["sample_rate"])
     if row["question"] == "noise":
-        target = {"target_epsilon": row["epsilon"], "target_delta": row["delta"], "group": row["size"]}
-        return calibrate_noise_multiplier(**target, steps=row["steps"], sampling=drawn, **words)
+        target = {"epsilon": row["epsilon"], "delta": row["delta"], "group": row["size"]}
+        return dz.calibrate(**target, steps=row["steps"], sampling=drawn, **words)
     history = [step_of(row["noise"], row["steps"], sampling=drawn, **words)]
     if row["other_sampling"]:
         other = words | {"mechanism": row["other_mechanism"]}
         second = sampling_of(row["other_sampling"], row["other_rate"])
         history.append(step_of(row["other_noise"], int(row["other_steps"]), sampling=second, **other))
     if row["question"] == "epsilon":
-        return group_epsilon(history, row["delta"], size=row["size"])
-    return group_delta(history, row["epsilon"], size=row["size"])
+        return epsilon_of_history(history, row["delta"], group=row["size"])
+    return delta_of_history(history, row["epsilon"], group=row["size"])
 
 
 def answer(setting: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ that of texts at as many evaluations a step.
 from pathlib import Path
 from typing import Any
 
+import dpzero_theory as dz
 from benchmarks.kit.experiment import Cell, Experiment
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 EPSILON, DELTA, RATE, STEPS = 8.0, 1e-5, 0.1, 50
 TEXTS = (1, 10, 50)
@@ -20,10 +20,10 @@ FIELDS = ("texts", "users_noise", "texts_noise", "texts_noise_equal_evaluations"
 
 
 def _multiplier(size: int, rate: float) -> float:
-    return calibrate_noise_multiplier(
-        target_epsilon=EPSILON, target_delta=DELTA, group=size, steps=STEPS, sampling="poisson", sample_rate=rate,
-        relation="add-remove",
-    ).upper  # fmt: skip
+    drawn = dz.Poisson(rate)
+    return dz.calibrate(
+        epsilon=EPSILON, delta=DELTA, steps=STEPS, sampling=drawn, relation="add-remove", group=size
+    ).upper
 
 
 def measure(cell: Cell) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Registry(dict[str, _Entry]):
         super().__init__()
         self.argument = argument
         self._families: dict[str, Callable[[str], _Entry]] = {}
-        self._unlisted: set[str] = set()
+        self._unlisted: dict[str, _Entry] = {}
 
     def register(self, value: _Entry) -> _Entry:
         """Add a value under its attribute `name`, and return the value. Raises ValueError for a name that is taken."""
@@ -38,22 +38,26 @@ class Registry(dict[str, _Entry]):
         self[value.name] = value
         return value
 
-    def register_family(self, name: str, member: Callable[[str], _Entry], *, listed: bool = True) -> None:
+    def register_family(self, name: str, member: Callable[[str], _Entry]) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
         ARGUMENTS is empty if NAME alone is looked up. Iteration over the registry leaves the members of families out.
-        With listed=False, `families` and error messages leave out the name too.
         """
         self._families[name] = member
-        if not listed:
-            self._unlisted.add(name)
+
+    def keep(self, value: _Entry) -> None:
+        """Add a value that can be looked up by its attribute `name`, but that iteration and error messages leave out.
+        A value of that name that was kept before is replaced."""
+        self._unlisted[value.name] = value
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of the listed families of values (added by `register_family`), in the order of registration."""
-        return tuple(name for name in self._families if name not in self._unlisted)
+        """The names of the families of values (added by `register_family`), in the order of registration."""
+        return tuple(self._families)
 
     def __missing__(self, name: object) -> _Entry:
+        if isinstance(name, str) and name in self._unlisted:
+            return self._unlisted[name]
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:
             return self._families[family](arguments)

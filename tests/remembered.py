@@ -26,7 +26,7 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _KEPT = (
-    (accountant, "cost_epsilon", _kept(accountant.cost_epsilon)),
+    (accountant, "_cost_epsilon", _kept(accountant._cost_epsilon)),
     (calibration, "calibrated", _kept(calibration.calibrated)),
 )
 

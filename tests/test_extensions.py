@@ -21,10 +21,9 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.laws.law import Cost
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism, laplace_multiplier, release_epsilon
+from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Poisson, Sampling, sampling_of
@@ -33,6 +32,7 @@ from dpzero_theory.privacy.step import step_of
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
 from tests.optim.small import STEP, D, Logistic, N, data, losses
+from tests.privacy.oracle import noise_for
 
 
 class Signs(Algorithm):
@@ -60,11 +60,11 @@ class Wide(Mechanism):
     samplings = ("full", "poisson", "every-other")
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        pure = size * step.steps * release_epsilon(2 * step.noise, 1.0, replaced=step.relation.replaces)
+        pure = size * step.steps * step.relation.sensitivity / (2 * step.noise) * (1 + 1e-12)
         return Cost(pure=(pure, 0.0), apart=pure)
 
     def multiplier(self, step: Made, target_epsilon: float) -> float:
-        return laplace_multiplier(target_epsilon, step.steps, 1.0, replaced=step.relation.replaces) / 2
+        return step.steps * step.relation.sensitivity / (2 * target_epsilon) * (1 + 1e-11)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(noise_multiplier * levels)
@@ -152,10 +152,10 @@ def test_the_new_sampling_is_accounted_and_drawn() -> None:
     here = step_of(2.0, 50, sampling="every-other", relation="add-remove", sample_rate=0.1)
     known = step_of(2.0, 50, sampling="poisson", relation="add-remove", sample_rate=0.2)
     assert epsilon_of_history([here], 1e-5) == epsilon_of_history([known], 1e-5)
-    assert calibrate_noise_multiplier(
+    assert noise_for(
         target_epsilon=2, target_delta=1e-5, steps=50, sampling="every-other", relation="add-remove", sample_rate=0.1
     ).upper == pytest.approx(
-        calibrate_noise_multiplier(
+        noise_for(
             target_epsilon=2, target_delta=1e-5, steps=50, sampling="poisson", relation="add-remove", sample_rate=0.2
         ).upper,
         rel=1e-4,

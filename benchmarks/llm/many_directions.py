@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import dpzero_theory as dz
 from benchmarks.kit.device import device_name
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
@@ -39,7 +40,6 @@ from benchmarks.llm.tuned import CHOSEN, DELTA, LABELS, NONE, Recipe, best, read
 from dpzero_theory.cli import Parser, input_folder, integer, number
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 EPSILON, SMOOTHING = 2.0, 3e-3
 K, BATCH, STEPS, TRIAL = 64, 64, 1000, 120
@@ -113,10 +113,8 @@ def tuned(
         steps: how many of the STEPS steps are made.
     """
     begun, n, device = time.perf_counter(), len(work.states(top.count)["train"]), work.device
-    noise = calibrate_noise_multiplier(
-        target_epsilon=EPSILON, target_delta=DELTA, steps=STEPS, sampling="poisson", relation="add-remove",
-        sample_rate=BATCH / n,
-    ).upper  # fmt: skip
+    drawn = dz.Poisson(BATCH / n)
+    noise = dz.calibrate(epsilon=EPSILON, delta=DELTA, steps=STEPS, sampling=drawn, relation="add-remove").upper
     secret = torch.Generator(device).manual_seed(int.from_bytes(os.urandom(7), "little"))
     batches = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
     weights = Weights(top, Directions(os.urandom(16), "low-rank"))

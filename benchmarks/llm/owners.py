@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import dpzero_theory as dz
 from benchmarks.kit.experiment import Cell
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
@@ -29,7 +30,6 @@ from benchmarks.llm.top import NORM, TRAINED
 from benchmarks.llm.tuned import CHOSEN, DELTA, Recipe, Study, first, studied, trained
 from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.step import step_of
 
 EPSILON, STEPS, RATE = 8.0, 300, 0.125
@@ -47,10 +47,9 @@ def noise(method: str, owned: int) -> float:
     """Return the noise multiplier, which is the noise on a step's sum over the clip, of a run that protects all phrases
     of an owner of `owned` phrases at (EPSILON, DELTA); the private end of its bracket. method: "users" (an owner is a
     record) or "texts" (a phrase is one)."""
-    return calibrate_noise_multiplier(
-        target_epsilon=EPSILON, target_delta=DELTA, group=owned if method == "texts" else 1, steps=STEPS,
-        sampling="poisson", sample_rate=RATE, relation="add-remove",
-    ).upper  # fmt: skip
+    group = owned if method == "texts" else 1
+    target: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "group": group, "relation": "add-remove"}
+    return dz.calibrate(**target, steps=STEPS, sampling=dz.Poisson(RATE)).upper
 
 
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:

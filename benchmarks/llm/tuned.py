@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+import dpzero_theory as dz
 from benchmarks.kit.device import chosen_device, device_name, one_thread
 from benchmarks.kit.experiment import Cell, Experiment, Flag, Rows, flag
 from benchmarks.kit.rows import having, read_rows
@@ -39,7 +40,6 @@ from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.sampling import drawn
 from dpzero_theory.privacy.schedule import SECRET_BYTES
 from dpzero_theory.privacy.step import step_of
@@ -137,10 +137,10 @@ def _by_gradients(r: Recipe, top: Top, losses: Losses, data: States, after: Call
         weights = list(along.parameters)
         optimizer = torch.optim.SGD(weights, lr=r.step_size)
     n, rate = len(data), r.batch / len(data)
-    law: dict[str, Any] = {"sampling": "poisson", "relation": "add-remove", "sample_rate": rate}
+    law: dict[str, Any] = {"sampling": dz.Poisson(rate), "relation": "add-remove"}
     chosen, noise = np.random.default_rng(r.seed), 0.0
     if r.epsilon is not None:
-        noise = calibrate_noise_multiplier(target_epsilon=r.epsilon, target_delta=DELTA, steps=r.steps, **law).upper
+        noise = dz.calibrate(epsilon=r.epsilon, delta=DELTA, steps=r.steps, **law).upper
         generator = torch.Generator(weights[0].device)
         generator.manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
         batches = drawn("poisson", rate).drawer(random.SystemRandom(), os.urandom(SECRET_BYTES), n)

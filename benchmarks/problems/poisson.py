@@ -7,8 +7,7 @@ from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.gaussian import noise_std_of
+from dpzero_theory.privacy.calibration import calibrate
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.theory.problem import Prescription, Problem
@@ -30,18 +29,12 @@ def poisson_noise(epsilon: float, delta: float) -> _Noise:
     """A function (q_s, T, relation) -> the noise multiplier with which T releases are (epsilon, delta)-DP.
 
     q_s is the rate of Poisson sampling, and relation says which data sets are neighbours. The noise multiplier is the
-    upper end, which is safe to rely on, of the bracket by `privacy.calibration.calibrate_noise_multiplier`; errors
+    upper end, which is safe to rely on, of the bracket by `dpzero_theory.calibrate`; errors
     raised there are not caught.
     """
 
     def noise_multiplier(rate: float, steps: int, relation: Relation) -> float:
-        return calibrate_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            steps=steps,
-            sampling=Poisson(rate),
-            relation=relation,
-        ).upper
+        return calibrate(epsilon=epsilon, delta=delta, steps=steps, sampling=Poisson(rate), relation=relation).upper
 
     return noise_multiplier
 
@@ -100,7 +93,7 @@ def prescribe_poisson(
         return math.floor(min(float(most), allowed(rate, k) * (1 + 1e-12)))
 
     def smallest(rate: float, multiplier: float, k: int) -> float:
-        variance = noise_std_of(multiplier, 1.0, rate * p.n) ** 2
+        variance = (multiplier / (rate * p.n)) ** 2
         return float(search_of(k).values(most_steps(rate, k), variance, rate)[0].min())
 
     def by_central_limit(rate: float, k: int) -> float:
@@ -142,6 +135,6 @@ def prescribe_poisson(
         i = next((j for j in near if candidate(rates[j], k)[0] < candidate(rates[here], k)[0]), None)
     rate = rates[here]
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
-    unit = noise_std_of(multiplier, 1.0, rate * p.n)
+    unit = multiplier / (rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
     return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between, difference=free.difference)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
 from dpzero_theory.privacy.step import Step, Words, step_of
@@ -139,7 +138,7 @@ class Claim:
 
     def noise_std(self, batch: float | None = None) -> float:
         """Return the standard deviation of the noise on a release; None is the claimed `batch`."""
-        return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
+        return self.noise_multiplier * self.unit(batch)
 
     def release(self) -> Step:
         """Return the steps of the run as the privacy accountant takes them, one `Step` with their number.

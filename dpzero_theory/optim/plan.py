@@ -147,7 +147,7 @@ class Plan:
             ValueError: an argument that is unknown, missing or outside its range, or arguments that do not fit
                 together.
             PreconditionError: every noise, however little, meets the target, since a record is used at all with
-                probability at most delta (`calibrate_noise_multiplier`); there is then no least noise.
+                probability at most delta (`dpzero_theory.calibrate`); there is then no least noise.
         """
         check.settings(target, Target.__annotations__, Target.__required_keys__)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}

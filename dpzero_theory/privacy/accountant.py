@@ -1,7 +1,14 @@
-"""delta and epsilon of a recorded history of steps, as certified brackets.
+"""delta and epsilon of a recorded history of steps, as certified brackets, for one record or a group of records.
 
-The costs of the steps of a history add up to one `Cost`, whose laws are composed on a grid (module `grid`). The
-accountant resolves delta to 1e-3 of it and epsilon to 1e-4 of it.
+The costs of the steps of a history add up to one `Cost`, whose laws are composed by an integral (module `contour`) or
+on a grid (module `grid`). The accountant resolves delta to 1e-3 of it and epsilon to 1e-4 of it.
+
+A group of k records, such as all records of one user, has two bounds, of which the smaller one is taken. The first
+takes the group's records together (`Sampling.group_amplified`): each sampling gives a pair of laws that dominates a
+release, so histories compose. The second holds for any history, by changing one record after another: delta_k(e) <= sum
+over i < k of e^(i e/k) delta(e/k), where e is epsilon, and delta is for one record and delta_k for the group. It is the
+smaller one where the noise is little compared with k clips and records of the group are seldom drawn together. Proofs
+are in laws/derivation.md, section 5.
 """
 
 import math
@@ -10,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from dpzero_theory import check
+from dpzero_theory.bisection import smallest
 from dpzero_theory.privacy import contour, grid
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
@@ -18,40 +26,58 @@ from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, Span, chernoff_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_SHARP = 1e-7
-"""The relative width of a bracket of epsilon that decides whether a target just below its upper end is met."""
 _NEAR, _CLOSE, _SECANTS = 1e-11, 3.0, 30
 """Where a bound on delta crosses the target is sought up to this share of epsilon, on an integral made for an epsilon
 at most so far off, over 1 plus its tilt, by at most so many secants."""
 _VAGUE = 1.5
 """Where the upper end is this many times the lower one, or the ends are of different laws, plain Gaussian releases may
 give a smaller upper end."""
+_ROUNDING = 1e-12
+"""A bound on the relative rounding error of the bound by one record after another."""
+_MOST_EPSILON = 700.0
+"""The largest epsilon of one record with which a group is bounded by one record after another; its exponential is a
+float."""
+_MOST_IN_GROUP = 10**9
+_ONE_BY_ONE = "one record after another"
+_VACUOUS = 50.0
+"""If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
+_ABOUT_EXACT = 1.1
+"""Where the upper end of a group's bracket is at most this many times the lower end, no bound by changing one record
+after another is tried."""
 
 
-def delta_of_history(history: Steps, epsilon: float) -> Bracket:
+def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int | None = None) -> Bracket:
     """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
     Args:
         history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. Noise, batches
             and their number must be fixed beforehand, as in `epsilon`.
         epsilon: epsilon >= 0.
+        group: the number k of records in which neighbouring data sets may differ, 1 <= k <= n. It is 1 unless whole
+            users are protected.
+        n: the number of records of the larger data set, or None if it is not known. It is needed for groups in
+            fixed-size batches under add-remove.
 
     Returns:
-        The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state.
+        The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state. For
+        a group both ends bound one number, delta for the worst data of a group, with full, Poisson and cyclic-Poisson
+        batches and a fixed order. With other batches the lower end is delta of one record, or of fewer records than the
+        group has.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range; with fixed-size batches of B records under add-remove a group above
+            n - B, the most records that can be removed.
     """
-    eps, made = check.real("epsilon", epsilon, at_least=0), steps_of(history)
-    cost = cost_of(made)
-    found = cost_delta(cost, eps)
+    eps, asked = check.real("epsilon", epsilon, at_least=0), Group(history, group, n)
+    found = asked.delta(eps)
     value = found.lower + (found.upper - found.lower) / 3 if found.lower > 0 else found.upper
-    return Bracket(found.lower, value, found.upper, cost.method, notes(made))
+    return replace(asked.bracket(found), value=value)
 
 
-def epsilon_of_history(history: Steps, delta: float) -> Bracket:
+def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int | None = None) -> Bracket:
     """The smallest epsilon for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
         epsilon(step * 10_000, delta=1e-5)
@@ -61,18 +87,37 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
             of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
             must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and a run that
             may stop early counts with its whole plan.
-        delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
+        delta: 1e-30 <= delta < 1; 0 is allowed where no noise is Gaussian.
+        group: the number of records in which neighbouring data sets may differ, as in `delta`.
+        n: the number of records of the larger data set, or None, as in `delta`.
 
     Returns:
-        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state.
+        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the ends
+        are as those of `delta`, and a note says if epsilon is so large that it protects nothing.
 
     Raises:
         ValueError: an argument outside its range.
+        PreconditionError: no epsilon is known to hold for the group. Its records are not accounted together (for those
+            batches, or because the noise is less than 0.03 of the clips by which the group moves a batch), and by one
+            record after another no epsilon up to 700 times `group` holds.
     """
-    target, made = check.real("delta", delta, at_least=0, below=1), steps_of(history)
-    cost = cost_of(made)
-    found = cost_epsilon(cost, target)
-    return Bracket(found.lower, found.upper, found.upper, cost.method, notes(made))
+    target, asked = check.real("delta", delta, at_least=0, below=1), Group(history, group, n)
+    found = asked.epsilon(target)
+    bracket = asked.bracket(found)
+    if group == 1:
+        return bracket
+    check.precondition(
+        found.upper < math.inf,
+        f"group must be small enough for this noise to protect it; got {group}, and no epsilon up to"
+        f" {_MOST_EPSILON * group:g} is known to hold (`calibrate` with this group says how much noise protects it)",
+    )
+    if found.upper < _VACUOUS:
+        return bracket
+    vacuous = (
+        f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {group} records may do"
+        " together (`calibrate` with this group says how much does)"
+    )
+    return replace(bracket, notes=(*bracket.notes, vacuous))
 
 
 def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
@@ -84,29 +129,115 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
     """
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
-    found = cost_delta(first, epsilon)
-    return found, found if first == second else cost_delta(second, epsilon)
+    found = _cost_delta(first, epsilon)
+    return found, found if first == second else _cost_delta(second, epsilon)
 
 
-def epsilon_beside(history: Steps, delta: float, target: float) -> float:
-    """The upper end of `epsilon_of_history`, by a finer grid where the target lies within the bracket.
+class Group:
+    """The bounds of a history for data sets that differ in up to `size` of n records; `size` is 1 for a single record.
 
-    It is at most the target wherever that of `epsilon_of_history` is, and so for each calibrated history.
+    The arguments are those of `delta_of_history`, and so are the errors.
     """
-    cost = cost_of(steps_of(history))
-    found = cost_epsilon(cost, delta)
-    if found.lower <= target < found.upper:
-        found = found.within(cost_epsilon(cost, delta, wanted=_SHARP))
-    return found.upper
+
+    def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
+        self.made, self.size, self._method = steps_of(history), size, ""
+        self.one = self.together = cost_of(self.made)
+        if size != 1:
+            known = [part.sampling.records or _MOST_IN_GROUP for part in self.made]
+            if n is not None:
+                known.append(check.integer("n", n))
+            self.size = check.integer("group", size, at_most=min([_MOST_IN_GROUP, *known]))
+            self.each = cost_of(_links(self.made, self.size, n))
+            self.together = sum((part.cost(self.size, n) for part in self.made), NOTHING)
+        self._known = self.together.squares[0] < math.inf
+
+    def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
+        """Bounds on delta. The arguments are those of `_cost_delta`."""
+        found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
+        if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
+            return found
+        upper = found.upper
+        if ends != "lower" and (each := self._one_by_one(epsilon / self.size, near)) < upper:
+            upper, self._method = each, _ONE_BY_ONE
+        lower = found.lower
+        if ends != "upper":
+            lower = max(lower, _cost_delta(self.one, epsilon, near=near, wanted=wanted, ends="lower").lower)
+        return Bounds(min(lower, upper), upper)
+
+    def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
+        """Bounds on epsilon, of which `ends` are used."""
+        if self.size == 1:
+            return _cost_epsilon(self.one, delta, ends=ends)
+        found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
+        if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
+            return found
+        least = _cost_epsilon(self.one, delta, ends="lower").lower
+        # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
+        upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
+        if first <= most:
+            share = smallest(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
+            if share is not None and share * self.size * (1 + _ROUNDING) < upper:
+                upper, self._method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
+        return Bounds(min(max(found.lower, least), upper), upper)
+
+    def excess(self, target_epsilon: float, target_delta: float) -> float:
+        """The share by which the group misses a target: at most 0 if it is certified to meet it, both where epsilon is
+        asked at the target delta and where delta is asked at the target epsilon."""
+        beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
+        if target_delta == 0:
+            return beyond
+        return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
+
+    def _one_by_one(self, epsilon: float, near: float | None) -> float:
+        """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at epsilon.
+
+        `near` is a delta with which the caller compares the bound, or None.
+        """
+        k = self.size
+        far = k * epsilon > _MOST_EPSILON
+        times = k if epsilon == 0 else 1.0 if far else math.expm1(k * epsilon) / math.expm1(epsilon)
+        small = None if far or near is None or near / times < 1e-30 else near / times
+        each = _cost_delta(self.each, epsilon, near=small, ends="upper").upper
+        if each == 0:
+            return 0.0
+        if far:
+            more = (k - 1) * epsilon
+            return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + _ROUNDING * more, 0.0))
+        return min(each * times * (1 + _ROUNDING), 1.0)
+
+    def bracket(self, found: Bounds) -> Bracket:
+        """The bracket with these ends, and with notes; one tells if the ends do not bound one number."""
+        cost = self.together
+        told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
+        told += [MECHANISMS[part.mechanism].note for part in self.made]
+        if self.size > 1 and not (self._known and cost.above == cost.below and cost.squares[0] == cost.squares[1]):
+            held = "the upper end is certified, the lower end is attained by data of a group"
+            told.append(f"groups of {self.size} records: {held}")
+        method = self._method or ("closed form" if cost.closed else "grid")
+        return Bracket(found.lower, found.upper, found.upper, method, tuple(dict.fromkeys(filter(None, told))))
 
 
-def excess(cost: Cost, target_epsilon: float, target_delta: float) -> float:
-    """The share by which a cost misses the target (target_epsilon, target_delta): at most 0 if it is certified to meet
-    it, both where epsilon is asked at the target delta and where delta is asked at the target epsilon."""
-    beyond = cost_epsilon(cost, target_delta, ends="upper").upper / target_epsilon - 1
-    if target_delta == 0:
-        return beyond
-    return max(beyond, cost_delta(cost, target_epsilon, ends="upper").upper / target_delta - 1)
+def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
+    """The history with sample rates at which one record costs at least as much as any of `size` records that are
+    removed one by one.
+
+    Only fixed-size batches under add-remove change their rate. Raises ValueError if more records are removed than such
+    batches leave out, or if the number n of all records is None for them.
+    """
+    parts = []
+    for part in history:
+        kind = part.sampling
+        if kind.refilled and kind.sample_rate < 1 and part.relation is Relation.ADD_REMOVE:
+            if n is None:
+                raise ValueError(f"n must be given for groups with sampling {kind.word} and add-remove; got None")
+            batch = kind.batch_size(n)
+            assert batch is not None
+            if size > n - batch:
+                rule = f"group must be at most n - B = {n - batch} with batches of {batch} of {n} records"
+                raise ValueError(f"{rule}, add-remove; got {size}")
+            part = replace(part, sampling=kind.at(batch / (n - size + 1)))
+        parts.append(part)
+    return parts
 
 
 def cost_of(made: Sequence[Step]) -> Cost:
@@ -118,7 +249,7 @@ def cost_of(made: Sequence[Step]) -> Cost:
     return sum(costs[1:], costs[0])
 
 
-def cost_delta(
+def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
     """Bounds on the smallest delta of a cost at an epsilon.
@@ -140,8 +271,8 @@ def cost_delta(
     gridded = partial(grid.delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
     composed = partial(_largest, integral, gridded)
     found = _bounds(cost, ends, composed, partial(_plain_delta, at), partial(_least_plain_delta, least_at))
-    if not any(cost.above) and (told := _moments(cost, cost.squares[0])):
-        found = found.within(Bounds(0.0, direct_delta(*told, at)))  # the grid loses a little on such laws
+    if any(cost.zcdp) and not any(cost.above):  # the grid loses a little on such laws
+        found = found.within(Bounds(0.0, direct_delta(*_moments(cost, cost.squares[0]), at)))
     # No loss exceeds the pure epsilon.
     most = min(-math.expm1(epsilon - pure) * (1 + 1e-15), 1.0)
     if not shifted:
@@ -154,7 +285,7 @@ def cost_delta(
     return Bounds(min(found.lower * math.exp(-ratio) * (1 - 1e-15), upper), upper)
 
 
-def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
+def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
     """Bounds on the smallest epsilon of a cost at a delta.
 
     ends: the ends that are used. The other one may be wrong. wanted: an argument of `grid.epsilon_bounds`.
@@ -175,8 +306,8 @@ def cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends =
     found = _bounds(
         cost, ends, composed, partial(_plain_epsilon, delta / more), partial(_least_plain_epsilon, delta * more)
     )
-    if not any(cost.above) and (told := _moments(cost, cost.squares[0])):
-        found = found.within(Bounds(0.0, direct_epsilon(*told, delta / more)))
+    if any(cost.zcdp) and not any(cost.above):
+        found = found.within(Bounds(0.0, direct_epsilon(*_moments(cost, cost.squares[0]), delta / more)))
     if min(found.upper, pure) == math.inf and ends != "lower":
         shown = max((sum(n * law.infinite for law, n in parts) for parts in _compositions(cost, 0)), default=1.0)
         raise ValueError(f"delta must be above {shown:.3g}, what this history shows for certain; got {delta!r}")
@@ -197,7 +328,7 @@ def _bounds(
     nothing. plain, least_plain: the number for plain Gaussian releases, from their mu^2, for the two ends.
     """
     known, closed = cost.squares[0] < math.inf, cost.closed
-    exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not _moments(cost)
+    exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
         found = composed(_compositions(cost, 0))
     else:
@@ -261,8 +392,8 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
-    if end == 0 and (moments := _moments(cost)):
-        extra.append((concentrated_pair(*moments), 1))
+    if end == 0 and any(cost.zcdp):
+        extra.append((concentrated_pair(*_moments(cost)), 1))
     found = []
     for parts in dict.fromkeys((cost.above, cost.below)[end]):
         counts: dict[Law, int] = {}
@@ -272,11 +403,8 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     return found
 
 
-def _moments(cost: Cost, square: float = 0.0) -> tuple[float, float] | None:
-    """The rho and xi of the zCDP steps of a cost, with those of plain Gaussian releases of this mu^2 beside them; None
-    if there are no such steps."""
-    if not any(cost.zcdp):
-        return None
+def _moments(cost: Cost, square: float = 0.0) -> tuple[float, float]:
+    """The rho and xi of the zCDP steps of a cost, with those of plain Gaussian releases of this mu^2 beside them."""
     rho, xi = cost.zcdp[0] + square / 2, cost.zcdp[1]
     if not rho <= MOST_RHO:
         raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
@@ -300,11 +428,3 @@ def _plain_epsilon(delta: float, square: float) -> float:
 
 def _least_plain_epsilon(delta: float, square: float) -> float:
     return _plain_epsilon(delta, square) * (1 - 1e-9)
-
-
-def notes(made: Sequence[Step]) -> tuple[str, ...]:
-    """The sentences about the samplings and noise laws of a history that a reader of the accountant's answer must know,
-    each once."""
-    sentences = [part.sampling.note(part.relation) for part in made if part.sampling.sample_rate < 1]
-    sentences += [MECHANISMS[part.mechanism].note for part in made]
-    return tuple(dict.fromkeys(note for note in sentences if note))

@@ -7,18 +7,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import cost_delta, excess, notes
+from dpzero_theory.privacy.accountant import Group
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.grid import LEAST_DELTA
-from dpzero_theory.privacy.group import Group
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.shifts import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling
-from dpzero_theory.privacy.step import Step, Words, step_of
+from dpzero_theory.privacy.step import Step
 
 LARGEST_EPSILON = 1e4
 """The largest target_epsilon with sampled batches. A larger one protects nothing."""
@@ -54,128 +53,85 @@ def calibrate(
     relation: str,
     mechanism: str = "gaussian",
     coordinates: int = 1,
+    group: int = 1,
+    n: int | None = None,
 ) -> Bracket:
     """The smallest noise multiplier with which so many steps are (epsilon, delta)-differentially private.
 
     Args:
-        epsilon: the target, > 0.
-        delta: the target, 0 < delta < 1; with Laplace noise also 0.
+        epsilon: the target, > 0; at most 10^4 with sampled batches.
+        delta: the target, 1e-30 <= delta < 1; with Laplace noise also 0.
         steps: T >= 1.
         sampling: how batches are drawn, for example `Poisson(1 / 16)`.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
         mechanism: the noise law, a name in `dpzero_theory.MECHANISMS`.
         coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
-
-    Returns:
-        A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what `Step`
-        takes as `noise`: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b),
-        divided by the per-record clip.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: every noise multiplier, however small, meets the target, since records are rarely drawn.
-    """
-    if not isinstance(sampling, Sampling):
-        example = "a value such as Poisson(1/16) or FullBatch()"
-        raise ValueError(f"sampling must be {example}; got {check.shown(sampling)}")
-    target, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, at_least=0, below=1)
-    words: Words = {"sampling": sampling, "relation": relation, "mechanism": mechanism, "coordinates": coordinates}
-    return calibrated(step_of(_LOUD, steps, **words), target, share)
-
-
-def calibrate_noise_multiplier(
-    *,
-    target_epsilon: float,
-    target_delta: float,
-    steps: int,
-    group: int = 1,
-    n: int | None = None,
-    **words: Unpack[Words],
-) -> Bracket:
-    """The smallest noise multiplier for which `steps` releases are (target_epsilon, target_delta)-DP.
-
-    The multiplier is the parameter of the noise on the sum of a batch, over the per-record clip C, for every relation.
-    With replace-one the sum changes by up to 2 C, so that with full batches the multiplier is twice that of add-remove.
-
-    Args:
-        target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches, and at most 1e300 otherwise.
-        target_delta: 1e-30 <= delta < 1; 0 is also allowed for a law with pure epsilon (laplace).
-        steps: T >= 1, number of releases.
         group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        n: the number of all records, or None if it is not known. It matters for groups (`group.group_delta`).
-        words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
+        n: the number of all records, or None if it is not known; as in `delta`.
 
     Returns:
-        A bracket with value = upper, the safe end. At `upper`, `epsilon_of_history` at target_delta is at most
-        target_epsilon, and `delta_of_history` at target_epsilon is at most target_delta. At `lower`, a certified lower
-        end of delta exceeds target_delta (for target_delta = 0, that of epsilon exceeds target_epsilon). The two differ
-        by 1e-3 of the noise or less, mostly by 4e-4, and by 1e-7 where an integral answers (Gaussian noise in Poisson
-        batches). On a coarse lattice (discrete-gaussian:M) more noise may cost more: there a multiplier smaller than
-        `lower` may meet the target.
+        A bracket around the exact number; `value` is `upper`, with which the target is certainly met: there `epsilon`
+        at delta and `delta` at epsilon are at most the target. At `lower` a certified lower end of delta exceeds delta
+        (of epsilon, for delta = 0). The two differ by 1e-3 of the noise or less, and by 1e-7 for Gaussian noise in
+        Poisson batches. On a coarse lattice (discrete-gaussian:M) more noise may cost more, so that a multiplier
+        smaller than `lower` may meet the target too. The multiplier is what `Step` takes as `noise`: the standard
+        deviation of the noise on the sum of a batch (for Laplace noise its scale b), divided by the per-record clip.
 
     Raises:
         ValueError: an argument outside its range, or a target that random allocation with epochs of over 100 steps
             meets with a multiplier below 0.35.
-        PreconditionError: the batches alone meet the target, because a record is used at all with probability at most
-            delta: 1 - (1-q)^T <= delta, or T/t <= delta for random allocation with epochs of t steps. Then every
-            positive multiplier meets the target, and there is no smallest one.
+        PreconditionError: every noise multiplier, however small, meets the target, because a record is used at all with
+            probability at most delta: 1 - (1-q)^T with Poisson batches of rate q.
     """
-    epsilon = check.real("target_epsilon", target_epsilon, above=0)
-    size = check.integer("group", group)
-    return calibrated(step_of(_LOUD, steps, **words), epsilon, target_delta, size, n)
+    target, share = check.real("epsilon", epsilon, above=0), check.real("delta", delta, at_least=0, below=1)
+    return calibrated(Step(_LOUD, sampling, Relation(relation), mechanism, coordinates, steps), target, share, group, n)
 
 
-def calibrated(made: Step, epsilon: float, target_delta: float, size: int = 1, n: int | None = None) -> Bracket:
-    """The bracket of the smallest noise multiplier with which the steps `made` are (epsilon, target_delta)-DP, for data
-    sets that differ in up to `size` of n records; the upper end is safe.
+def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
+    """The bracket of `calibrate` for the steps `made`, whose own noise multiplier is ignored.
 
-    The noise multiplier that the steps have is ignored. The errors are those of `calibrate_noise_multiplier`.
+    Error messages call the target target_epsilon and target_delta.
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
-    delta, known = check.real("target_delta", target_delta, at_least=0, below=1), made.with_noise(_LOUD).cost()
+    delta = check.real("target_delta", target_delta, at_least=0, below=1)
+    loud = Group(made.with_noise(_LOUD), group, n)
+    known, size = loud.one, loud.size
 
     def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
-        step = made.with_noise(noise)
-        ask = partial(cost_delta, step.cost()) if size == 1 else Group(step, size, n).delta
         try:
-            return ask(epsilon, near=delta, wanted=wanted, ends=ends)
+            return Group(made.with_noise(noise), size, n).delta(epsilon, near=delta, wanted=wanted, ends=ends)
         except OverflowError:
             return Bounds(0.0, 1.0)
 
     def beyond(noise: float) -> float:
-        step = made.with_noise(noise)
-        return excess(step.cost(), epsilon, delta) if size == 1 else Group(step, size, n).excess(epsilon, delta)
+        return Group(made.with_noise(noise), size, n).excess(epsilon, delta)
 
     # The pure epsilon of a group is that of its records one after another.
     pure, composed = MECHANISMS[made.mechanism].multiplier(made, epsilon / size), any(known.above) or any(known.squares)
+    least = 0.0 if pure is None else pure * (1 - _PURE_ACCURACY)
     if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE or not composed):
-        lower = 0.0 if delta > 0 else pure * (1 - _PURE_ACCURACY)
-        closed = Bracket(lower, pure, pure, "closed form", notes([made]))
-        return closed if size == 1 else settled(closed, beyond)
+        found = loud.bracket(Bounds(0.0 if delta > 0 else least, pure))
+        return settled(replace(found, method="closed form"), beyond)
     check.real("target_delta", delta, at_least=LEAST_DELTA, below=1)
     reached = made.sampling.chance(made.steps)
-    check.precondition(
-        reached > delta,
-        f"target_delta must be below {reached:.6g}, the chance that a record is used at all; got {delta!r} (any"
-        " positive noise_multiplier meets it)",
-    )
+    if not reached > delta:
+        rule = f"target_delta must be below {reached:.6g}, the chance that a record is used at all"
+        raise check.PreconditionError(f"{rule}; got {delta!r} (any positive noise_multiplier meets it)")
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
-    least = made.sampling.least_sought
-    if least and not known.closed and deltas(least, _ROUGH, "upper").upper <= delta:
-        word = made.sampling.word
-        rule = f"target_epsilon must need a noise multiplier of at least {least:g} with sampling {word}"
+    first = made.sampling.least_sought
+    if first and not known.closed and deltas(first, _ROUGH, "upper").upper <= delta:
+        rule = f"target_epsilon must need a noise multiplier of at least {first:g} with sampling {made.sampling.word}"
         raise ValueError(f"{rule}, as less is not searched for; got {epsilon!r} (epsilon of given noise is answered)")
 
     share = _CLOSED if known.closed else _SHARE
-    found, method = least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share), known.method
-    if pure is not None and pure < found.upper:
-        found, method = Bounds(min(found.lower, pure * (1 - _PURE_ACCURACY)), pure), "closed form"
-    bracket = Bracket(found.lower, found.upper, found.upper, method, notes([made]))
-    if size > 1:
-        bracket = replace(Group(made.with_noise(found.upper), size, n).bracket(found), value=found.upper)
-    return settled(bracket, beyond)
+    sought = least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share)
+    if pure is not None and pure < sought.upper:
+        found = replace(loud.bracket(Bounds(min(sought.lower, least), pure)), method="closed form")
+    else:
+        found = Group(made.with_noise(sought.upper), size, n).bracket(sought)
+    return settled(found, beyond)
 
 
 def _log_mu(epsilon: float, delta: float) -> float:

@@ -27,7 +27,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
-from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture, randomised_response
+from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture
 from dpzero_theory.privacy.step import Step, Steps, step_of, steps_of
 
 _RELATIONS = {
@@ -54,8 +54,9 @@ def history_from_event(event: object, relation: str) -> list[Step]:
     """The history that a `dp_accounting.DpEvent` describes.
 
     These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with
-    a whole sensitivity), RandomizedResponseDpEvent, MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent,
-    EpsilonDeltaDpEvent, ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (both as any epsilon-private mechanism),
+    a whole sensitivity), MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, EpsilonDeltaDpEvent,
+    RandomizedResponseDpEvent, ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three as any epsilon-private
+    mechanism),
     PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a GaussianDpEvent,
     TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace
     event stands for the release of one number. A noise multiplier is taken as the noise over the per-record clip, for
@@ -126,7 +127,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
                 raise _Unsupported(event, f"{kind} with {relation}, not replace-one")
             # With the event's probability p the answer is any of the k categories, the true one among them.
             k, p = event.num_buckets, event.noise_parameter
-            yield randomised_response(k, 1 - p + p / k, steps=count) if p else None
+            yield approximate(math.log1p(k * (1 - p) / p), steps=count, relation=relation) if p else None
         case _:
             yield _release(event, event, relation, count, FullBatch())
 
@@ -134,7 +135,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
 _EVENTS = {
     "gaussian": "GaussianDpEvent", "laplace": "LaplaceDpEvent", "discrete-laplace": "DiscreteLaplaceDpEvent",
     "discrete-gaussian": "DiscreteGaussianDpEvent", "approximate": "EpsilonDeltaDpEvent", "zcdp": "ZCDpEvent",
-    "gaussian-mixture": "MixtureOfGaussiansDpEvent", "randomised-response": "RandomizedResponseDpEvent",
+    "gaussian-mixture": "MixtureOfGaussiansDpEvent",
 }  # fmt: skip
 """The event of each family of mechanisms; a release of dp-accounting may not have all of them."""
 
@@ -182,8 +183,6 @@ def _event(step: Step) -> Any:
             told = [1 / noise / unit, unit]
         case "discrete-gaussian":
             told = [noise * unit, unit, step.coordinates]
-        case "randomised-response":
-            told = [(1 - told[1]) * unit / (unit - 1), unit]
     if type(drawn) is FullBatch:
         return made(*told)
     if type(drawn) is Poisson:

@@ -29,7 +29,7 @@ from scipy.optimize import minimize_scalar
 
 from dpzero_theory import check
 from dpzero_theory.bisection import largest
-from dpzero_theory.privacy.accountant import cost_epsilon, cost_of
+from dpzero_theory.privacy.accountant import Group
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.laws.law import log_c
@@ -105,7 +105,7 @@ class Filter:
         _require_fresh("worst", worst)
 
         def fits(count: int) -> bool:
-            return cost_epsilon(cost_of(worst * count), share, ends="upper").upper <= budget
+            return Group(worst * count).epsilon(share, ends="upper").upper <= budget
 
         def part(step: Step) -> float:
             same = replace(step, noise=worst.noise, sampling=worst.sampling, steps=1) == worst

@@ -194,29 +194,3 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
     gdp = check.real("gdp", gdp, above=0)
     t, c, count = check.real("steps", steps, above=0), check.real("clip", clip, above=0), check.integer("n", n)
     return math.sqrt(t) * (Relation(relation).sensitivity * c / count) / gdp
-
-
-def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) -> float:
-    """The standard deviation sigma of the noise on the released average: s C/(q n).
-
-    Args:
-        noise_multiplier: s >= 0, the standard deviation of the noise on the sum, over the clip.
-        clip: C > 0, the bound on each record's contribution.
-        expected_batch: q n > 0, the denominator of the average.
-
-    The arguments are not checked.
-    """
-    return noise_multiplier * clip / expected_batch
-
-
-def noise_multiplier_of(noise_std: float, clip: float, expected_batch: float) -> float:
-    """The noise multiplier s that noise of standard deviation sigma on the released average means: s = sigma q n/C.
-
-    Args:
-        noise_std: sigma >= 0, in the unit of the clip.
-        clip: C > 0, the bound on each record's contribution.
-        expected_batch: q n > 0, the denominator of the average.
-
-    The arguments are not checked.
-    """
-    return noise_std * expected_batch / clip

@@ -28,7 +28,7 @@ from typing import Any, Self
 from weakref import finalize
 
 from dpzero_theory.check import choice, entries, integer, printable, real
-from dpzero_theory.privacy.accountant import epsilon_beside
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Step, step_of
 
 _FORMAT = "dpzero-run-4"
@@ -156,7 +156,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             "block": integer("block", block),
             "step": dict(zip(_STEP, words, strict=True)),
         }
-        cost = epsilon_beside(replace(step, steps=begun["steps"]), begun["target_delta"], begun["target_epsilon"])
+        cost = epsilon_of_history(replace(step, steps=begun["steps"]), begun["target_delta"]).upper
         if not cost <= begun["target_epsilon"] * (1 + _BUDGET_ROUNDING):
             raise ValueError(
                 "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "

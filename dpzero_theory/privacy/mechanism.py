@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.bisection import smallest
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import (
     LEAST_DISCRETE,
@@ -36,11 +37,11 @@ from dpzero_theory.registry import Registry
 
 MOST_COMPOSED = 2**24
 """The largest number of equal steps whose cost is computed from a finite pair of laws."""
-KERNEL = 2
+_KERNEL = 2
 """The parameter tau, in units of the lattice, of the random rounding that turns continuous into discrete noise. It is
 the one with which the noise of training runs is accounted."""
 _RATIO = 1e-12
-"""Where (KERNEL/sigma)^2 exceeds `_SAME`, tau is the smallest one whose G is about this. G is a bound on the absolute
+"""Where (_KERNEL/sigma)^2 exceeds `_SAME`, tau is the smallest one whose G is about this. G is a bound on the absolute
 log of the ratio of probabilities with discrete and with continuous noise."""
 _SAME = 2.0**-46
 """If (tau/sigma)^2 is at most this, continuous noise with the multiplier of the discrete noise counts as the same: the
@@ -175,7 +176,7 @@ class DiscreteGaussian(_OnLattice):
     """Discrete Gaussian noise, with the parameter s M, where s is the noise multiplier.
 
     The cost of releases of one number with full or Poisson batches is computed by sums over the integers. If s M is
-    more than a few lattice units (`least_multiplier`), the cost of any releases is bounded by that of continuous
+    more than a few lattice units (`_least_multiplier`), the cost of any releases is bounded by that of continuous
     Gaussian noise with a slightly smaller, or larger, standard deviation. Everything else is refused.
     """
 
@@ -203,7 +204,7 @@ class DiscreteGaussian(_OnLattice):
 
     def require(self, step: Made) -> None:
         super().require(step)
-        least = least_multiplier(self._units, step.steps * step.coordinates)
+        least = _least_multiplier(self._units, step.steps * step.coordinates)
         if self._summed(step):
             least = min(least, LEAST_DISCRETE)
         if not step.noise >= least:
@@ -223,7 +224,7 @@ class DiscreteGaussian(_OnLattice):
     def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         """The cost by comparison with continuous Gaussian noise."""
         s, numbers = step.noise, step.steps * step.coordinates
-        if s < least_multiplier(self._units, numbers) or (size > 1 and self.levels):
+        if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
         tau = _kernel(s * self._units, numbers)
         share = (tau / (s * self._units)) ** 2
@@ -234,13 +235,13 @@ class DiscreteGaussian(_OnLattice):
             less = math.sqrt(1 - share)
             more = math.sqrt(1 + share / less**2)
             found = cost(s * less * (1 - 1e-15)).bounding(cost(s * more * (1 + 1e-15)))
-        return replace(found, ratio=discrete_gap(numbers, tau))
+        return replace(found, ratio=_discrete_gap(numbers, tau))
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         if self.levels:
             return super().scale(noise_multiplier, levels)
         # The smallest integer sigma such that continuous noise with variance sigma^2 - tau^2 is not less.
-        variance = (Fraction(noise_multiplier) * levels) ** 2 + KERNEL**2
+        variance = (Fraction(noise_multiplier) * levels) ** 2 + _KERNEL**2
         return math.isqrt(math.ceil(variance) - 1) + 1
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -264,21 +265,27 @@ class Laplace(_OnLattice):
         together = size > 1 and q < 1 and size <= MOST_IN_LAPLACE_GROUP
         # One record that moves the sum by `size` clips whenever any record of the group is drawn costs as much or more.
         rate = any_drawn(q, size)
-        one = release_epsilon(s, q, replaced=replaced) * size
+        one = _release_epsilon(s, q, replaced=replaced) * size
         if not together:
-            one = release_epsilon(s / size, rate, replaced=replaced)
+            one = _release_epsilon(s / size, rate, replaced=replaced)
         pure = (steps * one, steps * one * (1 - _PURE_ROUNDING))
         if s / size < LEAST_LAPLACE or steps > MOST_COMPOSED:
             return Cost(pure=pure, apart=pure[0])
         noise, shifts = (s, binomial_shifts(q, size)) if together else (s / size, binomial_shifts(rate, 1))
         found = Cost.of(*shifted_pairs(LaplaceNoise(noise, self.levels), shifts, replaced=replaced), count=steps)
-        found = replace(found, pure=pure, ratio=0.0 if self.levels else lattice_gap(s / size, steps))
+        found = replace(found, pure=pure, ratio=0.0 if self.levels else _lattice_gap(s / size, steps))
         return found if size == 1 or q == 1 or together else found.bounding()
 
     def multiplier(self, step: Made, target_epsilon: float) -> float:
-        return laplace_multiplier(
-            target_epsilon, step.steps, step.sampling.sample_rate, replaced=step.relation.replaces
-        )
+        q, goal = step.sampling.sample_rate, check.real("target_epsilon", target_epsilon, at_least=1e-290)
+        each, sensitivity = goal / step.steps, step.relation.sensitivity
+        least = 0.9 * sensitivity / each if q == 1 else (1 + 1e-9) / _LARGEST
+        most = max(1.1 * sensitivity / each, least)  # a record whose step is known has the epsilon sensitivity/s
+        found = smallest(lambda s: _release_epsilon(s, q, replaced=sensitivity > 1) <= each, least, most, 1e-11)
+        if found in (None, least):
+            most = step.steps * _release_epsilon(least, q, replaced=sensitivity > 1)
+            raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
+        return found
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
         return source.discrete_laplace(int(scale), shape)
@@ -309,14 +316,14 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The width tau of the kernel, in units of the lattice: `KERNEL` as in runs, or a smaller one if that is not small
+    """The width tau of the kernel, in units of the lattice: `_KERNEL` as in runs, or a smaller one if that is not small
     against the parameter `sigma` of the noise. A run releases so many `numbers`."""
-    if (KERNEL / sigma) ** 2 <= _SAME:
-        return KERNEL
-    return min(KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
+    if (_KERNEL / sigma) ** 2 <= _SAME:
+        return _KERNEL
+    return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
-def least_multiplier(levels: int, numbers: int) -> float:
+def _least_multiplier(levels: int, numbers: int) -> float:
     """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: that of 2 widths
     of the kernel.
 
@@ -325,7 +332,7 @@ def least_multiplier(levels: int, numbers: int) -> float:
     return 2 * _kernel(1.0, numbers) / levels
 
 
-def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
+def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
     """The G = numbers * 2 artanh(kappa) by which discrete noise and a post-processing of continuous noise differ,
     rounded up: the probabilities of the two are within a factor e^G.
 
@@ -337,7 +344,7 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
     return numbers * 2 * math.atanh(kappa) * (1 + 1e-12)
 
 
-def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
+def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
     """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it to cover rounding errors.
 
     With noise of parameter b one record in the batch changes the probability of a value by a factor of at most e^a,
@@ -361,31 +368,7 @@ def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bo
     return (more + less if replaced else more) * (1 + _FORMULA_ROUNDING)
 
 
-def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *, replaced: bool) -> float:
-    """The smallest noise multiplier b/levels, up to 1e-10 of it, with which `steps` releases with Laplace noise are
-    target_epsilon-DP at delta = 0; it certainly meets the target.
-
-    The other arguments are those of `release_epsilon`. Raises ValueError for a target outside what can be computed.
-    """
-    goal = check.real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps)
-    each, q = goal / steps, sample_rate
-    if q == 1:
-        a = each / (1 + replaced)
-    elif replaced:
-        # The root a = x + y of log((1 - q + q e^a)/(1 - q + q e^-a)) = 2 x has q sinh y = (1 - q) sinh x.
-        x = each / 2
-        y = math.asinh((1 - q) * math.sinh(x) / q) if x < 200 else x + math.log((1 - q) / q)
-        a = x + y
-    else:
-        a = math.log1p(math.expm1(each) / q) if each < 500 else each - math.log(q)
-    least = 1e-300 if q == 1 else (1 + 1e-9) / _LARGEST
-    if not 1 / a >= least:
-        most = steps * release_epsilon(least, q, replaced=replaced)
-        raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
-    return (1 + 1e-11) / a
-
-
-def lattice_gap(noise_multiplier: float, steps: int) -> float:
+def _lattice_gap(noise_multiplier: float, steps: int) -> float:
     """The G >= 0 for which noise on a fine lattice and continuous Laplace noise are within a ratio e^G of each other.
 
     On a lattice with 2^30 integers to a clip or more, the law of T = `steps` releases is within a factor e^G of that of

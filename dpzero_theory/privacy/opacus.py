@@ -10,8 +10,6 @@ its default. Importing this module needs Opacus.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 
 from opacus.accountants import register_accountant
 from opacus.accountants.accountant import IAccountant
@@ -50,7 +48,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         """Record one step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises
         ValueError."""
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
-        history_from_opacus([(noise or 1.0, sample_rate, 1)])
+        self._steps(noise or 1.0, sample_rate, 1)
         last = self.history[-1] if self.history else None
         if last is not None and last[:2] == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, last[2] + 1)
@@ -68,22 +66,10 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         check.real("delta", delta, above=0, below=1)
         if any(noise == 0 for noise, _, _ in self.history):
             return math.inf
-        return epsilon_of_history(history_from_opacus(self.history, self.relation), delta).value
+        return epsilon_of_history([self._steps(*entry) for entry in self.history], delta).value
 
-
-def history_from_opacus(history: Iterable[_Entry], relation: str = Relation.ADD_REMOVE) -> tuple[Step, ...]:
-    """The `history` of any Opacus accountant (rdp, gdp, prv, certified) as steps, those of equal kind together.
-
-    history: entries (noise multiplier > 0, sample rate in (0, 1], steps >= 1). relation: the name of a `Relation`.
-    Raises ValueError for an entry outside these ranges.
-    """
-    counts: Counter[tuple[float, float]] = Counter()
-    for noise, rate, steps in history:
-        counts[noise, rate] += check.integer("steps", steps)
-    return tuple(
-        step_of(noise, steps, sampling="poisson", relation=relation, sample_rate=rate)
-        for (noise, rate), steps in counts.items()
-    )
+    def _steps(self, noise: float, rate: float, steps: int) -> Step:
+        return step_of(noise, steps, sampling="poisson", relation=self.relation, sample_rate=rate)
 
 
 register_accountant(CertifiedAccountant.mechanism(), CertifiedAccountant)

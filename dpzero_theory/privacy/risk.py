@@ -32,8 +32,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import cost_of, delta_of_history, deltas_of_directions
-from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.accountant import Group, delta_of_history, deltas_of_directions
+from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.calibration import crossing
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Steps, steps_of
@@ -147,7 +147,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
                 break
             place = known.place
         t = min(abs(place), _MOST_EXPONENT)
-    return Bracket(lower, known.upper, known.upper, cost_of(made).method)
+    return Group(made).bracket(Bounds(lower, known.upper))
 
 
 _Point = tuple[float, float, float]

@@ -14,7 +14,7 @@ import math
 import random
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,7 +37,7 @@ from dpzero_theory.privacy.laws.shifts import (
     zeroed_pairs,
 )
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
+from dpzero_theory.privacy.schedule import Indices, allocation, groups
 from dpzero_theory.registry import Registry
 
 _LEAST_GROUP_NOISE = 0.03
@@ -109,7 +109,8 @@ class Sampling:
             form = "with whole numbers from 1 on" if known else "without ':'"
             rule = f"sampling must be {cls.name}{cls.arguments}, {form}"
             raise ValueError(f"{rule}; got {cls.name + ':' + arguments!r}")
-        return cls(sample_rate, *map(int, given))  # type: ignore[arg-type]  # _rate refuses None
+        rate = 1.0 if sample_rate is None and cls is FullBatch else sample_rate
+        return cls(rate, *map(int, given))  # type: ignore[arg-type]  # _rate refuses None
 
     @property
     def word(self) -> str:
@@ -217,15 +218,9 @@ class Sampling:
 class FullBatch(Sampling):
     """Every record is in every batch."""
 
-    sample_rate: float = field(default=1.0, kw_only=True)
+    sample_rate: float = 1.0
     name = "full"
     runnable = True
-
-    @classmethod
-    def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        if arguments:
-            raise ValueError(f"sampling must be full, without ':'; got {'full:' + arguments!r}")
-        return cls(sample_rate=1.0 if sample_rate is None else sample_rate)
 
     def _rate(self, sample_rate: object) -> float:
         rate = super()._rate(sample_rate)
@@ -409,7 +404,13 @@ class CyclicPoisson(Sampling):
         return f"{self.groups} groups, of random records, take turns; each of the group's with probability {rate:g}"
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        return Turns(secret, n, self.groups, lambda members: _independent(source, members, self._turn))
+        group = groups(secret, n, self.groups)
+
+        def batch(release: int) -> Indices:
+            members = np.flatnonzero(group == release % self.groups)
+            return members[_independent(source, len(members), self._turn)]
+
+        return batch
 
 
 @dataclass(frozen=True)
@@ -587,7 +588,7 @@ class RandomAllocation(Sampling):
             raise ValueError(f"{rule}, as {least:.10g} or {most:.10g}; got {self.sample_rate * n:.10g}")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        return Allocation(secret, n, self.epoch, self.taken)
+        return allocation(secret, n, self.epoch, self.taken)
 
 
 def _epoch(sample_rate: float) -> int:
@@ -611,7 +612,7 @@ def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
-def runnable() -> tuple[str, ...]:
+def _runnable() -> tuple[str, ...]:
     """The names of those samplings whose batches a run can draw, and whose word needs nothing after the name."""
     return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
@@ -630,5 +631,5 @@ def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
         return drawn(word.word, sample_rate)
     name = word.partition(":")[0] if isinstance(word, str) else ""
     if not (name in SAMPLINGS and SAMPLINGS[name].runnable):
-        check.choice("sampling", word, runnable())
+        check.choice("sampling", word, _runnable())
     return sampling_of(word, sample_rate)

@@ -8,6 +8,7 @@ random bits are SHAKE-256 of the secret and of a label that says what they are f
 
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,41 +75,30 @@ def _subsets(source: _Bits, count: int, size: int, taken: int) -> Indices:
     return drawn
 
 
-class Allocation:
+def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int], Indices]:
     """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
 
-    A call with the index of a release returns the indices of that batch's records. An epoch has `epoch` releases. The
-    steps of different records and of different epochs are independent, and the secret, of `SECRET_BYTES` bytes,
-    determines all of them. The batches of the epoch that was asked for last are kept in memory.
+    Args:
+        secret: `SECRET_BYTES` bytes, which determine all batches.
+        n: the number of records. Their releases are independent of one another, also from epoch to epoch.
+        epoch: the number of releases of an epoch.
+        taken: in how many of them a record is.
+
+    Returns:
+        A function that takes the index of a release, from 0, and returns the indices of its batch's records, ascending.
+        It keeps the batches of one epoch in memory.
     """
 
-    def __init__(self, secret: bytes, n: int, epoch: int, taken: int) -> None:
-        self._secret, self._n, self._epoch, self._taken = secret, n, epoch, taken
-        self._number = -1
+    @lru_cache(maxsize=1)
+    def batches(number: int) -> list[Indices]:
+        steps = _subsets(_Bits(secret, f"epoch {number}"), n, epoch, taken).ravel()
+        order = np.argsort(steps, kind="stable")
+        return np.split(order // taken, np.searchsorted(steps[order], np.arange(1, epoch)))
 
-    def __call__(self, release: int) -> Indices:
-        number, step = divmod(release, self._epoch)
-        if number != self._number:
-            steps = _subsets(_Bits(self._secret, f"epoch {number}"), self._n, self._epoch, self._taken).ravel()
-            order = np.argsort(steps, kind="stable")
-            self._ends = np.searchsorted(steps[order], np.arange(self._epoch + 1))
-            self._records = order // self._taken
-            self._number = number
-        return np.asarray(self._records[self._ends[step] : self._ends[step + 1]], dtype=np.int64)
+    return lambda release: batches(release // epoch)[release % epoch]
 
 
-class Turns:
-    """The batches of n records in groups that take turns. Each record's group is uniformly random, and the secret fixes
-    it.
-
-    groups: the number of groups; the group of release i is i modulo this number. A call with the index of a release
-    returns the indices of that batch's records. They are those that `chosen(members)` selects by position from the
-    group whose turn it is; members is the number of records of that group.
-    """
-
-    def __init__(self, secret: bytes, n: int, groups: int, chosen: Callable[[int], Indices]) -> None:
-        self._group, self._count, self._chosen = _below(_Bits(secret, "groups"), groups, n), groups, chosen
-
-    def __call__(self, release: int) -> Indices:
-        members = np.flatnonzero(self._group == release % self._count)
-        return np.asarray(members[self._chosen(len(members))] if len(members) else members, dtype=np.int64)
+def groups(secret: bytes, n: int, count: int) -> Indices:
+    """The group, from 0 to `count` - 1, of each of n records: uniformly random, and determined by the
+    `SECRET_BYTES` bytes `secret`."""
+    return _below(_Bits(secret, "groups"), count, n)

@@ -34,14 +34,10 @@ from dpzero_theory.privacy.step import Steps
 def draw_runs(mean_runs: float, source: random.Random) -> int:
     """Draw K, the number of runs. Its mean, `mean_runs`, is from 1 to 10^4. The random bits of `source` must be secret,
     as those of `random.SystemRandom()` are."""
-    chance, number = 1 / _mean(mean_runs), 1
+    chance, number = 1 / check.real("mean_runs", mean_runs, at_least=1, at_most=1e4), 1
     while source.random() >= chance:
         number += 1
     return number
-
-
-def _mean(mean_runs: float) -> float:
-    return check.real("mean_runs", mean_runs, at_least=1, at_most=1e4)
 
 
 def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> Bracket:
@@ -62,7 +58,8 @@ def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> Bracket
     Raises:
         ValueError: an argument outside its range.
     """
-    m, target = _mean(mean_runs), check.real("delta", delta, above=0, below=1)
+    m = check.real("mean_runs", mean_runs, at_least=1, at_most=1e4)
+    target = check.real("delta", delta, above=0, below=1)
     least, one = (epsilon_of_history(history, part) for part in (target / m, target))
 
     def beyond(b: float) -> float:

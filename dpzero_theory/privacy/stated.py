@@ -1,5 +1,4 @@
-"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, randomised response, and
-mixtures of Gaussians.
+"""Steps of other mechanisms whose privacy is known: (epsilon, delta)-private and zCDP steps, and mixtures of Gaussians.
 
     history = [*our_steps, approximate(0.5, 1e-6, relation="add-remove"), concentrated(0.1, relation="add-remove")]
     epsilon_of_history(history, delta=1e-5)
@@ -18,7 +17,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
-from dpzero_theory.privacy.laws.finite import FinitePair, partitioned
+from dpzero_theory.privacy.laws.finite import partitioned
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, NormalNoise, shifted_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Made, Mechanism
@@ -30,8 +29,6 @@ _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step that a user may state."""
 _TOTAL_ERROR = 1e-9
 """The absolute amount by which the probabilities of a mixture may sum to less or more than 1."""
-_STATED: dict[str, "_Stated"] = {}
-"""The mechanisms that were stated in this process, by their names."""
 
 
 class _Stated(Mechanism):
@@ -40,7 +37,6 @@ class _Stated(Mechanism):
     Args:
         name: its family and the numbers that were stated, as `family:numbers`.
         known: the cost of equal steps with it, for data sets that differ in one record.
-        only: the one relation for which it is known, or None.
     """
 
     noise = "stated"
@@ -49,14 +45,12 @@ class _Stated(Mechanism):
     coordinates = 1
     samplings = ("full",)
 
-    def __init__(self, name: str, known: Callable[[Made], Cost], only: Relation | None) -> None:
-        self.name, self._known, self._only = name, known, only
+    def __init__(self, name: str, known: Callable[[Made], Cost]) -> None:
+        self.name, self._known = name, known
 
     def require(self, step: Made) -> None:
         super().require(step)
         check.integer("steps", step.steps, at_most=MOST_COMPOSED)
-        if self._only not in (None, step.relation):
-            raise ValueError(f"relation must be {self._only} with {self.name.partition(':')[0]}; got {step.relation}")
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         return self._known(step) if size == 1 else UNKNOWN
@@ -68,39 +62,10 @@ class _Stated(Mechanism):
         return self.scale(scale, 1)
 
 
-def _steps(
-    family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str, only: Relation | None = None
-) -> Step:
+def _steps(family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str) -> Step:
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
-    _STATED[name] = _Stated(name, known, only)
+    MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)
-
-
-def _member(family: str) -> Callable[[str], Mechanism]:
-    def member(arguments: str) -> Mechanism:
-        name = f"{family}:{arguments}"
-        if name not in _STATED:
-            raise ValueError(f"mechanism must be stated in this process, by privacy.stated; got {name!r}")
-        return _STATED[name]
-
-    return member
-
-
-for _family in ("approximate", "zcdp", "gaussian-mixture", "randomised-response"):
-    MECHANISMS.register_family(_family, _member(_family), listed=False)
-
-
-def _pair(loss: float, high: float, *, none: float = 0.0, infinite: float = 0.0) -> FinitePair:
-    """A pair of laws, the same in both directions, with the losses `loss`, -loss, 0 and infinity.
-
-    Under the first law their probabilities are `high`, `high` e^-loss, `none` and `infinite`, whose sum must be 1.
-    Bounds from below leave out the loss infinity.
-    """
-    low = high * math.exp(-loss)
-    p, q = np.array([low, none, high, infinite]), np.array([high, none, low, 0.0])
-    losses = np.array([-loss, 0.0, loss, math.inf])
-    losses[:3] += 1e-15 * loss
-    return partitioned(p, q, np.full(4, -math.inf), losses, 2e-15 * p, 2e-15 * q)
 
 
 def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation: str) -> Step:
@@ -124,8 +89,11 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     if e == d == 0:
         raise ValueError("epsilon or delta must be positive; got 0 and 0, a step that shows nothing")
     # Losses infinity and minus infinity with probability d each, and e and -e, which share the rest in the ratio e^e to
-    # 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776).
-    pair = _pair(e, (1 - d) / (1 + math.exp(-e)), infinite=d)
+    # 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776). The pair is the same in both directions.
+    p = np.array([(1 - d) / (1 + math.exp(e)), (1 - d) / (1 + math.exp(-e)), d])
+    losses, q = np.array([-e, e, math.inf]), np.array([p[1], p[0], 0.0])
+    losses[:2] += 1e-15 * e
+    pair = partitioned(p, q, np.full(3, -math.inf), losses, 2e-15 * p, 2e-15 * q)
 
     def known(step: Made) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(math.inf if d else step.steps * e, 0.0))
@@ -207,30 +175,3 @@ def gaussian_mixture(
         return Cost.of(*pairs, count=step.steps)
 
     return _steps("gaussian-mixture", (s, moves.tolist(), chances.tolist()), known, steps, relation)
-
-
-def randomised_response(categories: int, truth: float, *, steps: int = 1) -> Step:
-    """Return answers by randomised response, as part of a history with the relation replace-one.
-
-    Args:
-        categories: k >= 2, from which a record's answer is.
-        truth: the probability of the record's own category, in (1/k, 1). Each other one has (1 - truth)/(k - 1).
-        steps: how often each record answers, with new randomness, >= 1.
-
-    Returns:
-        Steps whose cost is exact.
-
-    Raises:
-        ValueError: an argument outside its range.
-    """
-    k = check.integer("categories", categories, at_least=2, at_most=10**9)
-    own = check.real("truth", truth, above=1 / k, below=1)
-    other = (1 - own) / (k - 1)
-    e = math.log(own) - math.log1p(-own) + math.log(k - 1)
-    pair = _pair(e, own, none=(k - 2) * other)
-
-    def known(step: Made) -> Cost:
-        return replace(Cost.of(pair, count=step.steps), pure=(step.steps * e, 0.0))
-
-    only = Relation.REPLACE_ONE
-    return _steps("randomised-response", (k, own), known, steps, only, only)

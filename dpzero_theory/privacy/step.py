@@ -104,29 +104,22 @@ class Step:
         return MECHANISMS[self.mechanism].cost(self, size, n)
 
 
-class Kind(TypedDict, total=False):
-    """What a step is apart from its noise and its sample rate, as keyword arguments; the first two must be given.
+class Words(TypedDict, total=False):
+    """What a step is apart from its noise, as keyword arguments. The first two must be given.
 
     Attributes:
         sampling: a name of `sampling.SAMPLINGS` with its arguments, as `random-allocation:2`, or a `Sampling`.
         relation: the name of a `Relation`.
         mechanism: the noise law's name, by default `gaussian`.
-        coordinates: K >= 1, the numbers released of a record, by default 1.
+        coordinates: K >= 1, how many numbers of a record are released, by default 1.
+        sample_rate: q in (0, 1], the (expected) number of records in a batch over the number of all records. It may be
+            left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
     """
 
     sampling: Required[str | Sampling]
     relation: Required[str]
     mechanism: str
     coordinates: int
-
-
-class Words(Kind, total=False):
-    """What a step is apart from its noise, as keyword arguments: those of `Kind`, and sample_rate.
-
-    sample_rate is q in (0, 1], the (expected) number of records in a batch divided by the number of all records. It may
-    be left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
-    """
-
     sample_rate: float | None
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.privacy.gaussian import noise_multiplier_of
 from dpzero_theory.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -328,7 +327,7 @@ class Prescription:
     @property
     def noise_multiplier(self) -> float:
         """The standard deviation of the noise on the sum of the clipped contributions, divided by the clip."""
-        return noise_multiplier_of(self.noise_std, self.clip, self.expected_batch)
+        return self.noise_std * self.expected_batch / self.clip
 
     @property
     def vacuous(self) -> bool:

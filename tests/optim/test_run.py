@@ -23,7 +23,7 @@ from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
+from dpzero_theory.privacy.sampling import SAMPLINGS
 from dpzero_theory.theory.problem import Problem as CertifiedProblem
 from dpzero_theory.theory.sharp.certificate import prescribe
 from tests.optim.reference import dpzero
@@ -120,16 +120,20 @@ def test_what_is_certified_is_what_is_run(kind: str) -> None:
     np.testing.assert_allclose(module.weight.detach().numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
+RUNNABLE = "full", "poisson", "fixed-size", "random-allocation"
+"""The samplings of runs whose word needs nothing after the name."""
+
+
 def runnable_plans() -> list[dict[str, Any]]:
     """Returns the settings of every private algorithm with every noise, relation and sampling that it can run with."""
     found = []
     for rule in ALGORITHMS.values():
         for law in MECHANISMS.values() if rule.private else ():
-            for relation, sampling in itertools.product(Relation, runnable()):
+            for relation, sampling in itertools.product(Relation, RUNNABLE):
                 fits = law.lattice == (rule.levels > 0)
                 # Samplings whose batches depend on one another are tested in test_lasting.
                 fits = fits and not SAMPLINGS[sampling].lasting
-                if fits and sampling in (law.samplings or runnable()):
+                if fits and sampling in (law.samplings or RUNNABLE):
                     batch = N if sampling == "full" else N / 4
                     found.append(
                         {"algorithm": rule.name, "noise": law.noise, "relation": str(relation), "sampling": sampling,

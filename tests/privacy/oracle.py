@@ -11,7 +11,10 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from dpzero_theory.privacy.bracket import Bounds, Bracket
+from dpzero_theory.privacy.calibration import calibrated
 from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.sampling import sampling_of
+from dpzero_theory.privacy.solve import solved
 from dpzero_theory.privacy.step import Step, step_of
 
 RELATIONS = {"ADD_OR_REMOVE_ONE": "add-remove", "REPLACE_ONE": "replace-one", "REPLACE_SPECIAL": "zero-out"}
@@ -28,8 +31,10 @@ __all__ = [
     "gaussian",
     "laplace",
     "made",
+    "noise_for",
     "pair_delta",
     "power",
+    "sought",
 ]
 
 Array = NDArray[np.float64]
@@ -203,3 +208,19 @@ def around(found: Bracket | Bounds, exact: float, room: float = 1e-9, width: flo
     """Whether a bracket holds a number that is known up to the share `room`, and is at most the share `width` wide."""
     holds = found.lower * (1 - room) <= exact <= found.upper * (1 + room)
     return holds and (width is None or found.upper <= (1 + width) * found.lower)
+
+
+def noise_for(
+    target_epsilon: float, target_delta: float, steps: int, *, group: int = 1, n: int | None = None, **words: Any
+) -> Bracket:
+    """Returns the bracket of the least noise multiplier for a target, with the words of a step as of `step_of`."""
+    return calibrated(step_of(1e6, steps, **words), target_epsilon, target_delta, group, n)
+
+
+def sought(
+    name: str, target_epsilon: float, target_delta: float, *, sample_rate: float | None = None, **given: Any
+) -> Bracket:
+    """Returns the bracket of `solved` for a number, with a sample rate in place of batch over n."""
+    if sample_rate is not None:
+        given["sampling"] = sampling_of(given["sampling"], sample_rate)
+    return solved(name, epsilon=target_epsilon, delta=target_delta, **given)

@@ -11,24 +11,22 @@ from hypothesis import strategies as st
 
 from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.privacy import solve
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.accountant import Group, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
-from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps, solved
+from dpzero_theory.privacy.solve import solved
 from dpzero_theory.privacy.step import step_of
-from tests.privacy.oracle import made
+from tests.privacy.oracle import made, noise_for, sought
 
 POISSON = {"sampling": "poisson", "relation": "add-remove"}
 GOAL = {"target_epsilon": 2.0, "target_delta": 1e-5}
 
 
 def calibrate(**changes):
-    return calibrate_noise_multiplier(**(GOAL | POISSON | {"steps": 1000, "sample_rate": 0.02} | changes))
+    return noise_for(**(GOAL | POISSON | {"steps": 1000, "sample_rate": 0.02} | changes))
 
 
 @pytest.mark.parametrize(
@@ -142,12 +140,12 @@ def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_ta
 def test_laplace_noise_whose_first_guess_is_below_the_least_that_is_accounted(steps):
     """At rate 1e-4 and epsilon 50 the central limit theorem's guess is 5e-5, which no user gave."""
     drawn = {**POISSON, "mechanism": "laplace", "sample_rate": 1e-4, "steps": steps}
-    found = calibrate_noise_multiplier(target_epsilon=50, target_delta=1e-5, **drawn)
+    found = noise_for(target_epsilon=50, target_delta=1e-5, **drawn)
     assert 0 < found.lower <= found.upper < 1.001 * found.lower
     assert delta_of_history(step_of(found.upper, **drawn), 50).upper <= 1e-5
     assert delta_of_history(step_of(found.lower, **drawn), 50).upper > 1e-5
     with pytest.raises(ValueError, match=r"^target_epsilon must be at most 469\.741 with these batches; got 600"):
-        calibrate_noise_multiplier(target_epsilon=600, target_delta=0, **(drawn | {"sample_rate": 1e-100, "steps": 1}))
+        noise_for(target_epsilon=600, target_delta=0, **(drawn | {"sample_rate": 1e-100, "steps": 1}))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +245,7 @@ def test_no_plan_costs_more_than_was_asked(sampling, law):
     @given(plans(sampling, law))
     def holds(plan):
         epsilon, delta, step = plan
-        noise = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **step).value
+        noise = noise_for(target_epsilon=epsilon, target_delta=delta, **step).value
         assert epsilon_of_history(step_of(noise, **step), delta).upper <= epsilon
         assert delta_of_history(step_of(noise, **step), epsilon).upper <= delta
 
@@ -269,7 +267,7 @@ LAPLACE = {"sampling": "full", "mechanism": "laplace", "sample_rate": 1.0}
 def test_plans_that_cost_more_once(epsilon, delta, step, tmp_path):
     """Once calibrated wrongly, by up to 2.9%, or refused: near a law's pure epsilon, or with records that are used once
     in a million runs. Their own ledger takes them."""
-    found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **step)
+    found = noise_for(target_epsilon=epsilon, target_delta=delta, **step)
     assert found.value / found.lower - 1 < 1e-3
     told = epsilon_of_history(step_of(found.value, **step), delta)
     assert told.upper <= epsilon
@@ -283,7 +281,7 @@ def test_plans_that_cost_more_once(epsilon, delta, step, tmp_path):
 def test_a_plan_that_costs_a_little_more_is_refused(tmp_path):
     """Its noise is smaller than the calibrated one by a share of 1e-8."""
     full = {"sampling": "full", "relation": "add-remove"}
-    noise = calibrate_noise_multiplier(target_epsilon=1.0, target_delta=1e-5, steps=10, **full).value * (1 - 1e-8)
+    noise = noise_for(target_epsilon=1.0, target_delta=1e-5, steps=10, **full).value * (1 - 1e-8)
     less = step_of(noise, **full)
     with pytest.raises(ValueError, match="the plan costs epsilon 1 "):
         Ledger.create(tmp_path / "ledger", target_epsilon=1.0, target_delta=1e-5, step=less, steps=10)
@@ -298,12 +296,12 @@ THREE = GOAL | {"noise_multiplier": 3.0}
 
 def test_steps_batch_and_records_of_poisson_batches_and_their_neighbours():
     """The answer meets the target, and beyond the other end of the bracket nothing does, by independent code."""
-    steps = most_steps(**THREE, **POISSON, sample_rate=0.02)
+    steps = sought("steps", **THREE, **POISSON, sample_rate=0.02)
     assert steps.lower == steps.value <= steps.upper <= 1.001 * steps.value
     assert independent(int(steps.value), 0.02) <= 1e-5 < independent(int(steps.upper) + 1, 0.02)
-    batch = largest_batch(**THREE, **POISSON, steps=2000, n=5000)
+    batch = sought("batch", **THREE, **POISSON, steps=2000, n=5000)
     assert independent(2000, batch.value / 5000) <= 1e-5 < independent(2000, (batch.upper + 1) / 5000)
-    n = fewest_records(**THREE, **POISSON, steps=2000, batch=64)
+    n = sought("n", **THREE, **POISSON, steps=2000, batch=64)
     assert independent(2000, 64 / n.value) <= 1e-5 < independent(2000, 64 / (n.lower - 1))
     assert n.value <= 1.001 * n.lower + 1
     rest = {"noise_multiplier": 1.7, "steps": 500, "n": 10_000, "batch": 100, **POISSON}
@@ -322,7 +320,7 @@ def test_steps_batch_and_records_of_poisson_batches_and_their_neighbours():
     ],
 )  # fmt: skip
 def test_the_most_steps_under_replace_one(question, value, upper):
-    found = most_steps(**question, relation="replace-one")
+    found = sought("steps", **question, relation="replace-one")
     assert found.lower == found.value <= found.upper
     assert value is None or (found.value, found.upper) == (value, upper)
     step = {name: given for name, given in question.items() if not name.startswith("target")}
@@ -339,34 +337,34 @@ def test_whoever_calibrates_for_a_number_is_told_that_number():
     for sampling in ("poisson", "fixed-size"):
         step = {"sampling": sampling, "relation": "replace-one"}
         goal = {"target_epsilon": 1.3, "target_delta": 1e-6}
-        noise = calibrate_noise_multiplier(**goal, steps=400, sample_rate=0.01, **step).value
-        steps = int(most_steps(**goal, noise_multiplier=noise, sample_rate=0.01, **step).value)
-        batch = int(largest_batch(**goal, noise_multiplier=noise, steps=400, n=10_000, **step).value)
-        n = int(fewest_records(**goal, noise_multiplier=noise, steps=400, batch=100, **step).value)
+        noise = noise_for(**goal, steps=400, sample_rate=0.01, **step).value
+        steps = int(sought("steps", **goal, noise_multiplier=noise, sample_rate=0.01, **step).value)
+        batch = int(sought("batch", **goal, noise_multiplier=noise, steps=400, n=10_000, **step).value)
+        n = int(sought("n", **goal, noise_multiplier=noise, steps=400, batch=100, **step).value)
         assert 400 <= steps <= 401
         assert batch == 100
         assert 0.999 * 10_000 <= n <= 10_000
         for count, rate in ((steps, 0.01), (400, batch / 10_000), (400, 100 / n)):
-            assert excess(step_of(noise, count, sample_rate=rate, **step).cost(), 1.3, 1e-6) <= 0
+            assert Group(step_of(noise, count, sample_rate=rate, **step)).excess(1.3, 1e-6) <= 0
 
 
 def test_full_batches_are_the_largest():
     quiet = THREE | {"noise_multiplier": 1e4, "steps": 10} | POISSON
-    for found in (largest_batch(**quiet, n=77), fewest_records(**quiet, batch=77)):
+    for found in (sought("batch", **quiet, n=77), sought("n", **quiet, batch=77)):
         assert (found.lower, found.upper) == (77, 77)
 
 
 @pytest.mark.parametrize(
     ("ask", "where", "message"),
     [
-        (most_steps, {"sampling": "full", "noise_multiplier": 0.2}, "^one step must meet the target; got epsilon "),
-        (largest_batch, {"steps": 10**4, "n": 30}, "^a batch of 1 must meet the target; got "),
-        (most_steps, {"sampling": "full", "noise_multiplier": 1e12}, "^steps must have a largest number; got "),
+        ("steps", {"sampling": "full", "noise_multiplier": 0.2}, "^one step must meet the target; got epsilon "),
+        ("batch", {"steps": 10**4, "n": 30}, "^a batch of 1 must meet the target; got "),
+        ("steps", {"sampling": "full", "noise_multiplier": 1e12}, "^steps must have a largest number; got "),
     ],
 )
 def test_a_target_that_no_number_meets_is_an_error(ask, where, message):
     with pytest.raises(PreconditionError, match=message):
-        ask(**(THREE | POISSON | where))
+        sought(ask, **(THREE | POISSON | where))
 
 
 @pytest.mark.parametrize(
@@ -376,21 +374,22 @@ def test_a_target_that_no_number_meets_is_an_error(ask, where, message):
 )
 def test_bad_arguments_are_named(name, value):
     with pytest.raises(ValueError, match=name.removeprefix("target_")) as caught:
-        fewest_records(**(THREE | POISSON | {"steps": 10, "batch": 8, name: value}))
+        sought("n", **(THREE | POISSON | {"steps": 10, "batch": 8, name: value}))
     assert "\n" not in str(caught.value)
 
 
 def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
     """The guess is near, and each number is asked for once."""
-    asked, ask = [], solve.group_delta
+    asked, ask = [], Group.delta
 
-    def counted(history, epsilon, **known):
-        asked.append(history[0].sampling.sample_rate)
-        return ask(history, epsilon, **known)
+    def counted(group, epsilon, **known):
+        if not known:  # those with `ends` come with an epsilon
+            asked.append(group.made[0].sampling.sample_rate)
+        return ask(group, epsilon, **known)
 
-    monkeypatch.setattr(solve, "group_delta", counted)
+    monkeypatch.setattr(Group, "delta", counted)
     question = {"noise_multiplier": 1.5, "sampling": "random-allocation", "relation": "add-remove"}
-    found = largest_batch(**GOAL, steps=6, n=40, **question)
+    found = sought("batch", **GOAL, steps=6, n=40, **question)
     assert found.lower == found.value == found.upper
     below, above = (
         delta_of_history(step_of(steps=6, sample_rate=batch / 40, **question), 2.0)
@@ -403,6 +402,6 @@ def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
 def test_what_takes_too_long_is_refused_and_the_rest_answered():
     words = {"sampling": "random-allocation", "relation": "add-remove", "sample_rate": 1 / 1000}
     with pytest.raises(ValueError, match=r"^target_epsilon must need a noise multiplier of at least 0\.35 .* got 20"):
-        calibrate_noise_multiplier(target_epsilon=20, target_delta=1e-5, steps=1000, **words)
-    found = calibrate_noise_multiplier(target_epsilon=7, target_delta=1e-5, steps=1000, **words)
+        noise_for(target_epsilon=20, target_delta=1e-5, steps=1000, **words)
+    found = noise_for(target_epsilon=7, target_delta=1e-5, steps=1000, **words)
     assert 0.35 <= found.lower <= found.upper < 0.5

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.independent import independent_delta
 from dpzero_theory.privacy import contour
-from dpzero_theory.privacy.accountant import cost_delta, cost_epsilon
+from dpzero_theory.privacy.accountant import _cost_delta, _cost_epsilon
 from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import Cost
@@ -82,9 +82,9 @@ def test_random_histories_agree_with_the_grid():
 
 def test_epsilon_and_delta_are_inverse():
     cost = Cost.of(Gaussian("remove", 0.02, 2.0), count=5_000) + Cost.of(Gaussian("remove", 0.05, 3.0), count=700)
-    found = cost_delta(cost, 1.3)
+    found = _cost_delta(cost, 1.3)
     assert contour.answers(cost.above[0], 1.3).upper(1.3) == found.upper
-    at = cost_epsilon(cost, found.upper)
+    at = _cost_epsilon(cost, found.upper)
     assert at.lower <= 1.3 * (1 + 1e-9)
     assert at.upper == pytest.approx(1.3, rel=1e-6)
 

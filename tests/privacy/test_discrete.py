@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.mechanism import KERNEL, MECHANISMS, discrete_gap
+from dpzero_theory.privacy.mechanism import _KERNEL, MECHANISMS, _discrete_gap
 from tests.privacy import oracle
 from tests.privacy.oracle import made
 
@@ -45,7 +45,7 @@ def bound(epsilon: float, noise: float, q: float, steps: int, relation: str, gap
 def test_the_bound_holds_against_the_sum_over_all_outputs(
     tau: float, relation: str, q: float, shift: tuple[int, ...], noise: float
 ) -> None:
-    sigma, steps, gap = math.hypot(noise * float(np.linalg.norm(shift)), tau), 2 // len(shift), discrete_gap(2, tau)
+    sigma, steps, gap = math.hypot(noise * float(np.linalg.norm(shift)), tau), 2 // len(shift), _discrete_gap(2, tau)
     for epsilon in (0.3, 1.0):
         exact = brute_force(epsilon, sigma, shift, q, steps, relation)
         assert exact <= bound(epsilon, noise, q, steps, relation, gap) * (1 + 1e-9)
@@ -71,9 +71,9 @@ def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau:
     smoothed = (kernel * np.exp(-(y**2) / (2 * within**2))).sum(axis=1) * step / (math.sqrt(2 * math.pi) * within)
     near = np.abs(integers) <= 10
     worst = np.abs(np.log(law[near] / smoothed[near])).max()
-    assert worst <= discrete_gap(1, tau) + 1e-12
+    assert worst <= _discrete_gap(1, tau) + 1e-12
     if sigma < 1:
-        assert worst > 0.01 * discrete_gap(1, tau)
+        assert worst > 0.01 * _discrete_gap(1, tau)
 
 
 def test_a_full_batch_agrees_with_the_convolved_laws() -> None:
@@ -92,19 +92,19 @@ def test_a_full_batch_agrees_with_the_convolved_laws() -> None:
 
 
 def test_the_gap_is_negligible_and_the_kernel_is_the_stated_one() -> None:
-    assert KERNEL == 2
-    assert 2e-34 < discrete_gap(1) < 2.1e-34
-    assert discrete_gap(10**6) == pytest.approx(10**6 * discrete_gap(1))
-    assert discrete_gap(0) == 0
+    assert _KERNEL == 2
+    assert 2e-34 < _discrete_gap(1) < 2.1e-34
+    assert _discrete_gap(10**6) == pytest.approx(10**6 * _discrete_gap(1))
+    assert _discrete_gap(0) == 0
 
 
 @pytest.mark.parametrize(("multiplier", "levels"), [(0.1, 1), (3.7, 2**30), (1e-3, 2**20), (159.6, 7)])
 def test_the_scale_is_the_smallest_integer_that_leaves_the_continuous_noise(multiplier: float, levels: int) -> None:
     scale = MECHANISMS["discrete-gaussian"].scale(multiplier, levels)
     needed = (Fraction(multiplier) * levels) ** 2
-    assert scale**2 - KERNEL**2 >= needed > (scale - 1) ** 2 - KERNEL**2
+    assert scale**2 - _KERNEL**2 >= needed > (scale - 1) ** 2 - _KERNEL**2
 
 
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="tau"):
-        discrete_gap(1, 0.4)
+        _discrete_gap(1, 0.4)

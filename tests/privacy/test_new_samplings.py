@@ -19,14 +19,13 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.laws.law import ByChance, Cost
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, FixedSize, FullBatch, Poisson, RandomAllocation, Sampling
-from dpzero_theory.privacy.schedule import Allocation, Indices
+from dpzero_theory.privacy.schedule import Indices, allocation
 from dpzero_theory.privacy.step import Step
 from tests.optim.small import STEP, Logistic, N, data, losses
-from tests.privacy.oracle import around, made
+from tests.privacy.oracle import around, made, noise_for
 from tests.privacy.test_truncation import over_all_data
 
 
@@ -112,7 +111,7 @@ class ShuffledOnce(Sampling):
         return "shuffled once: the lower end holds where the last epoch is complete"
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        first = Allocation(secret, n, self.epoch, 1)
+        first = allocation(secret, n, self.epoch, 1)
         return lambda release: first(release % self.epoch)
 
 
@@ -168,7 +167,7 @@ def test_from_epsilon_to_a_verified_run(tmp_path: Path, word, value, relation, s
     assert release.sampling == value
     low, high = (epsilon_of_history(Step(4.0, kind, relation) * steps, 1e-5).upper for kind in (less, more))
     assert low * 0.99 < epsilon_of_history(release, 1e-5).upper < high
-    noise = calibrate_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, steps=steps, **words).value
+    noise = noise_for(target_epsilon=3.0, target_delta=1e-5, steps=steps, **words).value
     assert epsilon_of_history(release.with_noise(noise), 1e-5).upper <= 3.0
     plan = Plan.for_target(
         n=N, target_epsilon=3.0, target_delta=1e-5, expected_batch=N / 4, relation=relation, sampling=word,

@@ -21,7 +21,6 @@ from dpzero_theory.privacy.sampling import (
     RandomAllocation,
     Sampling,
     drawn,
-    runnable,
     sampling_of,
 )
 from tests.privacy import oracle
@@ -93,7 +92,8 @@ class Source(random.Random):
 
 def test_what_can_be_run_is_what_draws():
     """One that is only accounted for refuses to make a batch."""
-    assert set(runnable()) == {"full", "poisson", "fixed-size", "random-allocation"}
+    with pytest.raises(ValueError, match="one of full, poisson, fixed-size, random-allocation; got 'fixed-order'"):
+        drawn("fixed-order", 0.25)
     for word in WORDS:
         sampling = sampling_of(word, 1.0 if word == "full" else 0.25)
         if sampling.runnable:

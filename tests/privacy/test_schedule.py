@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpzero_theory.privacy.sampling import CyclicPoisson
-from dpzero_theory.privacy.schedule import Allocation, Turns, _below, _Bits, _subsets
+from dpzero_theory.privacy.schedule import _below, _Bits, _subsets, allocation
 
 SECRET = bytes(range(32))
 
@@ -72,10 +72,10 @@ def test_every_record_is_in_so_many_batches_of_every_epoch_and_independent_of_th
     """For 24,000 records in two of four steps, the 36 pairs of sets of neighbouring records, and of epochs, pass a
     chi-squared test at 1e-6."""
     n = 24_000
-    allocation = Allocation(SECRET, n, 4, 2)
+    batches = allocation(SECRET, n, 4, 2)
     held = np.zeros((2, n, 4), dtype=np.int64)
     for release in range(8):
-        held[release // 4, allocation(release), release % 4] += 1
+        held[release // 4, batches(release), release % 4] += 1
     assert held.max() == 1
     assert (held.sum(axis=2) == 2).all()
     one, two = held @ (1 << np.arange(4))
@@ -86,13 +86,13 @@ def test_every_record_is_in_so_many_batches_of_every_epoch_and_independent_of_th
 
 
 def test_the_secret_says_every_batch_in_any_order():
-    whole = Allocation(SECRET, 50, 7, 3)
+    whole = allocation(SECRET, 50, 7, 3)
     batches = [whole(release) for release in range(21)]
     for release in (20, 3, 3, 8, 0):
-        assert np.array_equal(Allocation(SECRET, 50, 7, 3)(release), batches[release])
+        assert np.array_equal(allocation(SECRET, 50, 7, 3)(release), batches[release])
         assert np.array_equal(whole(release), batches[release])
         assert (np.diff(batches[release]) > 0).all()
-    other = Allocation(bytes(32), 50, 7, 3)
+    other = allocation(bytes(32), 50, 7, 3)
     assert not all(np.array_equal(other(release), batches[release]) for release in range(7))
 
 
@@ -100,7 +100,7 @@ def test_groups_take_turns_and_are_independent_and_uniform():
     """For 18,000 records in three groups each is in one, and the nine pairs of neighbouring records' groups pass a
     chi-squared test at 1e-6."""
     n = 18_000
-    turns = Turns(SECRET, n, 3, np.arange)
+    turns = CyclicPoisson(1 / 3, 3).drawer(random.Random(5), SECRET, n)
     group = np.full(n, -1)
     for release in (3, 1, 2):
         assert (group[turns(release)] == -1).all()

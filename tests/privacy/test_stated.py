@@ -1,5 +1,4 @@
-"""Steps that are stated in place of drawn: (epsilon, delta)-private and zCDP ones, randomised response, and mixtures of
-Gaussians.
+"""Steps that are stated in place of drawn: (epsilon, delta)-private and zCDP ones, and mixtures of Gaussians.
 
 The oracles are the formula of Kairouz, Oh and Viswanath for the worst composition, sums over all outcomes, the
 conversion of Canonne, Kamath and Steinke by mpmath, exact Gaussians, and dp-accounting.
@@ -7,7 +6,6 @@ conversion of Canonne, Kamath and Steinke by mpmath, exact Gaussians, and dp-acc
 
 import math
 from dataclasses import replace
-from itertools import product
 
 import dp_accounting as dp
 import mpmath
@@ -26,7 +24,6 @@ from dpzero_theory.privacy.stated import (
     approximate,
     concentrated,
     gaussian_mixture,
-    randomised_response,
 )
 from tests.privacy.oracle import around, exact_delta, gaussian, made
 
@@ -52,24 +49,6 @@ def test_private_steps_compose_as_the_worst_mechanism(epsilon, delta, steps, at)
     found = delta_of_history([approximate(epsilon, delta, steps=steps, **ADD)], at)
     assert shown * part * (1 - 1e-2) <= found.lower <= shown * part * (1 + 1e-12)
     assert whole * (1 - 1e-12) <= found.upper <= whole * (1 + 1e-2)
-
-
-def over_outcomes(p, q, steps, at):
-    """Returns delta of so many outcomes with these laws, in both directions, by a sum over all of them."""
-    outcomes = [(math.prod(p[list(each)]), math.prod(q[list(each)])) for each in product(range(len(p)), repeat=steps)]
-    return [sum(max(0.0, o[i] - math.exp(at) * o[1 - i]) for o in outcomes) for i in (0, 1)]
-
-
-@pytest.mark.parametrize(("categories", "truth", "steps"), [(2, 0.9, 4), (4, 0.7, 4), (7, 0.2, 3)])
-def test_randomised_response_is_summed_over_all_answers(categories, truth, steps):
-    p = np.full(categories, (1 - truth) / (categories - 1))
-    q = p.copy()
-    p[0] = q[1] = truth
-    for at in (0.0, 0.7, 2.5):
-        exact = max(over_outcomes(p, q, steps, at))
-        found = delta_of_history([randomised_response(categories, truth, steps=steps)], at)
-        assert found.lower * (1 - 1e-12) - 1e-15 <= exact <= found.upper * (1 + 1e-12) + 1e-15
-        assert found.upper <= exact * 1.001 + 1e-12
 
 
 def test_private_steps_compose_with_gaussian_noise():
@@ -134,7 +113,7 @@ def test_randomised_response_as_an_event_and_events_that_are_not_defined():
     for _ in range(3):  # their accountant counts a self-composed event once
         accountant.compose(event)
     ours = epsilon_of_history(history_from_event(dp.SelfComposedDpEvent(event, 3), "replace-one"), 1e-3)
-    assert accountant.get_epsilon(1e-3) == pytest.approx(ours.upper, rel=1e-3)
+    assert accountant.get_epsilon(1e-3) <= ours.upper <= 3 * math.log(7)  # the true answer has 0.7, each other 0.1
     mixture = dp.dp_event.MixtureOfGaussiansDpEvent
     assert history_from_event(mixture(1.0, [0.0], [1.0]), "add-remove") == []
     with pytest.raises(ValueError, match=r"^event must protect its records"):
@@ -211,9 +190,6 @@ REFUSED = [
     (lambda: approximate(0.0, 0.0, **ADD), "epsilon or delta must be positive"),
     (lambda: approximate(-1.0, 0.1, **ADD), "epsilon must be"),
     (lambda: approximate(1.0, 1.0, **ADD), "delta must be"),
-    (lambda: randomised_response(4, 0.25), "truth must be"),
-    (lambda: randomised_response(1, 0.9), "categories must be"),
-    (lambda: replace(randomised_response(4, 0.7), **ADD), "^relation must be replace-one with randomised-response"),
     (lambda: replace(approximate(1.0, **ADD), sampling=Poisson(0.1)), "^sampling must be one of full"),
     (
         lambda: MECHANISMS[approximate(1.0, **ADD).mechanism].draw(SystemNoise(), 1.0, (1,)),
@@ -222,7 +198,7 @@ REFUSED = [
     *(
         (lambda word=word: MECHANISMS[word], f"mechanism must be {named}")
         for word, named in (
-            ("zcdp:3", "stated in this process, .*; got 'zcdp:3'$"),
+            ("zcdp:3", "one of gaussian, .*; got 'zcdp:3'$"),
             ("approximately", ".*discrete-laplace; got 'approximately'$"),
         )
     ),

@@ -14,12 +14,11 @@ from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.dp_accounting import history_from_event
 from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import TruncatedPoisson
-from tests.privacy.oracle import RELATIONS, made
+from tests.privacy.oracle import RELATIONS, made, noise_for
 
 
 def truncated(largest, n, noise=1.5, steps=1, relation="add-remove", rate=0.05):
@@ -104,7 +103,7 @@ def test_epsilon_noise_and_other_histories():
     assert delta_of_history(one, found.lower).upper > 1e-5
     assert found.lower < found.upper < 1.01 * found.lower
     question = {"steps": 20, "sampling": "truncated-poisson:90/1000", "relation": "add-remove", "sample_rate": 0.05}
-    noise = calibrate_noise_multiplier(target_epsilon=2.0, target_delta=1e-5, **question)
+    noise = noise_for(target_epsilon=2.0, target_delta=1e-5, **question)
     assert noise.lower < noise.upper < noise.lower * 1.01
     assert delta_of_history(truncated(90, 1000, noise.upper, 20), 2.0).upper <= 1e-5
     # At epsilon 17.904330 dp-accounting has delta 1e-6; ours is sharper, since it takes an exchange for no more.

@@ -279,11 +279,6 @@ class Cost:
         """Whether plain Gaussian releases are all that is composed."""
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
-    @property
-    def method(self) -> str:
-        """How delta and epsilon are computed."""
-        return "closed form" if self.closed else "grid"
-
 
 def _up(one: float, other: float) -> float:
     """The sum of two numbers, rounded up."""

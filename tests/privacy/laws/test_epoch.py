@@ -8,10 +8,9 @@ from scipy.special import ndtr
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.laws.epoch import Side, divergences, dominated_pairs, dominating_pairs
-from tests.privacy.oracle import around, brute_force, made, pair_delta
+from tests.privacy.oracle import around, brute_force, made, noise_for, pair_delta
 
 SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
 
@@ -177,8 +176,7 @@ def test_runs_and_full_batches_against_monte_carlo(epsilon, runs, full, draws, s
 def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsilon):
     target = {"target_epsilon": epsilon, "target_delta": 1e-5, "steps": steps, "sample_rate": batch / n}
     poisson, found = (
-        calibrate_noise_multiplier(sampling=sampling, relation="add-remove", **target)
-        for sampling in ("poisson", "random-allocation")
+        noise_for(sampling=sampling, relation="add-remove", **target) for sampling in ("poisson", "random-allocation")
     )
     assert found.upper / found.lower - 1 < 1e-3
     assert 0.98 * poisson.value < found.value == found.upper < poisson.value
@@ -220,7 +218,7 @@ def test_extremes_are_ordered_and_never_above_no_amplification(epsilon, s, t, st
 
 def test_batches_alone_meet_a_large_delta():
     with pytest.raises(PreconditionError, match="target_delta"):
-        calibrate_noise_multiplier(
+        noise_for(
             target_epsilon=1.0, target_delta=0.04, steps=3, sampling="random-allocation", relation="add-remove",
             sample_rate=0.01,
         )  # fmt: skip

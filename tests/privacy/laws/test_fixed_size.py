@@ -10,11 +10,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.shifts import LEAST_ZEROED, zeroed_pairs
-from tests.privacy.oracle import made, pair_delta
+from tests.privacy.oracle import made, noise_for, pair_delta
 
 REMOVE, ADD, BETWEEN = (1, -1, -1), (1, -1, 1), (1, -1, 0)
 """Contributions u, u' and y in the game: those of the record, of the other record, and of the one that makes way."""
@@ -144,7 +143,7 @@ def test_a_zeroed_record_against_the_game_and_the_neighbouring_relations(q, s, s
 @pytest.mark.parametrize("steps", [1, 1000])
 def test_noise_is_between_that_of_a_record_alone_and_of_a_replaced_one(steps):
     alone, replaced, found = (
-        calibrate_noise_multiplier(
+        noise_for(
             target_epsilon=2.0, target_delta=1e-5, steps=steps, sample_rate=0.01, sampling=sampling, relation=relation
         )
         for sampling, relation in (("poisson", "zero-out"), ("fixed-size", "replace-one"), ("fixed-size", "zero-out"))
@@ -175,9 +174,7 @@ def test_where_its_noise_ends_the_other_bound_goes_on():
 def test_rare_batches_are_known_and_cost_what_they_were_calibrated_for(steps, rate, epsilon, delta):
     """Whoever asks for delta, without knowing where it is, and whoever asks for epsilon is told so."""
     words = {"sampling": "fixed-size", "relation": "zero-out"}
-    found = calibrate_noise_multiplier(
-        target_epsilon=epsilon, target_delta=delta, steps=steps, sample_rate=rate, **words
-    )
+    found = noise_for(target_epsilon=epsilon, target_delta=delta, steps=steps, sample_rate=rate, **words)
     assert found.upper < found.lower * (1.04 if steps > 20_000 else 1.001)
     release = made(found.upper, steps, rate, **words)
     spent = delta_of_history(release, epsilon)

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.laws.shifts import LEAST_DISCRETE, IntegerNoise, binomial_shifts, shifted_pairs
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import step_of
 from tests.privacy import oracle
-from tests.privacy.oracle import around
+from tests.privacy.oracle import around, noise_for
 
 SUMMED = 2000
 """The largest standard deviation sigma for which masses are added one by one."""
@@ -198,7 +197,7 @@ def test_a_wide_law_has_the_gaussian_divergence():
                  "sample_rate": 1e-3}),
 ])  # fmt: skip
 def test_noise_is_calibrated_on_its_lattice(epsilon, delta, question):
-    found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **question)
+    found = noise_for(target_epsilon=epsilon, target_delta=delta, **question)
     assert delta_of_history(step_of(found.upper, **question), epsilon).upper <= delta
     short = delta_of_history(step_of(found.lower, **question), epsilon)
     assert short.upper > delta
@@ -209,7 +208,7 @@ def test_noise_is_calibrated_on_its_lattice(epsilon, delta, question):
 def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too(epsilon):
     """Below 1/16 of a clip the lattice of runs counts, and asking for the cost of the noise gives the target."""
     question = {"steps": 1, "sampling": "full", "relation": "add-remove", "mechanism": "discrete-gaussian"}
-    found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=1e-5, **question)
+    found = noise_for(target_epsilon=epsilon, target_delta=1e-5, **question)
     assert epsilon_of_history(step_of(found.upper, **question), 1e-5).upper <= epsilon * (1 + 1e-9)
 
 

@@ -12,7 +12,7 @@ from scipy import integrate
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.laws.shifts import LaplaceNoise, binomial_shifts, shifted_pairs
-from dpzero_theory.privacy.mechanism import laplace_multiplier, lattice_gap, release_epsilon
+from dpzero_theory.privacy.mechanism import MECHANISMS, _lattice_gap
 from dpzero_theory.privacy.relation import Relation
 from tests.privacy.oracle import around, made, pair_delta
 
@@ -30,8 +30,8 @@ def test_epsilon_is_the_largest_log_ratio_over_all_outputs(q, noise):
     used = {value: (1 - q) * noisy[0] + q * noisy[value] for value in values}
     removed = max(np.abs(np.log(used[v] / noisy[0])).max() for v in values)
     replaced = max(np.abs(np.log(used[v] / used[w])).max() for v in values for w in values)
-    assert release_epsilon(noise, q, replaced=False) == pytest.approx(removed, rel=1e-9)
-    assert release_epsilon(noise, q, replaced=True) == pytest.approx(replaced, rel=1e-9)
+    for relation, exact in (("add-remove", removed), ("replace-one", replaced)):
+        assert epsilon_of_history(laplace(noise, 1, q, relation), 0.0).upper == pytest.approx(exact, rel=1e-9)
     assert removed == pytest.approx(math.log(1 + q * (math.exp(1 / noise) - 1)))
 
 
@@ -39,17 +39,16 @@ def test_epsilon_is_the_largest_log_ratio_over_all_outputs(q, noise):
 @pytest.mark.parametrize("q", [1.0, 0.3, 1e-3])
 @pytest.mark.parametrize(("epsilon", "steps"), [(2.0, 1000), (1e-6, 3), (80.0, 2)])
 def test_pure_calibration_meets_the_target_and_is_tight(relation, q, epsilon, steps):
-    noise = laplace_multiplier(epsilon, steps, q, replaced=relation.replaces)
-    assert steps * release_epsilon(noise, q, replaced=relation.replaces) <= epsilon
-    assert epsilon < steps * release_epsilon(noise * (1 - 1e-8), q, replaced=relation.replaces)
+    noise = MECHANISMS["laplace"].multiplier(laplace(1.0, steps, q, relation), epsilon)
+    assert epsilon_of_history(laplace(noise, steps, q, relation), 0.0).upper <= epsilon
+    assert epsilon < epsilon_of_history(laplace(noise * (1 - 1e-8), steps, q, relation), 0.0).upper
 
 
 @pytest.mark.parametrize(
     ("ask", "named"),
     [
-        (lambda: release_epsilon(1e-3, 0.5, replaced=False), "1/700"),
-        (lambda: release_epsilon(math.nan, 0.5, replaced=False), "noise_multiplier must be"),
-        (lambda: laplace_multiplier(0.0, 1, 1.0, replaced=False), "target_epsilon must be"),
+        (lambda: epsilon_of_history(laplace(1e-3, 1, 0.5), 0.0), "1/700"),
+        (lambda: MECHANISMS["laplace"].multiplier(laplace(1.0, 1), 0.0), "target_epsilon must be"),
     ],
 )
 def test_bad_arguments_are_named(ask, named):
@@ -66,7 +65,7 @@ def test_lattice_noise_is_within_the_gap_of_continuous_noise(noise):
     """
     with mpmath.workdps(60):
         y = 1 / (2 * mpmath.mpf(noise) * 2**30)
-        gap = mpmath.mpf(lattice_gap(noise, 1))
+        gap = mpmath.mpf(_lattice_gap(noise, 1))
         ends = [mpmath.tanh(y) / y * mpmath.e ** (side * y) for side in (-1, 1)]
         rounded = [mpmath.sinh(y) / mpmath.tanh(y), (1 - mpmath.e ** (-y)) / mpmath.tanh(y)]
         for ratio in (*ends, *rounded):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.laws.epoch import counts
-from tests.privacy.oracle import made
+from tests.privacy.oracle import made, noise_for
 
 
 def taken(s, t, k, steps, relation="add-remove"):
@@ -127,7 +126,7 @@ def test_any_history_is_tight(relation):
 
 def test_noise_for_a_target():
     question = {"steps": 64, "sampling": "random-allocation:4", "relation": "add-remove", "sample_rate": 4 / 64}
-    found = calibrate_noise_multiplier(target_epsilon=1.0, target_delta=1e-5, **question)
+    found = noise_for(target_epsilon=1.0, target_delta=1e-5, **question)
     assert found.lower < found.upper < 1.03 * found.lower
     enough, short = (delta_of_history(taken(s, 64, 4, 64), 1.0) for s in (found.upper, found.lower))
     assert enough.upper <= 1e-5 < short.upper
