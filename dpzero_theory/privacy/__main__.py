@@ -74,8 +74,12 @@ def _parser() -> Parser:
 
 
 def _sampling(text: str) -> str:
-    """Return `text` if it is the word of a sampling, such as `poisson`; it is the type of an argparse argument. Raises
-    ArgumentTypeError otherwise."""
+    """The type of the argument --sampling for argparse: return `text` if it is the word of a sampling, such as
+    `poisson`.
+
+    Raises:
+        ArgumentTypeError: another text.
+    """
     try:
         return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
@@ -83,8 +87,11 @@ def _sampling(text: str) -> str:
 
 
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """The number to find, and the arguments of `solved`, from the parsed command line `options`. Raises ValueError,
-    which names the flag at fault."""
+    """Return the name of the number to find, and the arguments of `solved`, from the parsed command line.
+
+    Raises:
+        ValueError: flags that do not make a question; the message names the flag at fault.
+    """
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     if options.solve_for is not None:
         sought = str(options.solve_for).replace("-", "_")
@@ -122,7 +129,11 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
-    """The answer to a question, as the dictionary that is printed in JSON, and the steps that the question is about."""
+    """Answer a question of `_question`.
+
+    Returns:
+        The object that is printed in JSON, and the steps that the question is about.
+    """
     started = time.perf_counter()
     bracket = solved(sought, **given)
     seconds = time.perf_counter() - started
@@ -160,6 +171,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
 
 
 def _table(answer: dict[str, Any]) -> str:
+    """The lines that are printed for an answer of `_answer`."""
     inputs, bracket = answer["inputs"], answer["bracket"]
     name = answer["answer"]
     known = ", ".join(
@@ -193,9 +205,10 @@ def _table(answer: dict[str, Any]) -> str:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. It returns 0; for a bad input it exits with status 2 and one line on standard error.
+    """Run the command line with the arguments `argv`, by default those of the process.
 
-    argv: the arguments, by default those of the process.
+    Returns:
+        0. For a bad input the process exits with status 2 and one line on standard error.
     """
     parser = _parser()
     options = parser.parse_args(argv)

@@ -1,14 +1,14 @@
 """delta and epsilon of a recorded history of steps, as certified brackets, for one record or a group of records.
 
 The costs of the steps of a history add up to one `Cost`, whose laws are composed by an integral (module `contour`) or
-on a grid (module `grid`). The accountant resolves delta to 1e-3 of it and epsilon to 1e-4 of it.
+on a grid (module `grid`). The accountant knows delta to 1e-3 of itself and epsilon to 1e-4 of itself.
 
-A group of k records, such as all records of one user, has two bounds, of which the smaller one is taken. The first
-takes the group's records together (`Sampling.group_amplified`): each sampling gives a pair of laws that dominates a
-release, so histories compose. The second holds for any history, by changing one record after another: delta_k(e) <= sum
-over i < k of e^(i e/k) delta(e/k), where e is epsilon, and delta is for one record and delta_k for the group. It is the
-smaller one where the noise is little compared with k clips and records of the group are seldom drawn together. Proofs
-are in laws/derivation.md, section 5.
+A group of k records, such as all records of one user, has two upper bounds, of which the smaller one counts. The first
+takes the records together (`Sampling.group_amplified`): each sampling has a pair of laws that dominates a step for the
+whole group, and such pairs compose. The second changes one record after another, and holds for any history:
+delta_k(epsilon) <= sum over i < k of e^(i epsilon/k) delta(epsilon/k), with delta for one record and delta_k for the
+group. It is the smaller one where the noise is little compared with k clips and records of the group are seldom drawn
+together. Proofs are in laws/derivation.md, section 5.
 """
 
 import math
@@ -30,17 +30,19 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _NEAR, _CLOSE, _SECANTS = 1e-11, 3.0, 30
-"""Where a bound on delta crosses the target is sought up to this share of epsilon, on an integral made for an epsilon
-at most so far off, over 1 plus its tilt, by at most so many secants."""
+"""The search for the epsilon at which a bound on delta equals the target ends at a relative accuracy of 1e-11, or after
+30 secants. The integral is made anew where that epsilon is farther than 3/(1 + tau) from the one for which it was made;
+tau is the integral's tilt."""
 _VAGUE = 1.5
-"""Where the upper end is this many times the lower one, or the ends are of different laws, plain Gaussian releases may
-give a smaller upper end."""
+"""Where the upper end of a bracket is this many times the lower one, the bound by plain Gaussian releases
+(`Cost.unamplified`) is tried for a smaller upper end."""
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of the bound by one record after another."""
 _MOST_EPSILON = 700.0
 """The largest epsilon of one record with which a group is bounded by one record after another; its exponential is a
 float."""
 _MOST_IN_GROUP = 10**9
+"""The largest number of records in a group."""
 _ONE_BY_ONE = "one record after another"
 _VACUOUS = 50.0
 """If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
@@ -58,18 +60,18 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
         epsilon: epsilon >= 0.
         group: the number k of records in which neighbouring data sets may differ, 1 <= k <= n. It is 1 unless whole
             users are protected.
-        n: the number of records of the larger data set, or None if it is not known. It is needed for groups in
+        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
             fixed-size batches under add-remove.
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state. For
-        a group both ends bound one number, delta for the worst data of a group, with full, Poisson and cyclic-Poisson
-        batches and a fixed order. With other batches the lower end is delta of one record, or of fewer records than the
-        group has.
+        groups the lower end is delta of the worst data of a group with full, Poisson and cyclic-Poisson batches and a
+        fixed order. With other batches it may be delta of fewer records than the group has, and is then far below
+        `upper`.
 
     Raises:
-        ValueError: an argument outside its range; with fixed-size batches of B records under add-remove a group above
-            n - B, the most records that can be removed.
+        ValueError: an argument outside its range; with fixed-size batches of B records under add-remove a group above n
+            - B, the most records that can be removed.
     """
     eps, asked = check.real("epsilon", epsilon, at_least=0), Group(history, group, n)
     found = asked.delta(eps)
@@ -121,11 +123,21 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
 
 def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
-    """Bounds on delta of a history at `epsilon` in each of the two directions.
+    """Bounds on delta of a history at `epsilon`, separately for the two orders of neighbouring data sets.
 
-    With P the law of what is released with the record, or with its one value, and Q the law without it, or with its
-    other value, the first are of max over events E of P(E) - e^epsilon Q(E), and the second of max over E of Q(E) -
-    e^epsilon P(E). The arguments are those of `delta_of_history`, whose bracket has the larger end of both.
+    Let P be the law of what is released with the record (under replace-one: with its first value), and Q the law
+    without it (with its second value).
+
+    Args:
+        history: steps, all with one relation, as in `delta_of_history`.
+        epsilon: epsilon >= 0.
+
+    Returns:
+        Two bounds: on the largest P(E) - e^epsilon Q(E) over events E, and on the largest Q(E) - e^epsilon P(E). The
+        larger one is delta of the history.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
@@ -134,9 +146,15 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
 
 
 class Group:
-    """The bounds of a history for data sets that differ in up to `size` of n records; `size` is 1 for a single record.
+    """The privacy of a history for data sets that differ in up to `size` of n records; `size` is 1 for a single record.
 
-    The arguments are those of `delta_of_history`, and so are the errors.
+    Args:
+        history: steps, all with one relation.
+        size: the number of records in which neighbouring data sets may differ, from 1 to n.
+        n: the number of records of the larger data set, or None if it is not known.
+
+    Raises:
+        ValueError: as `delta_of_history` with `group` for `size`.
     """
 
     def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
@@ -152,7 +170,14 @@ class Group:
         self._known = self.together.squares[0] < math.inf
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
-        """Bounds on delta. The arguments are those of `_cost_delta`."""
+        """Bounds on delta at an epsilon.
+
+        Args:
+            epsilon: epsilon >= 0.
+            near: a delta with which the caller compares the answer, or None. Bounds that are far from it may be wide.
+            wanted: the relative width at which the search for narrower bounds ends.
+            ends: which ends the caller uses. The other end may be wrong.
+        """
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -165,7 +190,15 @@ class Group:
         return Bounds(min(lower, upper), upper)
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
-        """Bounds on epsilon, of which `ends` are used."""
+        """Bounds on epsilon at a delta in [0, 1).
+
+        Args:
+            delta: 0, or at least 1e-30.
+            ends: which ends the caller uses. The other end may be wrong.
+
+        Raises:
+            ValueError: a delta outside its range, or one that this history exceeds at every epsilon.
+        """
         if self.size == 1:
             return _cost_epsilon(self.one, delta, ends=ends)
         found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
@@ -181,15 +214,19 @@ class Group:
         return Bounds(min(max(found.lower, least), upper), upper)
 
     def excess(self, target_epsilon: float, target_delta: float) -> float:
-        """The share by which the group misses a target: at most 0 if it is certified to meet it, both where epsilon is
-        asked at the target delta and where delta is asked at the target epsilon."""
+        """The relative amount by which a target (target_epsilon, target_delta) is missed; it is met if this is at most
+        0.
+
+        The larger one of two amounts is returned: of epsilon at target_delta over target_epsilon, and of delta at
+        target_epsilon over target_delta.
+        """
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
             return beyond
         return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
-        """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at epsilon.
+        """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at `epsilon`.
 
         `near` is a delta with which the caller compares the bound, or None.
         """
@@ -206,7 +243,7 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """The bracket with these ends, and with notes; one tells if the ends do not bound one number."""
+        """Return these bounds as a `Bracket` with method and notes. Its value is the upper end."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -218,11 +255,18 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The history with sample rates at which one record costs at least as much as any of `size` records that are
-    removed one by one.
+    """The same steps with the sample rates at which every one of `size` records, removed one after another, costs at
+    most one record of these steps.
 
-    Only fixed-size batches under add-remove change their rate. Raises ValueError if more records are removed than such
-    batches leave out, or if the number n of all records is None for them.
+    Only fixed-size batches under add-remove get another rate: fewer records share the same batch once some are removed.
+
+    Args:
+        history: the steps.
+        size: the number of records that are removed, at least 2.
+        n: the number of records before, or None if it is not known.
+
+    Raises:
+        ValueError: with such batches, if n is None or the batches leave out fewer than `size` records.
     """
     parts = []
     for part in history:
@@ -254,7 +298,11 @@ def _cost_delta(
 ) -> Bounds:
     """Bounds on the smallest delta of a cost at an epsilon.
 
-    ends: the ends that are used. The other one may be wrong. near, wanted: arguments of `grid.delta_bounds`.
+    Args:
+        cost: what all steps cost.
+        epsilon: epsilon >= 0.
+        near, wanted: arguments of `grid.delta_bounds`.
+        ends: which ends the caller uses. The other end may be wrong.
     """
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
@@ -288,7 +336,14 @@ def _cost_delta(
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
     """Bounds on the smallest epsilon of a cost at a delta.
 
-    ends: the ends that are used. The other one may be wrong. wanted: an argument of `grid.epsilon_bounds`.
+    Args:
+        cost: what all steps cost.
+        delta: 0, or from 1e-30 to below 1.
+        wanted: the relative width at which no finer grid is tried.
+        ends: which ends the caller uses. The other end may be wrong.
+
+    Raises:
+        ValueError: a delta outside its range, or one that the cost exceeds at every epsilon.
     """
     pure, least = cost.pure
     if delta == 0:
@@ -322,10 +377,14 @@ def _bounds(
     plain: Callable[[float], float],
     least_plain: Callable[[float], float],
 ) -> Bounds:
-    """Bounds of a cost, where `composed` gives those of the largest of several compositions.
+    """Bounds on the delta, or on the epsilon, of a cost.
 
-    If the laws for the two ends differ, each end is that of its own laws, and an end that is not in `ends` may say
-    nothing. plain, least_plain: the number for plain Gaussian releases, from their mu^2, for the two ends.
+    Args:
+        cost: what all steps cost.
+        ends: which ends the caller uses. The other end may say nothing.
+        composed: a function that returns bounds on the largest number of several compositions of laws.
+        plain: a function from mu^2 of plain Gaussian releases to an upper bound on their number.
+        least_plain: the same for a lower bound.
     """
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
@@ -345,8 +404,13 @@ def _bounds(
 
 
 def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds | None:
-    """Bounds on epsilon of a composition by its integral, the upper one at `delta`, the lower one at `least_delta`;
-    None if a grid must answer."""
+    """Bounds on epsilon of a composition by its integral; None if there is no integral and a grid must answer.
+
+    Args:
+        parts: the laws that are composed, with their counts.
+        delta: the delta of the upper bound.
+        least_delta: the delta of the lower bound, at least `delta`.
+    """
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(Span(z, z))) for law, count in parts), delta)
@@ -359,9 +423,16 @@ def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds 
 
 
 def _crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
-    """An epsilon >= 0 about where a bound on delta crosses the target: for `way` 1 the bound there is at most the
-    target, and for -1 it is above it, or epsilon is 0. slope: about that of -log delta, by which a search begins at
-    `near`."""
+    """An epsilon >= 0 at which a bound on delta crosses a target, rounded to a side.
+
+    Args:
+        bound: the bound on delta, a falling function of epsilon.
+        target: the delta that is crossed.
+        near: where the search begins.
+        slope: about how fast -log(bound) rises there.
+        way: 1 to return an epsilon at which the bound is at most the target; -1 for one at which it is above the
+            target, or 0 if there is none.
+    """
     x, before, gap = near, math.nan, math.nan
     for _ in range(_SECANTS):
         last, gap = gap, math.log(max(bound(x), 5e-324) / target)
@@ -379,7 +450,13 @@ def _crossed(bound: Callable[[float], float], target: float, near: float, slope:
 def _largest(
     integral: Callable[[Parts], Bounds | None], gridded: Callable[[list[Parts]], Bounds], compositions: list[Parts]
 ) -> Bounds:
-    """Bounds on the largest number of several compositions: by the integral of each, or by grids if it has none."""
+    """Bounds on the largest number (delta or epsilon) of several compositions.
+
+    Args:
+        integral: a function that returns the bounds of one composition, or None if it has no integral.
+        gridded: a function that returns bounds on the largest number of those compositions that have no integral.
+        compositions: the laws with their counts, at least one composition.
+    """
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -388,7 +465,8 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions whose largest delta is an upper bound (`end` 0), or a lower one (1)."""
+    """The compositions of laws whose largest delta bounds the delta of a cost, from above for `end` 0, from below for
+    1."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
@@ -404,7 +482,12 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 
 
 def _moments(cost: Cost, square: float = 0.0) -> tuple[float, float]:
-    """The rho and xi of the zCDP steps of a cost, with those of plain Gaussian releases of this mu^2 beside them."""
+    """The sums of rho and of xi of the zCDP steps of a cost, after `square`/2, the rho of Gaussian releases with mu^2 =
+    `square`, was added.
+
+    Raises:
+        ValueError: the sum of rho is above 100.
+    """
     rho, xi = cost.zcdp[0] + square / 2, cost.zcdp[1]
     if not rho <= MOST_RHO:
         raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
@@ -419,12 +502,15 @@ def _plain_delta(epsilon: float, square: float) -> float:
 
 
 def _least_plain_delta(epsilon: float, square: float) -> float:
+    """A lower bound on delta of plain Gaussian releases with this mu^2."""
     return float(delta_from_gdp(epsilon, math.sqrt(square))) * (1 - GDP_ACCURACY) if square > 0 else 0.0
 
 
 def _plain_epsilon(delta: float, square: float) -> float:
+    """An upper bound on epsilon of plain Gaussian releases with this mu^2."""
     return float(epsilon_from_gdp(math.sqrt(square), delta)) if square > 0 else 0.0
 
 
 def _least_plain_epsilon(delta: float, square: float) -> float:
+    """A lower bound on epsilon of plain Gaussian releases with this mu^2."""
     return _plain_epsilon(delta, square) * (1 - 1e-9)

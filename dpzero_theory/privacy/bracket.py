@@ -7,9 +7,13 @@ from dataclasses import dataclass
 class Bracket:
     """A certified answer: the exact number lies in [lower, upper], all errors of its computation included.
 
-    `value` is the number to use. For epsilon, noise multipliers and numbers of steps or records it is the end that is
-    safe for privacy; for delta it is an estimate between the two ends, and `upper` is the safe number. `method` names
-    the way the answer was computed, and `notes` are sentences that a reader of the answer must know.
+    Attributes:
+        lower, upper: the ends.
+        value: the number to use. For epsilon, noise multipliers and numbers of steps or records it is the end that is
+            safe for privacy; for delta it is an estimate between the two ends, and `upper` is the safe number.
+        method: how the answer was computed: "closed form", "grid" (also where the integral of module `contour`
+            answered), "search", or "one record after another" for groups.
+        notes: sentences that a reader of the answer must know.
     """
 
     lower: float
@@ -21,11 +25,12 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A number between two ends. `lower` and `upper` are certified."""
+    """Two certified ends `lower` <= `upper` of a number."""
 
     lower: float
     upper: float
 
     def within(self, other: "Bounds") -> "Bounds":
+        """Return the narrowest bounds that follow from these and from `other` bounds on the same number."""
         lower = max(self.lower, other.lower)
         return Bounds(lower, max(min(self.upper, other.upper), lower))

@@ -1,6 +1,6 @@
 """The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta).
 
-`crossing` is the search for it, and for all else that takes some ten answers of the accountant.
+`crossing` is the search for it, and for everything else that is found by some ten answers of the accountant.
 """
 
 import math
@@ -22,26 +22,30 @@ from dpzero_theory.privacy.step import Step
 LARGEST_EPSILON = 1e4
 """The largest target_epsilon with sampled batches. A larger one protects nothing."""
 _BEYOND = 1e300
+"""The largest noise multiplier and the largest target epsilon that are considered."""
 _LOUD = 1e6
 """A noise multiplier that is in the range of every noise law."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
-"""The relative widths of delta's bracket away from the target, and the least and the most near it."""
+"""The relative width of bounds on delta: the first where delta is far from the target; the others are the least and the
+most where it is near the target."""
 _NARROW = 4e-4
 """The share of the noise by which bounds on delta near the target may blur it."""
 _SHARP = 1e-7
 """Bounds on delta that are relatively so near each other are worth a search as fine as this."""
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
-"""The shares of the noise up to which it is searched for: at first, with laws, in closed form, and where it is raised
-so that the accountant's answers meet the target."""
+"""The relative accuracy of the noise multiplier, in this order: of the first, rough search; of the answer; of the
+answer where delta has a closed form; and the largest step by which the answer is raised where the accountant still
+misses the target."""
 
 _SECANTS = 6
-"""The number of steps outward that secants choose; later ones double at least."""
+"""The number of steps outward whose length a secant chooses; every later step is at least twice as long as the one
+before."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
-"""A function of a noise multiplier, of the relative width that is wanted and of the ends that are used, which gives
-bounds on delta."""
+"""A function from a noise multiplier, the relative width that is wanted and the ends that are used, to bounds on
+delta."""
 
 
 def calibrate(
@@ -88,9 +92,16 @@ def calibrate(
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """The bracket of `calibrate` for the steps `made`, whose own noise multiplier is ignored.
+    """The bracket of `calibrate` for steps as a value.
 
-    Error messages call the target target_epsilon and target_delta.
+    Args:
+        made: the steps. Their own noise multiplier is ignored.
+        epsilon, target_delta: the target; error messages call it target_epsilon and target_delta.
+        group: the number of records in which neighbouring data sets may differ.
+        n: the number of all records, or None if it is not known.
+
+    Raises:
+        ValueError, PreconditionError: as `calibrate`.
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
@@ -126,7 +137,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
         raise ValueError(f"{rule}, as less is not searched for; got {epsilon!r} (epsilon of given noise is answered)")
 
     share = _CLOSED if known.closed else _SHARE
-    sought = least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share)
+    sought = _least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share)
     if pure is not None and pure < sought.upper:
         found = replace(loud.bracket(Bounds(min(sought.lower, least), pure)), method="closed form")
     else:
@@ -135,7 +146,8 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
 
 
 def _log_mu(epsilon: float, delta: float) -> float:
-    """About the log of the mu of Gaussian DP that has this delta at this epsilon. It falls about as log noise rises."""
+    """About log mu of the mu-Gaussian DP that has this delta at this epsilon. It falls about as fast as log noise
+    rises."""
     if delta <= 0:
         return -math.inf
     # mu-GDP is (mu^2/2)-zCDP.
@@ -144,7 +156,8 @@ def _log_mu(epsilon: float, delta: float) -> float:
 
 
 def _guess(made: Step, epsilon: float, delta: float) -> float:
-    """A guess of the noise multiplier at a target, by the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1))."""
+    """A guess of the noise multiplier for a target, from the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1)) for
+    T steps with sample rate q and noise s over the sensitivity."""
     gdp = math.exp(_log_mu(epsilon, delta))
     rate, uses = made.sampling.sample_rate, made.sampling.uses(made.steps)
     change = made.sampling.largest_change(made.relation)
@@ -154,12 +167,22 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
     return one * (1.4 if made.mechanism == "laplace" else 1.0)
 
 
-def least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
-    """Bounds on the noise multiplier at which delta(epsilon) is `target`.
+def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
+    """Bounds on the noise multiplier at which delta(epsilon) equals a target.
 
-    At `upper` the upper bound on delta is at most the target, at `lower` the lower bound is above it, or `lower` is 0.
-    start: a guess. share: how far `upper` may be from where the upper bound on delta crosses the target, as a share of
-    the noise.
+    Args:
+        deltas: bounds on delta at a noise multiplier.
+        epsilon: the epsilon at which delta is asked.
+        target: the target delta, > 0.
+        start: a guess of the multiplier.
+        share: the relative accuracy of `upper`, unless very narrow bounds on delta are worth a finer search.
+
+    Returns:
+        At `upper` the upper bound on delta is at most the target. At `lower` the lower bound on delta is above it, or
+        `lower` is 0.
+
+    Raises:
+        ValueError: no noise multiplier up to 1e300 is enough.
     """
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # d log delta/d log mu is about this root.
@@ -198,12 +221,15 @@ def least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, sh
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """The bracket of a noise multiplier, raised until its value meets the target when the accountant is asked.
+    """The bracket of a number, raised until the accountant certifies that its upper end meets the target.
 
     Args:
-        bracket: from a search, whose errors differ from those of the accountant's answers.
-        beyond: a function from a noise multiplier to the share of epsilon or delta by which it misses the target, such
-            as `accountant.excess`; at most 0 means that the target is met.
+        bracket: from a search, whose rounding differs from that of the accountant's answers.
+        beyond: a function from the number to the relative amount by which the target is missed, such as `Group.excess`
+            of the steps with this noise; at most 0 where it is met.
+
+    Returns:
+        The bracket with new `upper`, and with `value` = `upper`.
 
     Raises:
         ValueError: no float is enough.
@@ -231,18 +257,19 @@ def crossing(
 ) -> tuple[float | None, float | None]:
     """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
 
-    The search goes outward from a guess, then by secants in log x inside the bracket. So it calls the function, which
-    may take seconds, only a few times where that is smooth and the guess is near. Values may be infinite.
+    The search goes outward from a guess, then by secants in log x between the two ends that it has. So it calls the
+    function, which may take seconds, only a few times where the function is smooth and the guess is near. Values may be
+    infinite.
 
     Args:
-        excess: the function, at most 0 where x meets what is wanted.
+        excess: the function; x meets what is wanted where it is at most 0.
         guess: where the search begins.
         least, most: the range of x.
-        rising: whether the function rises, so that small x meet; else large x do.
-        share: the search ends once the ends of the bracket differ by at most this share of x.
-        slope: about how much the function changes while x changes by a factor e; the first step is as long.
+        rising: whether the function rises, so that small x meet what is wanted; otherwise large x do.
+        share: the search ends once the two ends differ by at most this share of x.
         whole: whether only integers are tried; then the search ends at two neighbouring ones.
-        tries: how often the function is called at most.
+        slope: about how much the function changes while x changes by a factor e; it chooses the first step.
+        tries: the largest number of calls of the function.
 
     Returns:
         A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at

@@ -26,7 +26,9 @@ bound on the cost of a lattice does not hold."""
 _LEAST_EPSILON, _MOST_EPSILON = 1e-3, 1e3
 """The least and the largest epsilon that a certificate states."""
 _BATCHES = ("full", "poisson", "cyclic-poisson")
+"""The names of the samplings that the checker knows."""
 _NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")
+"""The names of the noise laws that the checker knows."""
 
 
 def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) -> dict[str, Any]:
@@ -69,6 +71,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
 
 
 def _part(release: Step) -> dict[str, Any]:
+    """A part of the history as an entry of the certificate. Raises ValueError for a part that the checker does not
+    know."""
     name = release.sampling.word.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"

@@ -138,7 +138,7 @@ class _Moments:
 
 
 @dataclass(frozen=True)
-class Integral:
+class _Integral:
     """Bounds on delta near an epsilon. What is in units of prod M(tau)^T e^{-tau epsilon} lacks that factor.
 
     tau, t: the nodes tau + i t. terms: the summands there, without e^{-i t epsilon}. log_moment: log of prod M(tau)^T,
@@ -188,7 +188,7 @@ def fits(parts: Parts) -> bool:
 
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
-def answers(parts: Parts, epsilon: float) -> Integral | None:
+def answers(parts: Parts, epsilon: float) -> _Integral | None:
     """Bounds on delta near `epsilon` for a composition; None if another way must be taken."""
     if not fits(parts):
         return None
@@ -244,7 +244,7 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
     return tau, spread, float(shifts[np.argmin((moments - value - (tau + shifts) * epsilon + 18) / shifts)])
 
 
-def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> Integral:
+def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> _Integral:
     tau, spread, shift = _saddle(parts, epsilon)
     taus = np.array([tau, tau + shift])
     width = tau * (1 + tau) * math.sqrt(2 * math.pi * (spread**2 + 1 / tau**2 + 1 / (1 + tau) ** 2))
@@ -297,4 +297,4 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
     terms[0] /= 2
     wrong = np.exp(np.minimum(log_most, 700.0)) / np.abs(denominator) * share + np.abs(terms) * (32 * UNIT + rounded)
     total = 1.01 * (step / math.pi * float(wrong.sum()) + math.exp(log_tail))
-    return Integral(tau, t, terms, log_moment, common, total, shift, log_second)
+    return _Integral(tau, t, terms, log_moment, common, total, shift, log_second)

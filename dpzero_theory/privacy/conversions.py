@@ -75,6 +75,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 
 
 def _moment(law: Law, t: float) -> tuple[float, float]:
+    """Lower and upper bounds on log E e^{t L} of the privacy loss L of a `Gaussian` law, t > 0. Raises ValueError where
+    the quadrature would need too many nodes."""
     assert isinstance(law, GaussianLaw)
     try:
         return law.log_moment(t)

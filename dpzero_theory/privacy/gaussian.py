@@ -31,8 +31,8 @@ GDP_ACCURACY = 1e-11
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule of `_integral`. With 20 nodes and mu <= 1 the rule's error
-is far below rounding errors."""
+"""The nodes, and in `_WEIGHTS` the weights, on [-1, 1] of the Gauss-Legendre rule of `_integral`. With 20 nodes and mu
+<= 1 the error of the rule is far below rounding errors."""
 
 
 def _mills(x: Array) -> Array:
@@ -56,12 +56,12 @@ def _mills_slope(x: Array) -> Array:
 
 
 def _log_delta(eps: Array, gdp: Array) -> Array:
-    """Natural logarithm of delta(epsilon; mu), where `eps` is epsilon and `gdp` is mu.
+    """The natural logarithm of delta(epsilon; mu), for arrays `eps` of epsilons and `gdp` of mu.
 
     With a = epsilon/mu - mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The
     difference is the integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and
     as a plain difference otherwise. Where a < 0 and mu > 1, 1 - delta = phi(a) (R(-a) + R(b)) is used instead. The
-    result is at most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
+    relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
     """
     eps, gdp = np.broadcast_arrays(eps, gdp)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
@@ -82,19 +82,18 @@ def _integral(a: Array, gdp: Array) -> Array:
     """The difference R(a) - R(a + mu) of Mills ratios, where `gdp` is mu, by quadrature.
 
     For mu <= 1 and -mu/2 <= a <= 300 the relative error was at most 5e-15 in 3,000 random cases against mpmath. Where
-    mu > 1 the returned value is meaningless, and the caller discards it.
+    mu > 1 the returned value is meaningless.
     """
     nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
     return gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
 
 
 def _log_delta_above(eps: Array, gdp: Array) -> Array:
-    """An upper bound on log delta(epsilon; mu), by measured errors and not by a proof, where `eps` is epsilon and `gdp`
-    is mu.
+    """An upper bound on log delta(epsilon; mu), for arrays `eps` of epsilons and `gdp` of mu.
 
-    It is `_log_delta` plus twice the largest rounding error that was measured. With a = epsilon/mu - mu/2 and b =
-    epsilon/mu + mu/2, that error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta), in 4,000 random cases
-    against mpmath.
+    It rests on a measurement and not on a proof: it is `_log_delta` plus twice the largest rounding error that was
+    seen. With a = epsilon/mu - mu/2 and b = epsilon/mu + mu/2, that error is at most 32 units of 2^-53 (1 + a^2/2 + |a|
+    b)(1 - delta), in 4,000 random cases against mpmath.
     """
     log_delta = _log_delta(eps, gdp)
     with np.errstate(over="ignore", under="ignore"):
@@ -104,11 +103,16 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu > 0: Phi(-epsilon/mu
-    + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
+    """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP: Phi(-epsilon/mu + mu/2) - e^epsilon
+    Phi(-epsilon/mu - mu/2).
 
-    epsilon: >= 0; gdp: > 0; arrays are broadcast. The relative error is below 1e-11 for epsilon up to 1e4 and results
-    from 1e-300 on; the result is not rounded to a safe side. Raises ValueError for an argument outside its range.
+    Args:
+        epsilon: >= 0, any shape.
+        gdp: mu > 0, of a shape that broadcasts with it.
+
+    Returns:
+        delta, with a relative error below 1e-11 for epsilon up to 1e4 and results from 1e-300 on. It is not rounded to
+        a safe side.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
     return np.exp(_log_delta(eps, check.real_array("gdp", gdp, above=0)))
@@ -117,9 +121,13 @@ def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
 
-    It is the root in mu of delta(epsilon; mu) = delta, rounded down, so that delta(epsilon; mu) <= delta whatever the
-    rounding errors are. It is within a relative 1e-11 of the root. epsilon: > 0; delta: in (0, 1); arrays are
-    broadcast. Raises ValueError for an argument outside its range.
+    Args:
+        epsilon: > 0, any shape.
+        delta: in (0, 1), of a shape that broadcasts with it.
+
+    Returns:
+        The root mu of delta(epsilon; mu) = delta, rounded down, so that delta(epsilon; mu) <= delta whatever the
+        rounding errors are. It is within a relative 1e-11 of the root.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -134,11 +142,15 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
-    """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP, where `gdp` is mu.
+    """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
 
-    It is the root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up,
-    so that delta(epsilon; mu) <= delta whatever the rounding errors are. gdp: > 0; delta: in (0, 1); arrays are
-    broadcast. Raises ValueError for an argument outside its range.
+    Args:
+        gdp: mu > 0, any shape.
+        delta: in (0, 1), of a shape that broadcasts with it.
+
+    Returns:
+        The root epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up, so
+        that delta(epsilon; mu) <= delta whatever the rounding errors are.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -158,14 +170,14 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
 def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The mu that the paper's composition lemma (Lemma lm:composition) prescribes for (epsilon, delta).
 
-    The lemma's variance (2 Delta sqrt(2 T log(e + epsilon/delta))/epsilon)^2 means
-    mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)).
+    The lemma's variance (2 Delta sqrt(2 T log(e + epsilon/delta))/epsilon)^2 means mu = sqrt(T) Delta/sigma = epsilon /
+    sqrt(8 log(e + epsilon/delta)). The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu
+    is at most `gdp_from_epsilon(epsilon, delta)`, and false from about epsilon = 91 on for delta = 0.1, and 189 for
+    delta = 1e-6.
 
-    The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most
-    `gdp_from_epsilon(epsilon, delta)`, and false above. The ratio of the two rises with epsilon without limit, since
-    this mu grows as epsilon / sqrt(8 log epsilon) and the other one as sqrt(2 epsilon), and passes 1 at about epsilon =
-    91 for delta = 0.1 and 189 for delta = 1e-6. epsilon: > 0; delta: in (0, 1); arrays are broadcast. Raises ValueError
-    for an argument outside its range.
+    Args:
+        epsilon: > 0, any shape.
+        delta: in (0, 1), of a shape that broadcasts with it.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     dlt = check.real_array("delta", delta, above=0, below=1)
@@ -173,13 +185,13 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
-    """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP.
+    """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP:
+    sqrt(T) Delta / mu, where Delta is the sensitivity of the average (1/n) sum_i clip_C(.).
 
-    sigma = sqrt(T) Delta / mu, where Delta is the sensitivity of the average (1/n) sum_i clip_C(.). Under replace-one
-    Delta is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n, because the sum
-    changes by one clipped term while the denominator n stays fixed and public. The paper writes 'variance sigma' in
-    Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
-    (Algorithm 1) it is the standard deviation of each coordinate.
+    Under replace-one Delta is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n,
+    because the sum changes by one clipped term while the denominator n stays fixed and public. The paper writes
+    'variance sigma' in Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For
+    vector releases (Algorithm 1) it is the standard deviation of each coordinate.
 
     Args:
         gdp: mu > 0 of the whole run.

@@ -136,17 +136,17 @@ class _Lower:
         return best * math.exp(min(self.log_scale, 300.0)) if best > 0 else 0.0
 
 
-Terms = list[tuple[int, _Upper, _Lower | None]]
+_Terms = list[tuple[int, _Upper, _Lower | None]]
 
 
 @dataclass(frozen=True)
-class Composed:
+class _Composed:
     """Bounds on delta near one epsilon: sums of terms, each with the number of times that it counts.
 
     left: a bound on the probability of all outputs in none of the terms, which is part of the upper bound.
     """
 
-    terms: Terms
+    terms: _Terms
     left: float
 
     @property
@@ -166,14 +166,14 @@ class Composed:
         return math.fsum(n * one.delta(epsilon) for n, _, one in self.terms if one) * (1 - 4 * UNIT)
 
 
-Slices = Sequence[tuple[Law, int, Span]]
+_Slices = Sequence[tuple[Law, int, Span]]
 
 
 class _Grid:
-    """The grid of total losses on which one term of a `Composed` is computed: the tilt tau of the laws, the range and
+    """The grid of total losses on which one term of a `_Composed` is computed: the tilt tau of the laws, the range and
     the width of the grid, and the cells of each law."""
 
-    def __init__(self, slices: Slices, epsilon: float, tau: float, points: int, log_folded: float) -> None:
+    def __init__(self, slices: _Slices, epsilon: float, tau: float, points: int, log_folded: float) -> None:
         self.epsilon, self.tau, self.points = epsilon, tau, points
         self.sketches = [_Sketch(count, *law.sketch(span)) for law, count, span in slices]
         bottom, top, self.up, self.down = window(_tilted(self.sketches, tau), log_folded)
@@ -277,7 +277,7 @@ class _Plan:
     def steps(self) -> int:
         return sum(count for _, count in self.parts)
 
-    def slices(self, log_cut: float) -> Slices:
+    def slices(self, log_cut: float) -> _Slices:
         z = _reach(log_cut, self.steps)
         return [(law, count, Span(z, z)) for law, count in self.parts]
 
@@ -296,7 +296,7 @@ class _Plan:
     def infinite(self) -> float:
         return math.fsum(count * law.infinite for law, count in self.parts)
 
-    def composed(self, epsilon: float) -> Composed:
+    def composed(self, epsilon: float) -> _Composed:
         """The bounds on delta near `epsilon`."""
         points = self.points
         log_cut = math.log(self.delta * _LEFT_OUT)
@@ -310,7 +310,7 @@ class _Plan:
         (tau, log_most), (tau_near, _) = tilt(whole), tilt(near)
         if self._apart(tau, tau_near, whole, near):
             return self._large_apart(epsilon, points, log_rare, left)
-        return Composed([(1, *self._term(self.slices(log_cut), epsilon, tau, log_most, points))], left)
+        return _Composed([(1, *self._term(self.slices(log_cut), epsilon, tau, log_most, points))], left)
 
     def _apart(self, tau: float, tau_near: float, whole: Sequence[_Sketch], near: Sequence[_Sketch]) -> bool:
         folded = math.log(1e-10)
@@ -321,7 +321,7 @@ class _Plan:
         return long[1] - long[0] > _TAILS_APART * (short[1] - short[0])
 
     def _term(
-        self, slices: Slices, epsilon: float, tau: float, log_most: float, points: int
+        self, slices: _Slices, epsilon: float, tau: float, log_most: float, points: int
     ) -> tuple[_Upper, _Lower | None]:
         most = math.fsum(count * law.largest(span) for law, count, span in slices)
         if most <= epsilon:
@@ -335,7 +335,7 @@ class _Plan:
         except OverflowError:
             return replace(self._moments(slices, epsilon), most=most), None
 
-    def _moments(self, slices: Slices, epsilon: float) -> _Upper:
+    def _moments(self, slices: _Slices, epsilon: float) -> _Upper:
         """An upper bound by Chernoff's bound on laws that dominate, where no grid holds their sum."""
         best: _Upper | None = None
         highest = [law.largest(span) for law, _, span in slices]
@@ -360,14 +360,14 @@ class _Plan:
             raise OverflowError("a law that no tilt resolves")
         return best
 
-    def _large_apart(self, epsilon: float, points: int, log_rare: float, left: float) -> Composed:
+    def _large_apart(self, epsilon: float, points: int, log_rare: float, left: float) -> _Composed:
         """delta as the sum over the sets of releases with a large loss: none, or one. Two or more have at most the
         probability e^{2 log_rare}/2."""
         z, far = _reach(log_rare, self.steps), _reach(log_rare - _FAR, self.steps)
         inside, outside = Span(z, far), Span(z, far, outside=True)
-        terms: Terms = []
+        terms: _Terms = []
 
-        def add(times: int, slices: Slices) -> None:
+        def add(times: int, slices: _Slices) -> None:
             sketches = [_Sketch(count, *law.sketch(span)) for law, count, span in slices]
             if any(not len(sketch.loss) for sketch in sketches):
                 return
@@ -378,7 +378,7 @@ class _Plan:
         for k, (law, count) in enumerate(self.parts):
             rest = [(other, n - (j == k), inside) for j, (other, n) in enumerate(self.parts) if n > (j == k)]
             add(count, [(law, 1, outside), *rest])
-        return Composed(terms, left + math.exp(2 * log_rare) + 2 * math.exp(log_rare - _FAR))
+        return _Composed(terms, left + math.exp(2 * log_rare) + 2 * math.exp(log_rare - _FAR))
 
 
 _Make = Callable[[int], tuple[Bounds, bool]]

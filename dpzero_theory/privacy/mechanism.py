@@ -248,7 +248,7 @@ class DiscreteGaussian(_OnLattice):
         return source.discrete_gaussian(int(scale), shape)
 
 
-class Laplace(_OnLattice):
+class _Laplace(_OnLattice):
     """Discrete Laplace noise. The cost of `laplace` also bounds that of continuous Laplace noise."""
 
     family, whole = "discrete-laplace", "laplace"
@@ -300,9 +300,9 @@ def _member(law: type[_OnLattice], arguments: str) -> Mechanism:
 
 
 MECHANISMS: Registry[Mechanism] = Registry("mechanism")
-for _mechanism in (Gaussian(), DiscreteGaussian(), Laplace()):
+for _mechanism in (Gaussian(), DiscreteGaussian(), _Laplace()):
     MECHANISMS.register(_mechanism)
-for _law in (DiscreteGaussian, Laplace):
+for _law in (DiscreteGaussian, _Laplace):
     MECHANISMS.register_family(_law.family, partial(_member, _law))
 
 

@@ -45,8 +45,15 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return sum(steps for _, _, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Record one step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises
-        ValueError."""
+        """Record one step.
+
+        Args:
+            noise_multiplier: >= 0, where 0 protects nothing.
+            sample_rate: q in (0, 1].
+
+        Raises:
+            ValueError: an argument outside its range.
+        """
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
         self._steps(noise or 1.0, sample_rate, 1)
         last = self.history[-1] if self.history else None
@@ -58,8 +65,13 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
     def get_epsilon(self, delta: float, alphas: object = None, *, poisson: bool = True, **accuracy: object) -> float:
         """The certified epsilon at delta in (0, 1); infinite if a step had no noise.
 
-        poisson: must be True, because only Poisson batches are accounted. alphas and all others are ignored; they set
-        the accuracy of Opacus's own accountants. Raises ValueError.
+        Args:
+            delta: in (0, 1).
+            poisson: must be True, because only Poisson batches are accounted.
+            alphas, accuracy: accepted and ignored; they set the accuracy of Opacus's own accountants.
+
+        Raises:
+            ValueError: an argument outside its range.
         """
         if poisson is not True:
             raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 """The indices of a batch's records, ascending."""
 SECRET_BYTES = 32
+"""The length of the secret from which a run's batches are made."""
 _BLOCK = 2**16
+"""The number of bytes of the stream that one call of SHAKE-256 makes."""
 _TABLE_CELLS = 2**24
 """The largest number of entries of the table that `_subsets` fills at once; it bounds the memory used."""
 
@@ -24,8 +26,12 @@ _TABLE_CELLS = 2**24
 class _Bits:
     """A stream of random bits, SHAKE-256 of a secret and a label.
 
-    secret: `SECRET_BYTES` bytes; whoever does not know them cannot tell the stream from random bits. Raises ValueError
-    for another length. label: a text that tells streams with the same secret apart.
+    Args:
+        secret: `SECRET_BYTES` bytes. Whoever does not know them cannot tell the stream from random bits.
+        label: a text that tells streams with the same secret apart.
+
+    Raises:
+        ValueError: a secret of another length.
     """
 
     def __init__(self, secret: bytes, label: str) -> None:
@@ -56,10 +62,11 @@ def _below(source: _Bits, bound: int, count: int) -> Indices:
 
 
 def _subsets(source: _Bits, count: int, size: int, taken: int) -> Indices:
-    """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1.
+    """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row of the
+    result.
 
-    It returns an array with one set in each row. It is Floyd's algorithm, which for j = size - taken, ..., size - 1
-    adds a uniform one of 0, ..., j to the set, or j itself if that number is already in the set.
+    It is Floyd's algorithm, which for j = size - taken, ..., size - 1 adds a uniform one of 0, ..., j to the set, or j
+    itself if that number is already in the set.
     """
     drawn = np.empty((count, taken), dtype=np.int64)
     rows = max(_TABLE_CELLS // size, 1)

@@ -32,8 +32,12 @@ from dpzero_theory.privacy.step import Steps
 
 
 def draw_runs(mean_runs: float, source: random.Random) -> int:
-    """Draw K, the number of runs. Its mean, `mean_runs`, is from 1 to 10^4. The random bits of `source` must be secret,
-    as those of `random.SystemRandom()` are."""
+    """Draw K, the number of runs.
+
+    Args:
+        mean_runs: the mean of K, from 1 to 10^4.
+        source: must have secret random bits, as `random.SystemRandom()` has.
+    """
     chance, number = 1 / check.real("mean_runs", mean_runs, at_least=1, at_most=1e4), 1
     while source.random() >= chance:
         number += 1

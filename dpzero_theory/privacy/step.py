@@ -91,13 +91,13 @@ class Step:
         return History((self, *steps_of(other)))
 
     def with_noise(self, noise: float) -> Self:
-        """The same steps with another noise multiplier > 0, which the caller has checked."""
+        """Return the same steps with another noise multiplier > 0. It is not checked."""
         step = object.__new__(type(self))
         vars(step).update(vars(self), noise=noise)
         return step
 
     def cost(self, size: int = 1, n: int | None = None) -> Cost:
-        """What these steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if it is not known.
+        """What these steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if no bound is known.
 
         `n` is the number of all records; None stands for any number.
         """
@@ -143,12 +143,17 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
 
 
 class History(Sequence[Step]):
-    """The steps that were made on the same records, in order. What a step asks of the records may depend on what the
-    steps before it released; its noise, its batches and the number of steps may not (`filter.Filter` is for those).
+    """The steps that were made on the same records, in order.
+
+    What a step asks of the records may depend on what the steps before it released. Its noise, its batches and the
+    number of steps may not (`filter.Filter` is for those).
 
     Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
     where the sampling follows a schedule (epochs, turns). There each part of a history starts a schedule of its own, so
     that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
+
+    Args:
+        parts: the steps.
     """
 
     def __init__(self, parts: Iterable[Step] = ()) -> None:
@@ -199,7 +204,7 @@ Steps = Step | History | Iterable["Step | History"]
 
 
 def steps_of(history: Steps) -> tuple[Step, ...]:
-    """The parts of a history, which may have any form of `Steps`. Raises ValueError for anything else."""
+    """Return the parts of a history, which may have any form of `Steps`. Raises ValueError for anything else."""
     if isinstance(history, Step):
         return (history,)
     if isinstance(history, History):

@@ -111,7 +111,7 @@ Product = Sequence[tuple[Array, int]]
 
 
 @dataclass(frozen=True)
-class Sum:
+class _Sum:
     """The law of a sum of independent variables at the values `at`, tilted by e^{theta sum} and scaled to total 1.
 
     Attributes:
@@ -220,7 +220,7 @@ def composed(
 
 def sums(
     points: NDArray[np.int64], width: float, products: Sequence[tuple[float, Product]], log_folded: float, longest: int
-) -> list[Sum]:
+) -> list[_Sum]:
     """The laws of sums of independent variables, all on one grid.
 
     Args:
@@ -255,5 +255,5 @@ def sums(
             on_grid.append((int(points[0]), dense, count))
         law, error, beyond = composed(on_grid, width, start, size, up, down)
         wrong = sum(count for _, count in laws) * UNIT * (64 + 8 * theta * max(abs(float(z[0])), abs(float(z[-1]))))
-        of_all.append(Sum(theta, at, law, log_scale, error, beyond, wrong))
+        of_all.append(_Sum(theta, at, law, log_scale, error, beyond, wrong))
     return of_all
