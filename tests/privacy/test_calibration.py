@@ -390,13 +390,13 @@ def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
     monkeypatch.setattr(Group, "delta", counted)
     question = {"noise_multiplier": 1.5, "sampling": "random-allocation", "relation": "add-remove"}
     found = sought("batch", **GOAL, steps=6, n=40, **question)
+    assert len(asked) == len(set(asked)) <= 12
     assert found.lower == found.value == found.upper
     below, above = (
         delta_of_history(step_of(steps=6, sample_rate=batch / 40, **question), 2.0)
         for batch in (found.value, found.value + 1)
     )
     assert below.upper <= 1e-5 < above.lower
-    assert len(asked) == len(set(asked)) <= 12
 
 
 def test_what_takes_too_long_is_refused_and_the_rest_answered():
