@@ -12,6 +12,8 @@ On a file system whose fsync is durable, the following is guaranteed:
   the release, because the last row alone says what is paid for;
 - a copy is refused, because it is another file with another inode number, unless it is opened as `moved`, which is
   counted (a cloned disk is not noticed);
+- a file whose process was killed is refused without its write-ahead log, `NAME-wal` beside it, which holds the last
+  rows until the file is closed;
 - one process writes at a time (flock on the file), and never the child of a fork;
 - a release beyond the plan's number is refused.
 """
@@ -102,7 +104,9 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, *, moved: bool = False) -> None:
         self.path, self._db, self._pid = path, db, os.getpid()
-        self._end = finalize(self, _close, db, lock, self._pid)  # also where nothing refers to the ledger any more
+        self._end = finalize(
+            self, _close, db, None if lock is None else path, lock, self._pid
+        )  # also where nothing refers to the ledger any more
         self._level = ""  # what PRAGMA synchronous was last set to; nothing before the first write
         try:
             account = self.account = _read(db, path)
@@ -194,6 +198,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         and OSError if it cannot be read or written.
         """
         path = Path(path)
+        _require_log(path)
         lock = os.open(path, os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,7 +214,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         Raises LedgerError if the file is damaged, and OSError if there is none.
         """
         path = Path(path)
-        path.stat()  # SQLite does not say why it cannot open a file
+        _require_log(path)
         with closing(_connect(path, "ro")) as db:
             return _read(db, path)
 
@@ -300,6 +305,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         level = "FULL" if durable else "NORMAL"
         try:
             if not self._level:  # not before the first write: opening a file and refusing it must not change the file
+                _log_of(self.path).touch()
                 self._db.execute("PRAGMA journal_mode=WAL")
             if level != self._level:
                 self._db.execute(f"PRAGMA synchronous={level}")
@@ -307,6 +313,25 @@ class Ledger(AbstractContextManager["Ledger"]):
             self._db.execute(statement, values)
         except sqlite3.Error as error:
             raise _explained(self.path, error) from None
+
+
+def _log_of(path: Path) -> Path:
+    """Return the path of the write-ahead log of a file, in which SQLite keeps its last rows until it is closed."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def _require_log(path: Path) -> None:
+    """Raise LedgerError if a file was not closed and its write-ahead log is missing: it would say that less is spent.
+
+    Raises OSError if there is no file, because SQLite does not say why it cannot open one.
+    """
+    with path.open("rb") as file:
+        versions = file.read(20)[18:]  # 2 in both bytes of the format's header: rows are in a write-ahead log
+    if versions == b"\2\2" and not _log_of(path).exists():
+        raise LedgerError(
+            f"{path}: its process was killed, and what it paid for last is in {_log_of(path).name}, which is missing:"
+            " put it back beside the file"
+        )
 
 
 def sync_folder(path: Path) -> None:
@@ -368,20 +393,26 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         raise _explained(path, error) from None
 
 
-def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
+def _close(db: sqlite3.Connection, path: Path | None, lock: int | None, pid: int) -> None:
     if os.getpid() != pid:
         return
-    with suppress(sqlite3.Error):  # a reader may be in the way; the file is whole either way
-        db.execute("PRAGMA journal_mode=DELETE")
+    closed = False
+    with suppress(sqlite3.Error):  # a reader may be in the way
+        closed = db.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
     with suppress(sqlite3.Error):
         db.close()
+    if path is not None and not closed and path.exists():  # it then asks for its log, though that may be empty and gone
+        with suppress(OSError):
+            _log_of(path).touch()
     if lock is not None:
         os.close(lock)
 
 
 def _explained(path: Path, error: sqlite3.Error) -> LedgerError:
     """Return the error of one line, which says what to do, in place of one of SQLite."""
-    # Every other class says that the file is no database, or a damaged one; without tables it was emptied.
-    usable = isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError) and "no such" not in str(error)
+    # Every other class says that the file is no database, or a damaged one; without tables it was emptied, and a type
+    # that was changed makes a text of bytes.
+    usable = isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError)
+    usable = usable and not any(word in str(error) for word in ("no such", "decode"))
     cure = "make it writable with room on its disk, and open it in this thread" if usable else "put the file back"
     return LedgerError(f"{path}: {printable(str(error))}: {cure}")

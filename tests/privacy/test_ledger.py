@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a record of no payment": edited("UPDATE log SET release = 4 WHERE release = 3 AND sums IS NOT NULL"),
     "rows swapped": edited("UPDATE log SET row = -row"),
     "a row repeated": edited("INSERT INTO log SELECT row + 10, release, spent, sums, chain FROM log WHERE row = 8"),
+    "a text in place of bytes": edited("UPDATE log SET sums = CAST(x'ff00' AS TEXT) WHERE row = 4"),
     "a text in place of a number": edited("UPDATE log SET release = 'x' WHERE row = 3"),
 }
 
@@ -231,6 +233,41 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
     assert len(numbers) >= 10
 
 
+def test_a_killed_file_without_its_log_is_refused(path: Path) -> None:
+    make(path, target=10_000.0, steps=10**6).close()
+    published = path.with_name("published")
+    child = os.fork()
+    if child == 0:
+        publish_until_killed(path, published)
+    while not published.exists() or published.stat().st_size < 20:
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    copy, log = path.with_name("copy"), path.with_name("copy-wal")
+    copy.write_bytes(path.read_bytes())
+    for look in (Ledger.open, Ledger.read, lambda copy: Ledger.open(copy, moved=True)):
+        with pytest.raises(
+            LedgerError, match=r"copy: its process was killed, .* is in copy-wal, which is missing: put it back"
+        ):
+            look(copy)
+    log.write_bytes(path.with_name("run.sqlite-wal").read_bytes())
+    with Ledger.open(copy, moved=True) as ledger:
+        assert ledger.spend()[0] > max(int(line) for line in published.read_text().splitlines())
+    assert not log.exists()  # a file that was closed needs none
+    Ledger.open(copy).close()
+
+
+def test_a_reader_in_the_way_of_closing_does_not_keep_the_file_shut(path: Path) -> None:
+    with make(path) as ledger:
+        ledger.spend()
+        reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM log").fetchall()
+        ledger._db.execute("PRAGMA busy_timeout=10")
+    reader.close()
+    assert spent(path) == 1
+
+
 def test_a_copy_is_refused_unless_it_was_moved(path: Path) -> None:
     with make(path) as ledger:
         ledger.spend()
@@ -274,7 +311,8 @@ def test_bad_budgets_write_nothing(path: Path, name: str, value: object) -> None
 
 
 def test_an_accountant_that_fails_is_not_trusted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "epsilon_beside", lambda history, delta, target: math.nan)
+    nothing = SimpleNamespace(upper=math.nan)
+    monkeypatch.setattr(ledger_module, "epsilon_of_history", lambda history, delta: nothing)
     with pytest.raises(ValueError, match="costs epsilon nan"):
         make(path)
     assert not path.exists()
