@@ -22,6 +22,16 @@ def fresh() -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
 
 
+def fresh_torch() -> torch.Generator:
+    """Return a generator of torch whose state of 624 words comes from the operating system: of a seed, torch's
+    generator for the CPU keeps 32 bits."""
+    generator = torch.Generator()
+    state = generator.get_state()
+    state[24 : 24 + 8 * 624].view(torch.int64).copy_(torch.from_numpy(fresh().integers(2**32, size=624)))
+    generator.set_state(state)
+    return generator
+
+
 def gradients_of(rows: Array, weights: Array) -> Array:
     """Return the gradient of log(1 + exp(-y x.w)) for each row (x, y), shape (rows, d)."""
     x, y = rows[:, :-1], rows[:, -1:]
@@ -161,7 +171,7 @@ def tensors(records: Array, seed: int, settings: Settings) -> Any:
     """DP-GD of torch in single precision on all records; gradients by automatic differentiation."""
     data, clip = torch.tensor(np.array(records), dtype=torch.float32), settings["clip"]
     std = settings["noise_multiplier"] * clip
-    generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+    generator = fresh_torch()
     kept: list[Any] = []
     weights, clean, releases = torch.zeros(data.shape[1] - 1), [], []
     for step in range(settings["steps"]):

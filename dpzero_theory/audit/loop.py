@@ -91,11 +91,13 @@ class _Entropy:
     Attributes:
         number: selects the stream; if None, the system's own bytes are read.
         taken: how many bytes of the stream were read.
+        changed: the place of a byte of the stream that is given with all its bits inverted; None for none.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._real, self.taken = os.urandom, 0
+        self.changed: int | None = None
 
     def start(self, number: int | None) -> None:
         """Select a stream and begin it from its start."""
@@ -105,8 +107,11 @@ class _Entropy:
         """Return the next `size` bytes; stands in for `os.urandom`."""
         if self.number is None:
             return self._real(size)
-        self.taken += size
-        return hashlib.shake_256(f"{self.number} {self.taken}".encode()).digest(size)
+        first, self.taken = self.taken, self.taken + size
+        found = bytearray(hashlib.shake_256(f"{self.number} {self.taken}".encode()).digest(size))
+        if self.changed is not None and first <= self.changed < self.taken:
+            found[self.changed - first] ^= 0xFF
+        return bytes(found)
 
 
 class _Clock:

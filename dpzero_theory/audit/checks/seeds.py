@@ -37,6 +37,7 @@ _TRIED_BITS = (8, 16, 20, 24, 31)
 """If noise is the same for two seeds that differ in the bit of such a number, only lower bits matter; all of these can
 be tried."""
 _KEY_BYTES = 8  # A seed made of fewer random bytes can be found by trying all values
+_MOST_BYTES = 64  # Of so many random bytes each is changed, to see whether the noise depends on it
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
@@ -151,8 +152,15 @@ def _from_nothing(lab: Lab, level: float) -> Verdict:
     if known or _equal(stopped[0], stopped[1]):
         return violated("the noise is a function of the clock: two runs at one time have the same", _MEND_SOURCE)
     streamed = [lab.noise.residual(None, changes, seed, stream=1) for seed in (21, 22)]
-    if 0 < (taken := lab.loop.entropy.taken) < _KEY_BYTES and _equal(*streamed):
-        return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND_SOURCE)
+    taken, matter = lab.loop.entropy.taken, 0
+    if 0 < taken <= _MOST_BYTES and _equal(*streamed):
+        for lab.loop.entropy.changed in range(taken):
+            matter += not _equal(streamed[0], lab.noise.residual(None, changes, 21, stream=1))
+        lab.loop.entropy.changed = None
+        if matter < _KEY_BYTES:
+            of = f"{matter} of the " if matter < taken else ""
+            says = f"the noise is a function of {of}{taken} random bytes, which can all be tried"
+            return violated(says, _MEND_SOURCE)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
 
