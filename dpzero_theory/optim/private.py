@@ -1,7 +1,7 @@
 """Start or resume a run on a torch module: a private one, or one by a function whose name says that it is not private.
 
-`make_private_with_epsilon` guarantees the following under the stated relation. Its adversary sees every file of the
-folder but `data.key`, all iterates and the code, and knows all other records.
+`make_private_with_epsilon` guarantees the following under the stated neighbouring relation, against an adversary who
+sees every file of the run's folder but `data.key`, all iterates and the code, and knows all other records.
 
 - All releases together are (target_epsilon, target_delta)-differentially private, exactly: what is released are
   integers, and their discrete noise comes from the operating system (`privacy.mechanism`; with noise="laplace" the
@@ -11,6 +11,10 @@ folder but `data.key`, all iterates and the code, and knows all other records.
 What bounds a record's share of a release is that its loss depends on that record alone. Modules are evaluated in eval
 mode: batch normalisation then does not mix records, and dropout does not disturb the difference of two losses. Before a
 run begins, `losses.isolation` refuses losses that mix records, as far as that can be seen.
+
+A start makes or opens the folder; steps write its file and the module's trainable weights. Directions come from a
+public key, batches and noise from the operating system, so that the process's generators of random numbers are neither
+read nor seeded (except while a start tests the losses).
 """
 
 import os
@@ -69,19 +73,20 @@ class _Options(Target, _Execution, total=False):
 def make_private_with_epsilon(
     module: nn.Module, losses: Losses, data: Data, *, folder: _Place, **options: Unpack[_Options]
 ) -> Run:
-    """A run of private releases that together cost at most (target_epsilon, target_delta).
+    """Start or resume a run of private releases that together cost at most (target_epsilon, target_delta).
 
-    It makes a plan with the least noise for the target, and runs it.
+    The run follows the plan with the least noise for this target.
 
     Args:
         module, losses, data, folder: as in `make_private`; n is the number of records.
-        options: the settings of the plan, as `Plan.for_target` describes them: target_epsilon, target_delta, steps,
-            expected_batch, clip, step_size, smoothing, relation and sampling must be given. And how it is run, as
-            `make_private` describes it. `losses.starting` suggests clip, step size and smoothing from public records.
+        options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon, target_delta,
+            steps, expected_batch, clip, step_size, smoothing, relation and sampling must be given; and any settings of
+            how it is run, as `make_private` describes them. `losses.starting` suggests clip, step size and smoothing
+            from public records.
 
     Returns:
-        The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what may
-        be claimed.
+        The run, before its first step or, if it is resumed, where it was. `run.run()` makes all steps that are left,
+        and `run.get_epsilon(delta)` says what may be claimed.
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, or what `make_private` raises.
@@ -105,7 +110,7 @@ def make_private(
     target_epsilon: float | None = None,
     **execution: Unpack[_Execution],
 ) -> Run:
-    """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
+    """Start or resume a run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
 
     Args:
         module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
@@ -117,7 +122,7 @@ def make_private(
         target_delta: the ledger's budget delta, 0 < delta < 1; with Laplace noise also 0.
         folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
             released; see `files.folder`.
-        target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
+        target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; None for what the plan costs at
             target_delta.
         execution: how the run is executed, any of the following settings.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
@@ -141,7 +146,7 @@ def make_private(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            losses that are not one for each record or depend on other records, trained parameters that they do not
+            losses that are not one for each record or depend on other records, or trained parameters that they do not
             read.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
@@ -169,20 +174,24 @@ def make_from_seed_not_private(
     folder: _Place | None = None,
     **execution: Unpack[_Execution],
 ) -> Run:
-    """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
+    """Start or resume a reproducible run of any plan, whose directions, batches and noise all come from a seed.
 
-    The run is not private, whatever the plan's noise: whoever knows the seed removes the noise. No ledger is kept, and
-    `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO, without clip and noise.
+    It is for tests and comparisons, and not private, whatever the plan's noise: whoever knows the seed removes the
+    noise. Nothing is paid for, and `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO,
+    without clip and noise.
 
     Args:
         module, losses, data, plan: as in `make_private`; the plan may be of any algorithm.
         seed: an integer in [0, 2^64).
-        folder: as in `make_private`; None keeps no transcript.
+        folder: as in `make_private`; None keeps no file.
         execution: as in `make_private`. With isolation="probed" the start tests only that `losses` gives one loss for
             each of a few records and reads every trained parameter.
 
     Returns:
-        The run, at its start or where it was. The errors are those of `make_private`.
+        The run, before its first step or where it was.
+
+    Raises:
+        Exception: the errors of `make_private`.
     """
     _require(module, losses, data, "" if folder is None else folder, execution.get("collate"), plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
@@ -206,12 +215,12 @@ def _make(
     paid_at_once: int | None = None,
     isolation: str = "probed",
 ) -> Run:
-    """Test the losses, create or open the folder's file, and return the run. Further arguments are `make_private`'s.
+    """Test the losses, create or open the folder, and return the run. The other arguments are those of `make_private`.
 
     Args:
-        key: the 16 public bytes of the directions.
-        budget: (epsilon, delta), what the run may cost; None for a run that is not private.
-        seed: of noise and batches in a run that is not private; None takes both from the operating system.
+        key: the public key of the directions of a new run, 16 bytes.
+        budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
+        seed: the seed of noise and batches in a run that is not private; None takes both from the operating system.
     """
     micro_batch = integer("micro_batch", micro_batch)
     at_once = integer("points_at_once", points_at_once, at_most=_points(plan))
@@ -272,11 +281,11 @@ def _make(
 
 
 def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
-    """Return the data set, losses, collate and micro-batch with which a run evaluates its records.
+    """Return the data set, losses, collate function and micro-batch with which a run evaluates its records.
 
-    These are those given, with two exceptions. Where the collator masks tokens at random, masks are drawn by record and
-    step (`losses.masked`). Where a record is a user, users are evaluated one by one, in parts of `micro_batch` texts;
-    the micro-batch that is returned is then 1, a user.
+    They are the arguments, with two exceptions. If the collator masks tokens at random, masks are drawn by record and
+    step (`losses.masked`). If a record is a user, users are evaluated one by one, in parts of `micro_batch` texts; the
+    micro-batch that is returned is then 1, a user.
     """
     users = data if isinstance(data, ByUser) else None
     if Masked.by(collate):
@@ -289,11 +298,12 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
 
 
 def _points(plan: Plan) -> int:
+    """Return at how many points a step evaluates the losses."""
     return len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
 
 
 def _paid_at_once(plan: Plan, d: int) -> int:
-    """Return how many steps of the plan one entry of the ledger pays for by default. d: the number of weights.
+    """Return how many steps of a plan for d weights one payment covers by default.
 
     Only public numbers decide: a step is not timed, since its time depends on the records.
     """
@@ -310,10 +320,17 @@ def _same_on_every_rank(
     plan: Plan,
     settings: str,
 ) -> Plan:
-    """Return rank 0's plan. Raises ValueError where ranks have different plans, settings, losses or records, or where
-    records are not as many as the plan's.
+    """Return rank 0's plan, after comparing what the ranks were given.
 
-    unit: what a record is. digest: a function from a secret key to the digest of the records under it.
+    Args:
+        ranks: the processes of the run, each of which calls this function.
+        data, losses, plan: this rank's arguments of `make_private`.
+        unit: what a record is, in words.
+        digest: a function from a secret key to the digest of the records under it.
+        settings: this rank's settings of how the run is executed, as a text.
+
+    Raises:
+        ValueError: ranks have different plans, settings, losses or records, or n records are not as many as the plan's.
     """
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
@@ -327,7 +344,7 @@ def _same_on_every_rank(
 
 
 def _require(module: object, losses: object, data: Data, folder: object, collate: object, *plans: object) -> None:
-    """Raise ValueError for an argument of another type than a maker takes."""
+    """Raise ValueError unless the arguments of a maker, with `plans` the plan if it takes one, have the right types."""
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
     if not isinstance(module, nn.Module):

@@ -2,17 +2,17 @@
 
 A step does the following, in the order that crash safety needs. It pays for the release in the run's file (on disk),
 draws the secret batch, evaluates every micro-batch at the points of the difference rule, sums the clipped differences,
-adds noise once, records what is released, and moves the weights. The record is on disk before the next payment, before
-a checkpoint and at the end. A crash loses at most what was paid for at once (`paid_at_once`): those releases stay paid
-for, and their directions are not used again, since directions are numbered as releases are. A resumed run has the
-weights of a checkpoint, or the initial ones, moved by the rest of the records.
+adds noise once, records what is released in the file, and moves the weights. The record is on disk before the next
+payment, before a checkpoint and at the end. A crash loses at most the releases that were paid for together
+(`paid_at_once`): they stay paid for, and their directions are not used again, since directions are numbered as releases
+are. A resumed run has the weights of a checkpoint, or the initial ones, moved by the rest of the records.
 
-An exception or an interrupt (Ctrl-C) at any point of a step leaves the module unshifted, with the weights of a
-beginning of the transcript, and the next step catches up with the rest. Where the move itself or a write was
-interrupted, the run refuses to go on until weights are loaded, or until it is resumed. A run is used by one thread.
+After an exception or an interrupt (Ctrl-C) at any point of a step the module has weights that the run had after one of
+its releases, and the next step first catches up with the later ones. If the move itself or a write was interrupted, the
+run refuses to go on until weights are loaded, or until it is resumed. A run is used by one thread.
 
-Nothing else that depends on the records leaves a step. No loss is kept or logged, one that raises counts as 0 and
-nothing is said, and what evaluations leave in buffers is put back. A batch's size is secret too, so nobody should
+Nothing else that depends on the records leaves a step. No loss is kept or logged, a loss that raises counts as 0
+without a word, and buffers that an evaluation wrote are put back. A batch's size is secret too, so nobody should
 publish how long steps took.
 """
 
@@ -38,10 +38,18 @@ from dpzero_theory.privacy.step import Step
 class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
-    `file` is the run's open file, which rank 0 alone has, and `batches` a function from a release's number to the
-    numbers of the records of its batch.
+    Args:
+        header: what the run was begun with.
+        weights: the trainable weights of its module.
+        sums: evaluates batches at the plan's points, and sums clipped differences.
+        noise: the source of the noise.
+        batches: a function from a release's number to the numbers of the records in its batch.
+        file: the run's open file on rank 0; None on other ranks.
+        ranks: the processes of the run.
 
     Attributes:
+        plan: the public settings of the run.
+        weights, sums: the arguments.
         private: whether releases are paid for, with noise and batches from the operating system and not from a seed.
     """
 
@@ -70,14 +78,14 @@ class Run:
         self._current = False  # whether the weights have all that the transcript holds
 
     def step(self) -> Record:
-        """Make one release and move the weights by it. Returns what was released.
+        """Make one release, move the weights by it, and return what was released.
 
         A record whose loss raises counts as 0 (`losses.evaluation`).
 
         Raises:
             BudgetSpentError: all T releases are made.
             LedgerError: the release cannot be paid for or recorded.
-            TranscriptError: as `catch_up`.
+            TranscriptError: the weights cannot catch up with the run's file (`catch_up`).
         """
         if not self._current:
             self.catch_up()
@@ -93,8 +101,8 @@ class Run:
         """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`).
 
         Args:
-            callback: if given, is called after each step with what the step released; if it ends the run by an
-                exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
+            callback: a function that is called after each step with what the step released; None for none. If it ends
+                the run by an exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
 
         Raises:
             ValueError: the weights of several ranks differ at the end; or what `step` raises.
@@ -108,11 +116,11 @@ class Run:
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
     def catch_up(self) -> None:
-        """Move the weights by what the transcript holds beyond them, which is nothing except after a resumption.
+        """Move the weights by the releases in the run's file that they do not have yet, as after a resumption.
 
         Raises:
-            TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run; or the
-                transcript ends before the checkpoint.
+            TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run, or the file
+                ends before the checkpoint.
         """
         if self._current:
             return
@@ -139,7 +147,7 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps may still be made: those of the plan that are not made and, in a private run, not paid for by
+        """How many steps may still be made: those of the plan that are neither made nor, in a private run, paid for by
         an earlier process that crashed."""
         return self._ranks.lead(self._left)
 
@@ -172,11 +180,11 @@ class Run:
         return Checkpoint(self.weights.values(), self._header.key, self._position).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Load a checkpoint of this run, what `state_dict` returned, of this process or an earlier one. The next step
-        first moves the weights by what the transcript holds beyond it.
+        """Load a checkpoint of this run, which `state_dict` returned in this process or an earlier one.
 
-        The weights may be sharded here and whole in the run that wrote the checkpoint, or the other way round. Raises
-        ValueError for a checkpoint of another run.
+        The next step first moves the weights by the later releases in the run's file. The weights may be sharded here
+        and whole in the run that wrote the checkpoint, or the other way round. Raises ValueError for a checkpoint of
+        another run.
         """
         found = Checkpoint.of(state)
         if found.key != self._header.key:
@@ -193,12 +201,13 @@ class Run:
             self._file.close()
 
     def _left(self) -> int:
+        """Return how many steps may still be made, on rank 0, which has the file."""
         if not self._header.private:
             return self.plan.steps - (self._position or 0)
         return int(self._file.releases_left) + len(self._paid)
 
     def _begin(self) -> tuple[int, Indices]:
-        """Return the number of the next release, which is then paid for, and the numbers of its batch's records."""
+        """Pay for the next release if it is not paid for, and return its number and the numbers of its records."""
         if self._header.private:
             paid = self._paid or self._file.spend()
             self._paid, release = paid[1:], paid[0]
@@ -218,9 +227,11 @@ class Run:
         return record
 
     def _records(self) -> list[Record]:
+        """Return what the run has released, from its file, on rank 0."""
         return [Record(number, self.plan.row.unpack(sums)) for number, sums in self._file.records()]
 
     def _move(self, record: Record) -> None:
+        """Move the weights by a release."""
         self._position = None  # how many releases the weights have is unknown while they move
         self.weights.move_(self.plan.moves(*record))
         self._position = record.release + 1

@@ -1,13 +1,14 @@
-"""The folder of a run, which is made whole or not at all:
+"""The folder of a run, which is made whole or not at all. It has two files:
 
-    run.sqlite   what the run was begun with, what is paid for and what it released (`privacy.ledger`); it replays the
-                 run. Everybody may see it
-    data.key     a secret key for its owner alone, mode 0600. Under it the header has a digest of the records, and from
-                 it come batches that depend on one another (`Sampling.lasting`). A key that others may read is refused
+    run.sqlite   what the run was begun with, what is paid for and what it released (`privacy.ledger`), from which the
+                 run can be replayed. Everybody may see it
+    data.key     a secret key for the owner of the folder alone, mode 0600. It is the key of the digest of the records
+                 in run.sqlite, and of batches that depend on one another (`Sampling.lasting`). A key that others may
+                 read is refused
 
-Payment and record are one row, so they cannot disagree. A crash between them is no damage: what was paid for stays paid
-for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of the disk), a copy with the
-same inode number (a cloned machine), and an edit that recomputes every check.
+Payment and record of a release are one row, so they cannot disagree. A crash between them is no damage: what was paid
+for stays paid for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of the disk), a
+copy with the same inode number (a cloned machine), and an edit that recomputes every check.
 """
 
 import math
@@ -27,10 +28,11 @@ from dpzero_theory.privacy.ledger import Account, Ledger, sync_folder
 from dpzero_theory.privacy.schedule import SECRET_BYTES
 
 KEY = "data.key"
+"""The file of a run's secret key in its folder."""
 
 
 class Folder(NamedTuple):
-    """The open folder of a run: what it was begun with, the rows of its file, and the bytes of data.key."""
+    """The open folder of a run: what it was begun with, its open file run.sqlite, and the bytes of data.key."""
 
     header: Header
     file: Ledger
@@ -44,10 +46,10 @@ def create(
 
     Args:
         path: the folder, which is new or empty.
-        header: what the run begins with. The digest of the records and the software's versions are put in here.
+        header: what the run begins with, in which this function puts the digest of the records and the versions.
         digest: a function from a secret key to the digest of the records under it.
-        budget: (epsilon, delta), what the run may cost; None for a run that is not private.
-        paid_at_once: how many releases one payment pays for.
+        budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
+        paid_at_once: how many releases one payment pays for, an integer >= 1.
 
     Raises:
         FileExistsError, OSError: there is something at `path`, or the folder cannot be made.
@@ -83,13 +85,13 @@ def opened(
 
     Args:
         path, digest, budget, paid_at_once: as in `create`, and as the run was begun; paid_at_once may be None.
-        header: what it must have been begun with, but for the key of the directions (unless that is a seed) and the
-            fingerprint of the weights.
+        header: what the run must have been begun with. The fingerprint of the weights is not compared, and the key of
+            the directions only if it is a seed.
         moved: whether the folder may be a copy, which is sound only if no other copy goes on.
 
     Raises:
         FileNotFoundError, OSError: there is no run in the folder, or a file is missing.
-        ValueError: a setting that is not the run's.
+        ValueError: a setting differs from that with which the run was begun.
         LedgerError: the file is damaged or in use.
     """
     path = path.resolve()
@@ -118,10 +120,10 @@ def opened(
 
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """A context manager that gives its block a new folder to fill, which is at `path`, on disk, when the block is done.
+    """A context manager that gives its block a new folder to fill, and moves it to `path`, on disk, after the block.
 
-    After an exception it is gone. A killed process leaves it as `_NAME.*.new`, which nothing reads. Raises
-    FileExistsError where `path` is there and not empty, and ValueError or OSError where it cannot be made.
+    If the block raises, the folder is deleted. A killed process leaves it as `_NAME.*.new`, which nothing reads. Raises
+    FileExistsError if `path` is there and not empty, and ValueError or OSError if the folder cannot be made.
     """
     require_new(path)
     if path.is_mount() or path == Path.cwd():
@@ -147,7 +149,7 @@ def made_whole(path: Path) -> Iterator[Path]:
 
 
 def require_new(path: Path) -> None:
-    """Raise FileExistsError where `path` is there and not an empty folder."""
+    """Raise FileExistsError if there is anything but an empty folder at `path`."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
             f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
@@ -156,7 +158,7 @@ def require_new(path: Path) -> None:
 
 
 def _require_secret(path: Path) -> None:
-    """Raise ValueError where the mode of the file at `path` lets anybody but its owner read or change it."""
+    """Raise ValueError if the mode of the file at `path` lets anybody but its owner read or change it."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ValueError(
@@ -166,7 +168,8 @@ def _require_secret(path: Path) -> None:
 
 
 def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
-    """Raise ValueError, naming what differs, unless a run is resumed with the budget that it was begun with."""
+    """Raise ValueError, naming what differs, unless a run is resumed with the budget that its `account` was begun
+    with."""
     if paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {paid_at_once}")
     for name, given in (("target_delta", delta), ("target_epsilon", epsilon)):

@@ -1,6 +1,7 @@
-"""The privacy statement of a run, from its file: what is claimed, of what, and what is assumed.
+"""The privacy statement of a run, from the content of its file: what is claimed, of what, and what is assumed.
 
-`optim.verify` prints it after checking every number of it; a model card carries the same text.
+`optim.verify` prints it after checking its numbers; a model card carries the same text. Nothing is read or written
+here.
 """
 
 import textwrap
@@ -21,7 +22,7 @@ _DELTAS = (1e-8, 1e-6, 1e-4)
 _FALSE_POSITIVE_RATE = 0.01
 """The false positive rate at which a statement says how often the best attack is right of a record that was used."""
 _LOOKS = 3
-"""The number of values of epsilon at which delta is computed, to bound what the best attack achieves."""
+"""The number of values of epsilon at which delta is computed, to bound an attack's success (`privacy.risk`)."""
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
     " weights and what is computed from them was shown: no losses, batches or timings",
@@ -37,7 +38,7 @@ _OF_USERS = (
     "each record is all that one user has in the data set, and its loss depends on it alone; every entry has one owner,"
     " who is named rightly; metrics on other entries of these users are not covered"
 )
-"""What is assumed of a record in place of `_ASSUMED[1]` where a record is a user."""
+"""The assumption in place of `_ASSUMED[1]` if a record is a user."""
 
 
 class Statement(NamedTuple):
@@ -46,14 +47,14 @@ class Statement(NamedTuple):
     Attributes:
         claim: the claim in one sentence.
         facts: the run's settings and counts as texts, by name.
-        costs: epsilon by delta, that of the whole plan, since a run may be stopped because of what it has released; at
-            the budget's delta first.
+        costs: brackets of epsilon by delta, for the whole plan, since a run may be stopped because of what it has
+            released; at the budget's delta first.
         attack: certified upper bounds on an attack's success: `advantage`, how far its true positive rate exceeds its
             false positive rate, and `true_positive_rate` where its false positive rate is at most
             `false_positive_rate` (`privacy.risk`).
         assumed: sentences that say what the statement rests on.
         history: the releases whose cost is claimed, all of the plan.
-        unit: whom the guarantee protects, in one word: "record" for one entry of the data set, or "user".
+        unit: what the guarantee protects, in one word: "record" for one entry of the data set, or "user".
     """
 
     claim: str
@@ -66,7 +67,8 @@ class Statement(NamedTuple):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate of the claimed epsilon (`privacy.certificate`); None where none can be made."""
+        """The certificate of the claimed epsilon (`privacy.certificate`); None if none can be made for the
+        mechanism."""
         try:
             return privacy_certificate(self.history, next(iter(self.costs)))
         except ValueError:
@@ -74,7 +76,7 @@ class Statement(NamedTuple):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """For each delta as texts: delta, and epsilon, both ends rounded outwards."""
+        """Pairs of texts (delta, epsilon), with both ends of epsilon's bracket rounded outwards."""
         return [(f"{delta:g}", _shown(cost)) for delta, cost in self.costs.items()]
 
     def text(self) -> str:
@@ -100,7 +102,7 @@ class Statement(NamedTuple):
 
 
 def _shown(bracket: Bracket) -> str:
-    """Return both ends of a bracket as text; the upper end alone where the two agree to six digits."""
+    """Return both ends of a bracket as text, rounded outwards; the upper end alone if they agree to six digits."""
     high = _rounded(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 
@@ -114,7 +116,7 @@ def _rounded(value: float, side: int = 1) -> str:
 
 
 def statement(content: Content) -> Statement:
-    """Return the privacy statement of a run. content: of its file. Raises LedgerError for a run from a seed."""
+    """Return the privacy statement of the run with this content. Raises LedgerError for a run from a seed."""
     header, plan, account = content.header, content.header.plan, content.account
     if not header.private:
         raise LedgerError("a run from a seed is not private: whoever has the seed redraws its noise")

@@ -2,7 +2,7 @@
 
 With the initial weights the released numbers rebuild the final ones. All of it is public: of the data set the header
 has its number n of records and a digest under a secret key (`losses.identity`), and the numbers are private releases.
-So a run's file can be published in place of the weights.
+So a run's file can be published in place of the weights. Files are read here, and `Content.replayed` moves a module.
 """
 
 import json
@@ -26,12 +26,12 @@ from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError
 RUN = "run.sqlite"
 """The file of a run in its folder."""
 OF_TRAINER = "_dpzero"
-"""The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
+"""The folder of a run in a Trainer's output folder; pushes to the hub leave out names that begin with `_`."""
 _KEY, _POSITION, _WEIGHTS = "run.key", "run.position", "weights."
 
 
 class TranscriptError(RuntimeError):
-    """Raised where a run belongs to other weights, or cannot do what is asked at this moment."""
+    """Raised if the weights of a module are not those that the records of a run can move."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Header:
         key: the public key of the directions, 32 hexadecimal digits.
         fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
         private: whether noise and batches come from the operating system, and not from a seed.
-        isolation: how it was made sure that a record's loss depends on no other record (`ISOLATIONS`); empty if it was
-            not.
+        isolation: how it was made sure that a record's loss depends on no other record (`isolation.ISOLATIONS`); empty
+            if it was not.
         layout, losses, records: digests of the parameters, the loss function and the data set (`losses.identity`).
         software: the versions with which the run was begun.
         unit: what a record is, where it is not one entry of the data set (`losses.users`).
@@ -63,7 +63,7 @@ class Header:
 
     @property
     def directions(self) -> Directions:
-        """The random directions u_0, u_1, ... of the run, which its public key determines."""
+        """The random directions u_0, u_1, ... of the run, which its public key determines (a new object each time)."""
         return Directions(bytes.fromhex(self.key), self.plan.direction)
 
     def weights(self, module: nn.Module) -> Weights:
@@ -72,6 +72,7 @@ class Header:
         return Weights(module, self.directions)
 
     def to_json(self) -> str:
+        """Return the header as JSON."""
         return json.dumps({**vars(self), "plan": self.plan.words}, allow_nan=False)
 
     @classmethod
@@ -93,8 +94,8 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The content of a run's file: what it was begun with, what it released, and what is paid for (nothing in a run
-    from a seed)."""
+    """The content of a run's file: what the run was begun with, what it released, and what is paid for (nothing in a
+    run from a seed)."""
 
     header: Header
     records: list[Record]
@@ -102,9 +103,9 @@ class Content(NamedTuple):
 
     @classmethod
     def of(cls, account: Account, path: Path) -> Self:
-        """Return the content of a run's file. account: what it says. path: the file's, for the message.
+        """Return the content of a run's file, of which `account` was read; the message of an error names its `path`.
 
-        Raises LedgerError where no run has written it, or its payments are not for the run's plan.
+        Raises LedgerError if no run has written the file, or its payments are not for the run's plan.
         """
         try:
             header = Header.from_json(account.run)
@@ -134,10 +135,10 @@ class Content(NamedTuple):
         return cls(header, records, account)
 
     def replayed(self, module: nn.Module, steps: int | None = None) -> Weights:
-        """Return the weights of a module, moved as the run did.
+        """Move the weights of a module as the run did, and return them.
 
         Args:
-            module: with the weights that the run began with.
+            module: a module with the weights that the run began with.
             steps: the number of the first release that is left out; None leaves out none.
 
         Raises:
@@ -160,8 +161,8 @@ def read(path: str | os.PathLike[str]) -> Content:
         path: the run's folder, its file alone, or a Trainer's output folder.
 
     Raises:
-        LedgerError: a damaged file.
-        OSError: there is none.
+        LedgerError: the file is damaged.
+        OSError: there is no file.
     """
     place = Path(path)
     inside = place / OF_TRAINER / RUN
@@ -192,7 +193,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
-        """Return the checkpoint whose method `tensors` returned these tensors. Raises ValueError for anything else."""
+        """Return the checkpoint of which the method `tensors` returned these tensors. Raises ValueError for others."""
         if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         weights = {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}

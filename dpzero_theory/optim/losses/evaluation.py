@@ -1,4 +1,8 @@
-"""The losses of some records, and the sum over a batch of what its records contribute."""
+"""The losses of some records, and the sum over a batch of what its records contribute.
+
+Data sets are read, weights are evaluated at shifted points and not written, and nothing of a record is kept: `BatchSum`
+hands out a sum of clipped differences. It sets the number of the step for `step_now`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,9 +35,9 @@ micro-batches, and the function must make the same number of forwards for each."
 
 _STEP: ContextVar[int] = ContextVar("step", default=0)
 _ASKED = [0]
-"""How often `step_now` was called: losses that draw by the step cannot be recorded."""
+"""How often `step_now` was called: losses that draw numbers by the step cannot be recorded for a GPU."""
 _FEWEST = 8
-"""The least number of rows of a batch whose evaluation is recorded."""
+"""The least number of rows of a batch whose evaluation is recorded (`weights.recorded`)."""
 
 
 def step_now() -> int:
@@ -47,7 +51,8 @@ def step_now() -> int:
 
 
 class Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted and the others fill up."""
+    """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted; the others are copies that
+    fill the batch up to a size that is recorded."""
 
     content: Any
     rows: int
@@ -69,7 +74,7 @@ class Evaluation:
         self._recorded: Recorded | None = None
 
     def record(self, weights: Weights) -> None:
-        """From now on, evaluate batches by recordings, where the device of these weights has them."""
+        """From now on, evaluate batches by recorded kernels (`weights.recorded`) if these weights are on a GPU."""
         recorder = weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
@@ -83,8 +88,8 @@ class Evaluation:
             records: the numbers of the records, shape (rows,).
             moment: bytes that tell one release of one run from all others, from which a `records.DrawnData` draws; b""
                 outside a run.
-            alike: whether a record reads the same each time, though reading draws at random (`records.read`). Draws in
-                `collate` stay random: made equal, they would be shared by records.
+            alike: whether a record reads the same each time though the data set draws at random (`records.read`). What
+                `collate` draws stays random: if it were made equal, records would share it.
             most: the number of rows beyond which no copies are added; 0 for a batch without copies.
         """
         meant = rows = len(records)
@@ -145,8 +150,11 @@ class Evaluation:
 
 
 def _repeated(batch: Batch, copies: int) -> Any:
-    """Return what `batch` holds, with its records repeated `copies` times: tensors along their first axis, where that
-    has as many entries as the batch has records. What is not a tensor stays as it is."""
+    """Return the content of a batch with its records repeated `copies` times, one copy after the other.
+
+    A tensor is repeated along its first axis if that has as many entries as the batch has records. Anything else stays
+    as it is.
+    """
 
     def of(value: Tensor) -> Tensor:
         if value.ndim and len(value) == batch.rows:
@@ -157,7 +165,7 @@ def _repeated(batch: Batch, copies: int) -> Any:
 
 
 def per_record(losses: object, batch: int) -> Tensor:
-    """Return a copy of the losses of a batch in float64, of shape (batch,), on their device.
+    """Return a copy of the losses of the records of a batch in float64, of shape (batch,), on their device.
 
     Args:
         losses: what a loss function has returned.

@@ -1,8 +1,8 @@
-"""Digests of what a run was begun with (parameters, losses, records), and of records that two data sets share.
+"""Digests of what a run was begun with (parameters, losses, records), and the number of records that two sets share.
 
 `layout` and `of_losses` depend on the model and the code alone. `of_records` depends on the records: whoever has that
 digest and its key can test a guess of the data set, which no (epsilon, delta) covers. The digest without the key says
-nothing, so the key must be secret.
+nothing, so the key must be secret. Data sets are read, and nothing is written.
 """
 
 import ast
@@ -30,22 +30,25 @@ _MOST_READ = 1000
 """The largest number of records of a data set, evenly spread, that are read for a digest (`of_records`)."""
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
 _MADE_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "length")
+"""Names of columns that do not count where the records of two data sets are compared; the latter follow from tokens."""
 _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
-"""What is raised for values that have no digest."""
+"""The exceptions that are raised for values that have no digest."""
 
 
 def layout(weights: Weights) -> str:
-    """Return a text that tells whether a resumed run has the same trainable parameters: their number, the number d of
-    weights, and a digest of the parameters' names, shapes and types."""
+    """Return a text by which a resumed run is told to have the same trainable parameters.
+
+    It has their number, the number d of weights, and a digest of the parameters' names, shapes and types.
+    """
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return a text that tells whether a resumed run has the same loss function: its name and a digest of its source.
+    """Return a text by which a resumed run is told to have the same loss function: its name and a digest of its source.
 
-    Comments do not change the text. Functions that the loss function calls, and values in its closure, do not either.
+    Changes of comments, of functions that the loss function calls, and of values in its closure do not show in it.
     """
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # a functools.partial: look at the function in it
@@ -61,7 +64,7 @@ def of_losses(losses: Callable[..., object]) -> str:
 
 
 def versions() -> str:
-    """Return the versions of this package, of torch, numpy and scipy, and of Python, as a text."""
+    """Return the installed versions of this package, torch, numpy, scipy and Python, as a text."""
     packages = (dpzero_theory, torch, np, scipy)
     found = [f"{package.__name__} {package.__version__}" for package in packages]
     return ", ".join([*found, f"Python {platform.python_version()}"])
@@ -97,10 +100,10 @@ def of_records(data: Any, key: bytes) -> str:
 
 
 def of_all(values: Iterable[Any], key: bytes) -> str:
-    """Return the HMAC-SHA-256 of values that have been read, 64 hexadecimal digits; "" if one cannot be pickled.
+    """Return the HMAC-SHA-256 of values, 64 hexadecimal digits; "" if one of them cannot be pickled.
 
     Args:
-        values: tensors, arrays, numbers, texts, and mappings and lists of such; or objects that can be pickled.
+        values: tensors, arrays, numbers, texts, mappings and lists of these, or objects that can be pickled.
         key: the key of the HMAC.
     """
     found = hmac.new(key, digestmod="sha256")
@@ -114,16 +117,16 @@ def of_all(values: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> int:
-    """Return how many records of `others` are also in `data`, by the inputs that a model takes.
+    """Return how many records of `others` are also in `data`, by the inputs that a model is given.
 
-    Labels, columns that the model does not take, and tokens where `attention_mask` is 0 do not count. Numbers are the
-    same in lists, arrays and tensors of any type. Records whose inputs were changed (augmented, cut, tokenised in
-    another way) are not recognised.
+    Labels, columns that the model does not take, and tokens where `attention_mask` is 0 are left out. Equal numbers
+    count as equal whether a list, an array or a tensor holds them. Records whose inputs were changed (augmented, cut,
+    tokenised in another way) are not recognised.
 
     Args:
         data, others: two data sets, or iterables of records.
         names: the columns that the model takes. Records with none of them are compared by all their columns.
-        labels: names of columns that do not count.
+        labels: the names of further columns that are left out.
 
     Raises:
         ValueError: a record cannot be read or compared, or the first one reads differently the second time.
@@ -161,12 +164,13 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
 
 
 def _without_padding(record: Mapping[str, Any]) -> Any:
+    """Return the `input_ids` of a record where its `attention_mask`, if it has one, is not 0."""
     found, mask = np.asarray(record["input_ids"]), np.asarray(record.get("attention_mask"))
     return found[mask != 0] if mask.shape == found.shape else found
 
 
 def _numbers(value: Any) -> Any:
-    """Return a value with its numbers as arrays of float64, whatever held them."""
+    """Return a value with float64 arrays in place of numbers, and of lists, arrays and tensors of numbers."""
     if isinstance(value, Mapping):
         return {name: _numbers(part) for name, part in value.items()}
     try:
@@ -179,7 +183,10 @@ def _numbers(value: Any) -> Any:
 
 
 def _bytes(value: Any) -> Iterator[bytes]:
-    """Yield the bytes of a value piece by piece, each with its length or shape before it."""
+    """Yield a value as pieces of bytes, each with its length or shape before it, so that unequal values differ.
+
+    Raises one of `_UNLIKE` for a value that cannot be pickled.
+    """
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().contiguous()
         yield f"{value.dtype}{tuple(value.shape)}".encode()

@@ -1,27 +1,27 @@
 """Tests, before a run begins, that a record's loss depends on that record and the weights alone.
 
-What is clipped is the difference of one record, so a neighbouring data set may change no other record's. A few records,
-spread over the data set, are evaluated at two points of a step, in micro-batches that are read and collated as the run
-does it (with equal draws of the global generators). What a record gets is compared in these cases:
+What is clipped is the difference of one record, so a neighbouring data set may change no other record's loss. A few
+records, spread over the data set, are evaluated at two points of a step, in micro-batches that are read and collated as
+the run does it (with equal draws of the global generators). The losses of a record are compared in these cases:
 
     evaluated again, after others        shows randomness (dropout that stays on), a state kept between calls
     with other records beside it         shows batch statistics, contrast, ranks, sums over the batch
     alone                                shows a dependence on the place in the batch, on its size, on padding
 
-Losses are refused if one changes by more than rounding can change it, or by any bit where the same operations ran on
+Losses are refused if one changes by more than rounding can change it, or by any bit if the same operations ran on
 tensors of the same shapes. Rounding is taken to be below eps^(2/3) of the largest loss, where eps is the rounding of
 the coarsest number type that any operation used. A record whose loss raises counts as 0 in a run, and is left out here.
 
-What these records do not show cannot be seen: a coupling through rare values, after many calls, in batches of sizes
-that were not tried, below rounding, or through what the first batch leaves in plain attributes; and a data set whose
-entries are made of several people's records. Refusals depend on the losses of these records: they are for whoever holds
-the data, and not for publication.
+These records cannot show everything: not a coupling through rare values, after many calls, in batches of sizes that
+were not tried, below rounding, or through what the first batch leaves in plain attributes; and not that entries of the
+data set are made of several people's records. Refusals depend on the losses of these records: they are for whoever
+holds the data, and not for publication. The module and its buffers are left as they were.
 
     isolation    what is assured
     probed       what is said above. In floating point a record's last bits may still depend on how many records are
-                 beside it and how long they are, since kernels round by shape; a warning says where lambda makes that
+                 beside it and how long they are, since kernels round by shape; a warning says if lambda makes that
                  visible
-    exact        the bits of a loss are the record's own, since every record is evaluated by itself
+    exact        the bits of a loss depend on the record alone, since every record is evaluated by itself
 """
 
 import math
@@ -47,15 +47,19 @@ from dpzero_theory.optim.weights.shifted import NONE
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
-_TRIED = 64  # records, spread over the data set, are candidates where only the shape of the losses is tested
-_LOOKED_AT, _MOST_LOST = (
-    32,
-    0.25,
-)  # records are evaluated to see if there is anything to learn; their share without loss
-_FEWEST = 6  # a data set is probed by at least so many of its records
-_DEVIATIONS = 6  # a batch of random size is taken to have at most q n plus this many times sqrt(q n) records
-_SMALL = 0.1  # added to the largest loss before a change is compared with it, so that tiny losses may change a little
-_VISIBLE = 0.1  # the share of the clip by which rounding may move the sum of an expected batch without a warning
+"""The ways in which it is made sure that a record's loss depends on no other record."""
+_TRIED = 64
+"""How many records, spread over the data set, are tried until two have losses whose shape can be tested."""
+_LOOKED_AT, _MOST_LOST = 32, 0.25
+"""How many records are evaluated to see if there is anything to learn, and the largest share of them without a loss."""
+_FEWEST = 6
+"""The least number of records of a data set that are compared, if it has so many."""
+_DEVIATIONS = 6
+"""A batch of random size is taken to have at most q n records plus this many times sqrt(q n)."""
+_SMALL = 0.1
+"""What is added to the largest loss before a change is compared with it, so that tiny losses may change a little."""
+_VISIBLE = 0.1
+"""The share of the clip by which rounding may move the sum over an expected batch without a warning."""
 _T = TypeVar("_T")
 
 
@@ -81,10 +85,10 @@ def examine(
         micro_batch: how many records the run evaluates at a time, an integer >= 1.
         points_at_once: how many points the run evaluates in one pass, an integer >= 1. Above 1, two records must get
             the losses in one pass that each point gives by itself.
-        probe: whether evaluations are compared. If not, only the shape of two records' losses is tested.
+        probe: whether evaluations are compared; if False, only the shape of two records' losses is tested.
 
     Returns:
-        The `Evaluation` with which the run reads records and evaluates their losses.
+        An `Evaluation`, with which the run reads records and evaluates their losses.
 
     Raises:
         ValueError: the losses do not keep records apart. The module is then as it was.
@@ -121,7 +125,7 @@ def _spread(count: int, n: int) -> Indices:
 
 
 class _FailedError(Exception):
-    """Raised from an exception of the losses, or of the reading of a batch, which is its `__cause__`."""
+    """Raised if the losses, or the reading of a batch, raise; their exception is the `__cause__`."""
 
 
 class _Trace(TorchDispatchMode):
@@ -129,7 +133,7 @@ class _Trace(TorchDispatchMode):
 
     Attributes:
         operations: name, shapes and types of the results of each operation, in order.
-        coarsest: the coarsest relative rounding of any operation: the distance from 1 to the next number.
+        coarsest: the coarsest relative rounding of any operation, the distance from 1 to the next number of its type.
     """
 
     def __init__(self) -> None:
@@ -149,8 +153,10 @@ class _Trace(TorchDispatchMode):
 
 
 def _tensor_cores(func: Any, tensor: Tensor) -> float:
-    """Return the relative rounding that torch's settings for matrix products and convolutions allow in a float32
-    result; 0 where they allow none coarser than float32's."""
+    """Return the relative rounding that torch's settings allow the operation `func` in a float32 result, `tensor`.
+
+    It is 0 if they allow no coarser one than that of float32, and for another type.
+    """
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -158,7 +164,7 @@ def _tensor_cores(func: Any, tensor: Tensor) -> float:
 
 
 class _Seen(NamedTuple):
-    """What an evaluation gave: losses of shape (points, records), point 0 first, and a trace of the operations."""
+    """An evaluation's losses, `values`, of shape (points, records) with point 0 first, and its operations, `trace`."""
 
     values: Array
     trace: _Trace
@@ -178,7 +184,10 @@ class _Look:
         self._trace = _Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        """Evaluate records at the points with these numbers, in this order, so many at once. Raises _FailedError."""
+        """Evaluate the records with the numbers `records` at some of the two points, `at_once` points in one pass.
+
+        `points` has the points' numbers, 0 or 1, in the order of evaluation. Raises _FailedError.
+        """
         self._trace = _Trace()
         try:
             batch = self._evaluation.batch(records, alike=True)
@@ -188,13 +197,13 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)
 
     def change(self, values: Array) -> Array:
-        """Return by how much the losses (2, records) change from one point to the other; derivatives as they are."""
+        """Return by how much losses of shape (2, records) change between the points; of derivatives, the first ones."""
         with np.errstate(invalid="ignore"):  # an infinite change counts as the clip in a step, and NaN as 0
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
 
     def constant(self, record: int, value: float) -> bool:
-        """Whether the record's loss is `value` at x too, though it has a derivative, as a 0-1 loss has not."""
+        """Whether a record's loss is `value` at the weights x too, though it has a derivative (a 0-1 loss has none)."""
         batch, sloped = self._evaluation.batch(np.array([record]), alike=True), False
 
         def ask(module: nn.Module) -> Tensor:
@@ -206,16 +215,17 @@ class _Look:
         return float(found) == value and sloped
 
     def require_stackable(self, records: Indices) -> None:
-        """Raise ValueError unless both points in one pass give the same losses as one by one, up to rounding."""
+        """Raise ValueError unless an evaluation of both points in one pass gives the losses of two passes, up to
+        rounding."""
         apart, together = self(records), self(records, at_once=2)
         gap = _gap(together.values, apart.values)
         if not gap <= _rounding(apart, together):
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
-        """Return work(records) or, where a loss or the reading raises, `work` for the records that can be evaluated.
+        """Return work(records), or, if it raises _FailedError, `work` of the records that can be evaluated alone.
 
-        Raises an error that every record raises by itself, or that only several records raise together.
+        Raises the error of the losses if no record can be evaluated alone, or if they raise for the others together.
         """
         try:
             return work(records)
@@ -236,9 +246,10 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    """Compare evaluations of a few records, in fewer than ten micro-batches.
+    """Compare the losses of a few records in fewer than ten micro-batches of at most `micro_batch` records.
 
     Returns the losses of the first evaluation, shape (2, records), and the largest change that was taken for rounding.
+    Raises ValueError if a record's loss depends on other records, or if a run would learn nothing.
     """
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
@@ -260,8 +271,10 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 
 
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
-    """Compare what records get in batches of `rows` again, beside others, and alone, as `_probed` returns it. Raises
-    ValueError if a record's loss differs."""
+    """Compare the losses of records in a batch of `rows` records with those again, beside other records, and alone.
+
+    Returns what `_probed` returns. Raises ValueError if a record's loss differs.
+    """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
     here, others = records[:rows], records[rows:]
@@ -280,7 +293,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError unless records have equal losses at places `here` in `seen` and `there` in `first`."""
+        """Raise ValueError unless the losses in the columns `here` of `seen` are those in the columns `there` of
+        `first`; `how` says in the message when they differ."""
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _equal(found, expected).all():
@@ -304,7 +318,6 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         )
         for place in (every[:1], every[-1:]):
             require_same(look(here[place], (0,)), every[:1], place, alone)
-    if rows > 1:
         single = bool((first.values.astype(np.float32) == first.values).all())
         size = _largest(first.values)
         rounding = max(rounding, float(np.spacing(np.float32(size) if single else size)))
@@ -312,8 +325,11 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
 
 
 def _require_signal(look: _Look) -> None:
-    """Raise ValueError where more than a quarter of 32 records have no finite loss, or none of the losses changes from
-    one point of a step to the other, though they have derivatives: the run would spend its budget on nothing."""
+    """Raise ValueError if a run would spend its budget on nothing.
+
+    That is so if more than a quarter of 32 records have no finite loss, or if no loss changes between the two points of
+    a step though the losses have derivatives.
+    """
     plan, places = look.plan, _spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):
@@ -355,8 +371,8 @@ def _require_no_shared_columns(module: nn.Module) -> None:
 
 
 def _warn(moved: float, plan: Plan, weights: Weights) -> None:
-    """Warn if rounding, which can move a loss by `moved`, shows in the differences of a batch, and if small steps of
-    half-precision weights will be lost in rounding."""
+    """Warn if rounding, which can move a loss by `moved`, shows in the sum over a batch; and of half-precision weights,
+    in which small steps are lost."""
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in weights.parameters):
         warnings.warn(
             "module has trainable weights in half precision, where steps below the spacing of its numbers vanish: make"
@@ -380,15 +396,17 @@ def _equal(one: Array, other: Array) -> NDArray[np.bool_]:
 
 
 def _gap(one: Array, other: Array) -> float:
-    """Return the largest difference of two arrays' entries; infinity if one of them is NaN and the other is not."""
+    """Return the largest difference of two arrays' entries; infinity if one entry is NaN and the other is not."""
     with np.errstate(invalid="ignore"):
         gaps = np.where(_equal(one, other), 0.0, np.abs(one - other))
     return float(np.where(np.isnan(gaps), np.inf, gaps).max())
 
 
 def _rounding(one: _Seen, other: _Seen) -> float:
-    """Return the largest change of a loss that is taken for rounding: eps^(2/3) (largest |loss| + 0.1), where eps is
-    the coarsest relative rounding of an operation of the two evaluations."""
+    """Return the largest change of a loss between two evaluations that is taken for rounding.
+
+    It is eps^(2/3) (largest |loss| + 0.1), where eps is the coarsest relative rounding of any of their operations.
+    """
     eps = max(one.trace.coarsest, other.trace.coarsest)
     return float(eps ** (2 / 3)) * (_largest(one.values, other.values) + _SMALL)
 

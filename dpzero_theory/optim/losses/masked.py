@@ -3,7 +3,8 @@
 A collator such as transformers' `DataCollatorForLanguageModeling(mlm=True)` masks tokens at random, for all records of
 a batch together. So a record's loss would change with each reading, and its mask would depend on the records beside it.
 Here the collator masks each record by itself, with the global random generators seeded by the run's secret key, the
-release and the record's number. All points of a step then see one mask, and a resumed run the same ones.
+release and the record's number; they have their earlier states afterwards. So all points of a step see one mask, and a
+resumed run draws the same ones.
 """
 
 import copy

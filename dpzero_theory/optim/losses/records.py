@@ -1,6 +1,7 @@
 """The records of a run: which data sets are accepted, and how their records are read.
 
-A record is read by itself, also where a data set can read many at a time, so reading cannot mix records.
+Each record is read by itself, even if a data set can read many at a time, so that reading cannot mix records. `seeded`
+changes the states of the process's generators of random numbers for the length of its block; nothing else is written.
 """
 
 import hashlib
@@ -43,11 +44,11 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
         numbers: the numbers of the records, from 0.
         moment: bytes that tell one release of one run from all others. The records of a `DrawnData` are drawn anew for
             each moment, unless it is b""; other data sets are read the same way whatever it is.
-        alike: whether the global generators of torch, numpy and Python are seeded with the number of each record, so
-            that it reads the same each time. They keep their states.
+        alike: whether the global generators of torch, numpy and Python are seeded with the number of each record while
+            it is read, so that it reads the same each time. Afterwards they have their earlier states.
 
     Raises:
-        Exception: what the data set raises.
+        Exception: whatever the data set raises.
     """
     if alike:
         return [_seeded(data, number) for number in numbers]
@@ -57,7 +58,7 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
 
 
 def _seed(moment: bytes, number: int) -> int:
-    """Return the seed in [0, 2^64) from which the record with this number is drawn at this moment."""
+    """Return the seed in [0, 2^64) from which a `DrawnData` draws the record with this number: a hash of both."""
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 
@@ -68,6 +69,7 @@ def _seeded(data: Data, number: int) -> Any:
 
 
 def _one(data: Data, number: int) -> Any:
+    """Return the record with this number, by `__getitems__`, the data set's method for many records, if it has one."""
     many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
     return data[number] if many is None else many([number])[0]
 
@@ -96,8 +98,8 @@ def seeded(seed: int) -> Iterator[None]:
 def require_data(data: object, name: str = "data") -> None:
     """Raise an error unless `data` is a map-style data set that holds a record.
 
-    A DataLoader holds batches, not records. A tuple (X, y) of arrays has two entries, not n. And data[0] of a data
-    frame is a column, or the row with the label 0.
+    Refused are, among others, a DataLoader, which holds batches and not records; a tuple (X, y) of arrays, which has
+    two entries and not n; and a data frame, of which data[0] is a column, or the row with the label 0.
 
     Args:
         data: the argument to check.
@@ -106,13 +108,9 @@ def require_data(data: object, name: str = "data") -> None:
     Raises:
         ValueError: `data` is no map-style data set, or is empty; the message says what to give instead.
     """
-    if inner := [part for part in _within(data) if _is_table(part)]:
-        raise ValueError(
-            f"{name} must be a map-style data set: data[0] the first record, not a column or a label; got"
-            f" {type(inner[0]).__name__}: give datasets.Dataset.from_pandas(frame, preserve_index=False), a list of"
-            " records such as frame.to_dict('records') or series.tolist(), or TensorDataset of tensors"
-        )
-    map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    inner = getattr(data, "dataset", data)  # what a Subset wraps
+    table = any(hasattr(type(inner), method) for method in ("iloc", "__dataframe__", "to_pylist"))
+    map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not table
     count = 0
     if map_style:
         try:
@@ -124,23 +122,9 @@ def require_data(data: object, name: str = "data") -> None:
     if not map_style or arrays or isinstance(data, Mapping | str | bytes | IterableDataset):
         raise ValueError(
             f"{name} must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of"
-            " tensors; a DataLoader: its dataset; a stream: loaded without streaming; splits: one of"
-            f" them); got {type(data).__name__}"
+            " tensors; a data frame: datasets.Dataset.from_pandas(frame, preserve_index=False), or a list,"
+            " frame.to_dict('records'); a DataLoader: its dataset; a stream: loaded without streaming; splits: one of"
+            f" them); got {type(inner if table else data).__name__}"
         )
     if not count:
         raise ValueError(f"{name} must hold a record; got none")
-
-
-def _within(data: Any) -> Iterator[object]:
-    """Yield a data set and those that it wraps, as `Subset` and `ConcatDataset` do."""
-    yield data
-    for inner in (getattr(data, "dataset", None), *(getattr(data, "datasets", None) or ())):
-        if inner is not None:
-            yield from _within(inner)
-
-
-def _is_table(data: object) -> bool:
-    """Whether indexing `data` by a number gives a column, or goes by labels, as in the tables of pandas and pyarrow."""
-    return any(hasattr(type(data), name) for name in ("iloc", "__dataframe__", "to_pylist")) or (
-        hasattr(data, "columns") and hasattr(data, "shape")
-    )

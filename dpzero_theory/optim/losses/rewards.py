@@ -1,13 +1,14 @@
 """Losses made of a reward for answers that the model generates; the reward needs no derivative.
 
-A zeroth-order method needs only numbers, so that what is trained may be any bounded function of a record and the
-model's answer to it: exact match, F1, whether a parser accepts the answer, a judge's mark.
+A zeroth-order method needs only numbers, so that a reward may be any bounded function of a record and the model's
+answer to it: exact match, F1, whether a parser accepts the answer, a judge's mark.
 
 An answer is drawn token by token. The draws are the same at all points of a step (common random numbers), so that a
 difference of losses shows the change of the weights and not the luck of the draw. In a record's answer, token t is the
 one with the largest logit/T + g_t, where T is the temperature and g_t has a standard Gumbel number for each word of the
 vocabulary; such a token has the probabilities softmax(logits/T). The g_t are made from the record's own prompt, the
-step and the number of the sample alone. So no other record enters a record's loss, and equal prompts have equal draws.
+step and the number of the answer alone. So no other record enters a record's loss, and equal prompts have equal draws.
+No generator of the process is used, and nothing is written.
 """
 
 import hashlib
@@ -101,10 +102,10 @@ def _rewards(given: Any, count: int) -> Tensor:
 
 
 def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[int], Tensor]:
-    """Return a function that draws the standard Gumbel numbers for the next token of each answer: from the number of
-    words to a float64 tensor of shape (batch, words).
+    """Return a function (number of words) -> standard Gumbel numbers for the next token of each answer.
 
-    A record's numbers depend on its unpadded prompt, `step` and `sample` alone.
+    Each call draws new numbers, float64 of shape (batch, words). A record's numbers depend on its prompt without
+    padding, `step`, `sample` and the number of calls alone.
 
     Args:
         prompts, mask: as in `_answers`.

@@ -5,8 +5,8 @@
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
 The differences s_ik of public records i along random directions u_k, at the module's weights, estimate gradient norms:
-the root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F have the mean
-tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K directions, the settings are
+the root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F along the u_k have
+the mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T steps of K directions, the settings are
 
     lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, or by least
     K        the power of 4 nearest to sqrt(K T)/8, at most 256
@@ -14,7 +14,8 @@ tr(H) and the variance 2 ||H||_F^2, H the Hessian of F. With T steps of K direct
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 F(x_0) K/(T tr(H) (sigma^2 + v)))), where h = ||H||_F, losses are >= 0,
              sigma is the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
-The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds.
+The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds. The
+module is evaluated and left as it was.
 """
 
 import math
@@ -35,13 +36,20 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
-_MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4  # records; directions at the chosen lambda; at each that is tried
+"""The values of lambda that are tried."""
+_MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
+"""The largest number of records; how many directions are evaluated at the chosen lambda, and at each that is tried."""
 
 
 class Start(NamedTuple):
-    """Settings of a run, `target`, as keyword arguments of `make_private_with_epsilon`, and what they come from: the
-    median norm of a public record's gradient, the trace and the Frobenius norm of the Hessian of the mean public loss,
-    and the standard deviation of the noise of a released average."""
+    """Settings of a run, and what they were computed from.
+
+    Attributes:
+        target: the settings, as keyword arguments of `make_private_with_epsilon`.
+        norm: the median norm of a public record's gradient.
+        trace, frobenius: the trace and the Frobenius norm of the Hessian of the mean public loss.
+        noise: the standard deviation of the noise of a released average.
+    """
 
     target: dict[str, Any]
     norm: float
@@ -115,10 +123,11 @@ def starting_values(
 def _measured(
     weights: Weights, evaluation: Evaluation, parts: list[Batch], difference: str, width: float, count: int
 ) -> tuple[Array, Array, float]:
-    """Evaluate the records of all parts at points of a distance `width` from the weights.
+    """Evaluate the records of all batches `parts` at the weights and at the distance lambda = `width` from them.
 
-    Returns the differences of each record along `count` directions, shape (records, count); the second differences of
-    the mean loss along them, shape (count,); and the mean loss.
+    Returns the differences of each record along `count` directions by the rule `difference`, shape (records, count);
+    the second differences of the mean loss along them, shape (count,); and the mean loss. Raises ValueError for losses
+    that are not finite.
     """
     rule = DIFFERENCES[difference]
     points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
@@ -133,8 +142,8 @@ def _measured(
 
 
 def _steadiest(pairs: dict[float, list[Array]]) -> float:
-    """Return the largest width whose halving changes the results by a share of at most 0.01, else the steadiest one.
-    `pairs` has for each width, from the largest on, the results at it and at half of it."""
+    """Return the largest width whose halving changes the results by at most 1%, or the one whose halving changes them
+    least. `pairs` has for each width, from the largest on, the results at this width and at half of it."""
 
     def change(width: float) -> float:
         one, half = pairs[width]

@@ -1,14 +1,14 @@
-"""Per-record losses of transformers models, by their task (the `hf` extra).
+"""Losses of transformers models by their task, one number for each record of a batch (the `hf` extra).
 
     DPZeroTrainer(model, arguments, ...)                                      # takes them by default
     make_private_with_epsilon(model, losses_for(model), data, collate=collator, ...)
 
-A batch is what `datasets` and transformers' collators give: the arguments of the forward, with `labels`. A record's
-loss is the mean over its own labelled tokens (or other positions; the label -100 marks those without one), in float32,
-and 0 if it has none. It does not depend on how many tokens other records have, as transformers' own mean over a batch
-does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run counts as 0; for
-the measures `error` and `expected-error` its prediction there is wrong. If the first batch has labels, and none of them
-is a class, ValueError says so.
+A batch is what `datasets` and transformers' collators give: the arguments of the model's forward, and `labels`. A
+record's loss is the mean over its own labelled tokens, in float32, and 0 if it has none; the label -100 marks tokens
+that are not to be predicted. The loss does not depend on how many tokens other records have, as transformers' own mean
+over a batch does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run
+counts as 0; for the measures `error` and `expected-error` its prediction there is wrong. If the first batch has labels
+and none of them is a class, ValueError says so. The functions read the module and the batch, and write nothing.
 """
 
 import math
@@ -36,9 +36,9 @@ _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
 _Batch = Mapping[str, Tensor]
 _Forward = Callable[[nn.Module, _Batch], tuple[Tensor, Tensor]]
-"""A function from the module and a batch to the logits (the classes along the last axis) and their labels."""
+"""A function (module, batch) -> the logits, with the classes along the last axis, and their labels."""
 _Measure = Callable[[Tensor, Tensor], Tensor]
-"""A function from logits and labels to one loss for each record."""
+"""A function (logits, labels) -> one loss for each record."""
 
 
 def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
@@ -90,7 +90,10 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
-    """Return the loss function of a task."""
+    """Return the loss function (module, batch) -> one loss a record that applies `measure` to the results of `forward`.
+
+    It raises ValueError for labels that do not fit the logits, and for a first batch none of whose labels is a class.
+    """
     looked = False  # true once the labels of the first batch were looked at
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
@@ -125,9 +128,9 @@ def _labels(batch: _Batch) -> Tensor:
 
 
 def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
-    """Return labels of the shape and type that `measure` takes.
+    """Return labels as int64, or as they are for `_squared`, in the shape of the logits without the axis of classes.
 
-    Raises ValueError unless there is a label for each position of the logits, an integer where a label is a class.
+    Raises ValueError for another number of labels than the logits have positions, and for classes that are no integers.
     """
     shape = tuple(logits.shape)
     wanted = shape if measure is _squared else shape[:-1]
@@ -135,7 +138,8 @@ def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
     if tuple(given.shape) != wanted:
         raise ValueError(
             f"labels must be of shape {wanted} for a model that gives {shape}; got {tuple(labels.shape)}: the collator"
-            " and the model must be of one task (numbers: problem_type='regression')"
+            " and the model must be of one task (numbers: problem_type='regression'; words of several tokens: word_ids;"
+            " adapters with virtual tokens are not supported)"
         )
     if measure is _squared:
         return given
@@ -147,6 +151,7 @@ def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
 
 
 def _logits(module: nn.Module, batch: _Batch) -> Tensor:
+    """Return the module's logits for a batch without its labels. Raises ValueError if its output has none."""
     output = module(**{name: value for name, value in batch.items() if name != "labels"})
     found: Tensor | None = getattr(output, "logits", None)
     if found is None:
@@ -157,46 +162,25 @@ def _logits(module: nn.Module, batch: _Batch) -> Tensor:
     return found
 
 
-def _virtual_tokens(module: nn.Module, logits: Tensor, tokens: int) -> int:
-    """Return the number of virtual tokens, which an adapter of peft puts before a record's own tokens.
-
-    Args:
-        module: the model.
-        logits: its logits, shape (records, virtual and own tokens, classes).
-        tokens: the number of a record's own tokens, padding included.
-
-    Raises:
-        ValueError: the logits are neither those of the own tokens nor of all tokens.
-    """
-    virtual = logits.shape[1] - tokens
-    if virtual not in (0, getattr(getattr(module, "active_peft_config", None), "num_virtual_tokens", 0)):
-        raise ValueError(
-            f"labels must be given for each of the model's {logits.shape[1]} tokens, prompt and padding too, with"
-            f" {IGNORED} where nothing is predicted; got {tokens} (words that are several tokens: see word_ids)"
-        )
-    return virtual
-
-
 def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    labels, logits = _labels(batch), _logits(module, batch)
-    if labels.dim() == 2 and logits.dim() == 3:
-        logits = logits[:, _virtual_tokens(module, logits, labels.shape[1]) :]
-    return logits, labels
+    """Return logits and labels of a model whose logit at a position is for the label there, or for the whole record."""
+    labels = _labels(batch)
+    return _logits(module, batch), labels
 
 
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
+    """Return logits and labels of a causal language model: the logit at a token is for the label of the next one."""
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
-    logits = _logits(module, batch)
-    if virtual := _virtual_tokens(module, logits, labels.shape[1]):
-        return logits[:, virtual - 1 : -1], labels  # the last virtual token predicts the first token
-    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # slicing the logits instead would copy them
+    # the labels are moved, since slicing the logits instead would copy them
+    return _logits(module, batch), functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
+    """Return logits and labels of a model with an encoder and a decoder, which is given the labels up to each one."""
     labels = _labels(batch)
     shifted: Any = module.prepare_decoder_input_ids_from_labels
     inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch
@@ -204,6 +188,7 @@ def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return each record's mean cross-entropy; NaN for a record with a label that is no class."""
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     known = labels.masked_fill(wrong, IGNORED)
     lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
@@ -211,21 +196,25 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of each record's labelled positions whose most likely class is not the label."""
     return _over_places((logits.argmax(-1) != labels).float(), labels)
 
 
 def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return each record's mean of 1 - p over its labelled positions, with p the probability of the label's class."""
     known = (labels >= 0) & (labels < logits.shape[-1])
     right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
     return _over_places(1 - right * known, labels)
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of `values`, one for each label, over each record's labelled positions; 0 if there are none."""
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 
 
 def _squared(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return each record's mean squared difference of predicted numbers and labels, both of shape (batch, numbers)."""
     return (logits - labels.float()).square().mean(1)
 
 
@@ -266,10 +255,15 @@ def preference_losses(beta: float = 0.1) -> Losses:
 
 
 def _answers(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-probability that the module gives to the answer of each row after its prompt, shape (rows,)."""
+    """Return the log-probability of the answer in each row of a batch of `preference_losses` after the row's prompt.
+
+    The result has shape (rows,). Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
+    """
     ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
     logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
-    logits = logits[:, _virtual_tokens(module, logits, ids.shape[1]) :][:, :-1].float()
+    if logits.shape[:2] != ids.shape:
+        raise ValueError(f"the model must give logits of shape {tuple(ids.shape)}; got {tuple(logits.shape[:2])}")
+    logits = logits[:, :-1].float()
     each = logits.gather(2, ids[:, 1:, None])[..., 0] - logits.logsumexp(2)
     found: Tensor = (each * answered).sum(1)
     return found

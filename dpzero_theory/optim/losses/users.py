@@ -4,15 +4,15 @@
     run = make_private_with_epsilon(model, losses, data, collate=collate, ...)   # with losses and collate of texts
 
 The record of a user is the list of the user's entries ("texts"), and its loss is the mean of their losses. So n is the
-number of users, what is clipped is the difference of a user, and all guarantees of a run hold for users in the place of
-records: two data sets are neighbours if they differ in all texts of one user.
+number of users, a user's difference is clipped, and all guarantees of a run hold for users in the place of records: two
+data sets are neighbours if they differ in all texts of one user.
 
 With `at_most` each step evaluates at most so many texts of a user. They are drawn anew for each release, without
 replacement, from the secret key in the run's folder, so that a resumed run and all points of a step have the same ones.
-The draw of one user does not depend on other users. It adds no privacy and costs none.
+The draw for one user does not depend on other users. It adds no privacy and costs none.
 
-A user is evaluated with no other user's texts beside, in parts of `micro_batch` texts. So the loss of a user is the
-user's own to the last bit, and memory does not grow with the number of texts.
+A user is evaluated without another user's texts, in parts of `micro_batch` texts. So a user's loss depends on no other
+user to the last bit, and memory does not grow with the number of texts. Data sets are read and nothing is written.
 """
 
 import math
@@ -38,8 +38,8 @@ class ByUser:
     Args:
         texts: the data set of texts.
         places: for each user, the indices in `texts` of the user's texts.
-        at_most: the largest number of a user's texts in a step, an integer >= 1; of more, so many are drawn anew for
-            each release. None for all.
+        at_most: the largest number of a user's texts in a step, an integer >= 1. If a user has more, so many of them
+            are drawn anew for each release. None takes all.
     """
 
     def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None) -> None:
@@ -64,12 +64,13 @@ class ByUser:
         return read(self.texts, places, seed.to_bytes(8, "little"))
 
     def over(self, texts: Data) -> "ByUser":
-        """Return the data set of the same users whose texts are read from `texts`, the same ones in another form."""
+        """Return the data set of the same users whose texts are read from `texts`, a data set of as many texts in the
+        same order, such as one with fewer columns."""
         return ByUser(texts, self._places, self.at_most)
 
     @property
     def unit(self) -> str:
-        """What one record is, in words; the run's file keeps this text."""
+        """A text that says what one record is, which the run's file keeps."""
         most = "all texts" if self.at_most is None else f"at most {self.at_most} texts a step"
         return f"user: mean of the losses of {most}"
 
@@ -136,7 +137,7 @@ def by_user(texts: Data, key: _Key, *, at_most: int | None = None) -> ByUser:
 
 
 class _Without:
-    """A data set of mappings without the entry `column` of each."""
+    """The data set `data` of mappings, without the entry `column` of each mapping."""
 
     def __init__(self, data: Data, column: str) -> None:
         self._data, self._column = data, column
@@ -149,7 +150,8 @@ class _Without:
 
 
 def _owners(texts: Data, key: _Key) -> Sequence[object]:
-    """Return the owner of each text, in the order of the texts. `by_user` describes `key`."""
+    """Return the owner of each text, in the order of the texts; `key` is as in `by_user`. Raises ValueError if some
+    text has none."""
     if isinstance(key, str):
         try:
             return list(texts[key]) if hasattr(texts, "column_names") else [text[key] for text in _all(texts)]
@@ -166,8 +168,10 @@ def _all(texts: Data) -> Iterator[Any]:
 
 
 def _owner(owner: Any, number: int) -> Hashable:
-    """Return the owner of text `number`, a number or text in place of an array. Raises ValueError if there is none, if
-    there are several, or if the owner has no hash."""
+    """Return `owner`, the owner of the text with this number, as a Python value if it is an array or tensor.
+
+    Raises ValueError if the text has no owner or several, or an owner without a hash.
+    """
     if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
         owner = owner.item() if owner.ndim == 0 else owner.tolist()
     if isinstance(owner, list | tuple | set | frozenset | Mapping):

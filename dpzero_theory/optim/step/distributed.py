@@ -1,12 +1,12 @@
 """Several processes (ranks) as one run: rank 0 leads, and sums and errors reach all of them.
 
 Rank 0 alone holds the run's file, the secret batches and the noise. The others are told which records a step uses and
-what was released, so all weights move by the same numbers. Sums are collected in an array with one slot for each
-micro-batch, each filled by one rank, so that the total has the same bits however many ranks there are. All ranks call
-the methods of their `Ranks` in the same order, or they wait for each other for ever.
+what was released, so all weights move by the same numbers. Sums are collected in an array with one row for each
+micro-batch, each filled by one rank, so that the total has the same bits however many ranks there are. All ranks must
+call the methods of their `Ranks` in the same order, or they wait for each other for ever.
 
-Rank 0's weights and buffers are those of the run: the others are given them at the start. Modules may be sharded by
-`torch.distributed.fsdp.fully_shard` (`weights.shards`) before the run is made.
+At the start the other ranks' weights and buffers are overwritten with those of rank 0 (`Ranks.share_`). Modules may be
+sharded by `torch.distributed.fsdp.fully_shard` (`weights.shards`) before the run is made.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ class Ranks:
             tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
     def add(self, slots: Sums) -> Sums:
-        """Return the sum of several ranks' arrays, on every rank.
+        """Return the sum of all ranks' arrays `slots`, which have one shape, on every rank.
 
         Each entry must be zero on all ranks but one, so that the sum has the same bits in any order.
         """
@@ -91,20 +91,17 @@ class Ranks:
         return total
 
     def require_same(self, rule: str, value: Callable[[], str]) -> None:
-        """Raise ValueError on every rank if some rank's `value` is not that of rank 0. Values are not shown.
+        """Raise ValueError on every rank if value() differs on some rank from rank 0's. The values are not shown.
 
         Args:
             rule: the beginning of the message, which says what must be the same.
-            value: is called where there are several ranks.
+            value: a function that returns what is compared; it is called if there are several ranks.
         """
         if self.count == 1:
             return
         values = self._gathered(value())
-        others = [str(rank) for rank, other in enumerate(values) if other != values[0]]
-        if others:
-            shown = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
-            ranks = f"rank{'s' if len(others) > 1 else ''} {shown}"
-            raise ValueError(f"{rule} on every rank; other ones than on rank 0 on {ranks}")
+        if others := [rank for rank, other in enumerate(values) if other != values[0]]:
+            raise ValueError(f"{rule} on every rank; other ones than on rank 0 on rank {others[0]}")
 
     def _gathered(self, value: _T) -> list[_T]:
         """Return the values of all ranks in their order, on every rank."""

@@ -1,12 +1,13 @@
 """The trainable weights x of a torch module, which a run evaluates at points x + shift u and moves along directions u.
 
-An evaluation writes nothing, so nothing has to be restored, in any precision and whatever the loss function raises:
-functions that read a trainable parameter compute with x + shift u (`weights.shifted`). Tied weights, views, fused
-kernels and weights handed over in lists are all seen, and compiled modules run uncompiled. Under `fully_shard` (FSDP2)
-forwards read whole weights, which FSDP has gathered, and each process moves the rows that it holds (`weights.shards`).
-What cannot be seen is refused in the evaluations before a run begins (`shifted.Guard`).
+An evaluation does not write the weights, so that they need not be restored, in any precision and whatever the loss
+function raises: functions that read a trainable parameter compute with x + shift u (`weights.shifted`). Tied weights,
+views, fused kernels and weights handed over in lists are all seen, and compiled modules run uncompiled. Under
+`fully_shard` (FSDP2) forwards read whole weights, which FSDP has gathered, and each process moves the rows that it
+holds (`weights.shards`). Ways of reading weights that cannot be seen are refused before a run begins (`shifted.Guard`).
 
-Weights are written by `Weights.move_` and `Weights.load_values` alone.
+Weights are written by `Weights.move_` and `Weights.load_values` alone. An evaluation puts the module in eval mode, and
+puts that and its buffers back afterwards; it clears autocast's cache of the process.
 """
 
 import hashlib
@@ -18,13 +19,13 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
 from dpzero_theory.optim.weights.recorded import Recorder, recorder
 from dpzero_theory.optim.weights.shards import (
-    collected,
     is_collective,
     is_sharded,
     piece,
@@ -48,21 +49,21 @@ class Weights:
         directions: the random directions u_0, u_1, ... of the run.
 
     Attributes:
-        names: the name of each parameter; of a tied one, which is there once, the first of its names.
+        names: the name of each parameter. A tied one is there once, with the alphabetically first of its names.
         parameters: the parameters.
-        shapes, sizes: their shapes and numbers of coordinates, of the whole ones where they are sharded.
+        shapes, sizes: the shapes of the whole parameters, and their numbers of coordinates.
         d: the sum of the sizes.
-        collective: whether a forward needs all processes. Then `fingerprint` and `values` do, too.
+        collective: whether all processes must take part in a forward, since the module is sharded. Then all of them
+            must call `fingerprint` and `values` too.
         untrained: puts the module's buffers back after each evaluation, and guards its frozen parameters.
         guarded: whether operations that read or write memory behind torch's functions are looked for and refused. A
             run sets it to False when it begins.
-        ids: by the `id` of a tensor, the index of the trainable parameter that it is; `index` adds to it.
-        unread: names of the parameters that no evaluation has read so far.
+        ids: the index of each trainable parameter by the `id` of its tensor; `index` adds gathered ones.
+        unread: the names of the parameters that no evaluation has read so far.
 
     Raises:
-        ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor
-            subclass (quantised), sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and
-            FSDP1.
+        ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
+            sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and FSDP1.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:
@@ -99,16 +100,16 @@ class Weights:
 
         Args:
             points: either all with a shift, or all with None for derivatives.
-            function: what is evaluated: it returns a number for each record.
+            function: a function of the module that returns a number for each record, shape (records,).
             at_once: how many points are evaluated in one pass, which changes the results by rounding only. For P > 1
-                points function(module, P) is called, which must return what P copies of the records give, one copy
+                points function(module, P) is called, which must return the numbers of P copies of the records, one copy
                 after the other. Directions must then have low rank.
-            records: how many records the function evaluates; needed where at_once > 1.
+            records: how many records the function evaluates; needed if at_once > 1.
             scale: the shifts of all points, as a float64 tensor on the weights' device, for low-rank directions and one
-                pass; they are read from there, so that a recording of the pass can be replayed with others.
+                pass. They are read from there, so that a recording of the pass can be replayed with other shifts.
 
         Raises:
-            ValueError: a function that has no derivative, or one that needs at_once = 1.
+            ValueError: the function has no derivative, or cannot be evaluated at several points in one pass.
         """
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
@@ -150,7 +151,10 @@ class Weights:
     def _at(
         self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int, scale: Tensor | None = None
     ) -> Iterator[None]:
-        """A context manager in whose block functions compute at the points; the arguments are those of `Shifted`."""
+        """A context manager in whose block functions compute at several points; the arguments are those of `Shifted`.
+
+        If `shifts` is None they compute derivatives along the directions with these numbers.
+        """
         if self._evaluating:
             raise ValueError("shifted contexts must not be nested")
         scales = [self._scaled("shift", *pair) for pair in zip(numbers, shifts or [1.0] * len(numbers), strict=True)]
@@ -189,8 +193,10 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Recorder | None:
-        """Return what records evaluations and moves of these weights; None where nothing is recorded: on a CPU, on
-        several devices, for sharded weights, and for directions that are not low-rank."""
+        """Return the `Recorder` of these weights' GPU; None if nothing can be recorded.
+
+        That is so on a CPU, on several devices, for sharded weights, and for directions that are not low-rank.
+        """
         one = len({parameter.device for parameter in self.parameters}) == 1
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and not self.collective else None
 
@@ -200,7 +206,8 @@ class Weights:
         return self.untrained.taken, *(parameter.data_ptr() for parameter in self.parameters)
 
     def index(self, value: object) -> int | None:
-        """Return the index of the trainable parameter that a value is, or that FSDP has gathered as it; else None."""
+        """Return the index of `value` among the trainable parameters, whole ones that FSDP has gathered included; None
+        if it is none of them."""
         found = self.ids.get(id(value), -1)
         if found == -1 and self.collective and type(value) is nn.Parameter:  # gathered weights are other objects
             names = {name: index for index, name in enumerate(self.names)}
@@ -211,8 +218,11 @@ class Weights:
         return None if found == -1 else found
 
     def spare(self, like: Tensor) -> Tensor:
-        """Return a contiguous tensor to be written, of the shape and type of another one. On a CPU the memory of the
-        last one is taken again where nothing refers to it: new memory of that size takes longer than the sum in it."""
+        """Return a new contiguous tensor of the shape, type and device of `like`, whose values are undefined.
+
+        On a CPU it takes the memory of the last such tensor if nothing refers to that any more, since the system needs
+        longer to hand out new memory than a sum in it takes.
+        """
         if like.device.type != "cpu":
             return torch.empty_like(like, memory_format=torch.contiguous_format)
         size, kept = like.numel() * like.element_size(), self._spare
@@ -230,11 +240,10 @@ class Weights:
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
-        """Move the weights: x <- x + the sum of amount u_number over the pairs (number, amount), where u_number is the
-        direction with this number.
+        """Move the weights: x <- x + the sum of amount u_number over pairs (number of a direction, amount).
 
-        The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 in the order
-        given, and added at once.
+        The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 (float64 for
+        float64) in the order given, and added at once.
 
         Args:
             amounts: the pairs.
@@ -255,7 +264,8 @@ class Weights:
         self._moved()
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Move all parameters: the first time as it is, then by a recording where the device has them."""
+        """Move the weights as `_move` does; on a GPU by a recording, from the second time on with as many
+        directions."""
         record = self.recorder()
         if record is None:
             return self._move(scales)
@@ -272,8 +282,10 @@ class Weights:
         replay()
 
     def _move(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Move what this process holds of all parameters. scales: pairs (number of a direction, amount times the
-        direction's factor)."""
+        """Move the pieces of all parameters that this process holds.
+
+        `scales` has pairs (number of a direction, amount times the direction's `Directions.factor`).
+        """
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
@@ -300,7 +312,7 @@ class Weights:
                 held.copy_(flat.view(held.shape))
 
     def pieces(self) -> list[tuple[Tensor, int]]:
-        """Return, for each parameter, the detached part that this process holds, and the first coordinate of that."""
+        """Return for each parameter the piece that this process holds, and the index of its first coordinate."""
         if self._sharded:
             return [piece(parameter) for parameter in self.parameters]
         return [(parameter.detach(), 0) for parameter in self.parameters]
@@ -322,20 +334,24 @@ class Weights:
     def values(self) -> dict[str, Tensor]:
         """Return copies of the parameters by name, in host memory.
 
-        Of sharded parameters rank 0 gets the whole ones, and the other processes get none.
+        If the module is sharded, every process must call this method; rank 0 gets the whole parameters that are
+        sharded, and the other processes do not get them.
         """
-        pieces = zip(self.names, self.pieces(), self.parameters, strict=True)
-        found = {name: collected(held, parameter) for name, (held, _), parameter in pieces}
-        return {name: value for name, value in found.items() if value is not None}
+        found = {}
+        for name, (held, _), parameter in zip(self.names, self.pieces(), self.parameters, strict=True):
+            value = whole(held, parameter)
+            if not is_sharded(parameter) or dist.get_rank() == 0:
+                found[name] = value.to("cpu", copy=True)
+        return found
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
-        """Set the parameters to what `values` returned, in every process, sharded or not.
+        """Set the parameters to whole ones, as `values` returns them, in this process, sharded or not.
 
         Args:
-            values: whole parameters by name.
+            values: the whole parameters by name.
 
         Raises:
-            ValueError: other names or shapes.
+            ValueError: names or shapes that are not those of the trainable parameters.
         """
         if set(values) != set(self.names):
             raise ValueError(f"state must hold the parameters {sorted(self.names)}; got {sorted(values)}")
@@ -347,7 +363,8 @@ class Weights:
         self._moved()
 
     def _moved(self) -> None:
-        """Drop what was computed from the weights of before: copies that autocast keeps, and gathered weights."""
+        """Drop what was computed from the old weights after a move: copies that autocast keeps, and gathered
+        weights."""
         torch.clear_autocast_cache()
         if self.collective:
             reshard(self.module)
@@ -367,7 +384,7 @@ class Weights:
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of a module by name, in the order of names; a tied one by the first of its names.
+    """Return the trainable parameters of a module by name, in alphabetical order, a tied one by its first name.
 
     Raises ValueError for a module or parameter that is not supported.
     """
@@ -396,6 +413,7 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _require_supported(name: str, parameter: nn.Parameter) -> None:
+    """Raise ValueError unless a parameter is in memory, a plain tensor or sharded by rows, and floating-point."""
     if parameter.is_meta:
         raise ValueError(f"trainable parameter {name} must be in memory; got the meta device (is it offloaded?)")
     held = piece(parameter.data)[0]

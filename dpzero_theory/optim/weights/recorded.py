@@ -1,9 +1,9 @@
 """Losses and moves of the weights on a GPU, recorded once and then replayed.
 
 Python needs longer to start the kernels of a small step than a GPU needs to run them. So the kernels of an evaluation
-are recorded once for each shape of a batch, those of a move once for each number of directions (CUDA graphs), and later
-steps start a recording as a whole. A recording reads and writes the same memory each time: the batch, the shifts, the
-signs and the amounts are written there before it is replayed (`Directions.write`).
+are recorded once for each shape of a batch, those of a move of the weights once for each number of directions (CUDA
+graphs), and later steps replay a recording as a whole. It reads and writes the same memory each time: before it is
+replayed, the batch, the shifts, and the signs and amounts of the directions (`Directions.write`) are written there.
 
 What cannot be recorded runs as it is, and a warning says so once: losses that wait for the GPU or compute on another
 device, and losses whose replay does not give the same bits.
@@ -23,19 +23,19 @@ from dpzero_theory.difference import Point
 
 _Answer = TypeVar("_Answer")
 Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
-"""Records what a function computes, without computing it. What it returns computes that each time it is called, and
-returns the same tensor with new values."""
+"""A function that records what a function without arguments computes, without computing it, and returns a replay: a
+function that computes it each time it is called, and returns the same tensor with new values."""
 _MOST = 16
 """The most shapes of batches whose evaluations are kept recorded."""
 
 
 def recorder(device: torch.device) -> Recorder | None:
-    """Return what records functions on the device; None where nothing is recorded, as on a CPU, or on a GPU that is not
-    the process's current one."""
+    """Return the `Recorder` for a device: CUDA graphs for the process's current GPU, and None for any other device."""
     return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
+    """Record the kernels that a function starts on the current GPU, and return the replay (`Recorder`)."""
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -67,8 +67,8 @@ def _kept() -> torch.cuda.CUDAGraph:
 
 
 class _Recording(NamedTuple):
-    """One recorded pass: the batch and the shifts that it reads, and a function that runs its kernels again and returns
-    the losses."""
+    """One recorded evaluation: `content`, the batch that it reads, and `scale`, the shifts; `replay` computes the
+    losses from what these hold at that time."""
 
     content: Any
     scale: Tensor
@@ -76,12 +76,16 @@ class _Recording(NamedTuple):
 
 
 class Recorded:
-    """Evaluates batches as `Weights.evaluated` does, by recordings where that is possible.
+    """Evaluates batches as `Weights.evaluated` does, by recordings if that is possible.
 
     Args:
-        weights: of one device, with low-rank directions.
-        record: what records on that device.
-        drawn: returns how often losses have asked for the number of the step, with which they may draw.
+        weights: the trainable weights, on one device, with low-rank directions.
+        record: the recorder of that device.
+        drawn: a function that returns how often losses have asked for the number of the step (`step_now`), with which
+            they may draw random numbers. Such losses are not recorded.
+
+    Attributes:
+        refused: why nothing is recorded; "" if nothing is known against it.
     """
 
     def __init__(self, weights: Any, record: Recorder, drawn: Callable[[], int] = lambda: 0) -> None:
@@ -97,10 +101,10 @@ class Recorded:
         """Return the losses of a batch at each of the points, as `Weights.evaluated` returns them.
 
         Args:
-            points: pairs of a number and a shift.
-            ask: a function from a batch to the function of the module, and of the copies, that is evaluated.
+            points: pairs (number of a direction, shift along it).
+            ask: a function from a batch to the function that `Weights.evaluated` evaluates.
             at_once: how many points are evaluated in one pass.
-            content: the batch.
+            content: the collated batch.
             records: how many records the batch has.
         """
         if self.refused:
@@ -127,11 +131,16 @@ class Recorded:
         return found
 
     def _write(self, part: Sequence[Point], scale: Tensor) -> None:
+        """Write the shifts of these points into `scale`, and their directions into what recordings read."""
         scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
-        """Record the evaluation of one pass, or say why that is not possible."""
+        """Record the evaluation of the points `part` in one pass under `key`, or warn once why that is not possible.
+
+        The other arguments are those of `evaluated`. Losses that write buffers, or whose replay gives other bits, are
+        not recorded. Raises what the losses raise.
+        """
         own, scale = (
             each_tensor(content, Tensor.clone),
             torch.zeros(len(part), dtype=torch.float64, device=self._device),
@@ -164,7 +173,7 @@ class Recorded:
 
 
 def each_tensor(content: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return a collated batch with function(tensor) in the place of each tensor."""
+    """Return a collated batch (tensors in any nesting of mappings and lists) with function(tensor) for each tensor."""
 
     def of(value: Any) -> Any:
         if isinstance(value, UserDict):  # such as the batches of transformers' tokenizers
@@ -182,6 +191,5 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def _shape_of(content: Any) -> str:
-    """Return a text that describes a collated batch but for the numbers in its tensors: its structure, their shapes and
-    types, and what is no tensor."""
+    """Return a text that two collated batches share if they differ in the numbers in their tensors alone."""
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

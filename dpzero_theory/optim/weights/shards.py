@@ -1,24 +1,25 @@
 """Parameters of which a process holds some rows: modules under `torch.distributed.fsdp.fully_shard` (FSDP2).
 
 Such a parameter is a DTensor. Its rows are dealt out in order, ceil(rows/processes) to each process, so that the last
-ones may hold fewer rows or none. What a process holds is a piece of the row-major coordinates that begins at a known
-one. Before a forward, FSDP reads these pieces and gathers them. So it is enough to shift, move and replace the pieces:
-what is gathered follows, provided that nothing that was gathered at one point is used at the next (`reshard`).
+processes may hold fewer rows or none. So a process holds a piece: a block of the parameter's coordinates in row-major
+order. Before a forward, FSDP gathers the pieces to whole weights. It is therefore enough to move and replace the
+pieces, and to drop whole weights that were gathered before (`reshard`).
+
+`whole` communicates with the other processes, `reshard` frees gathered weights, and the other functions only look.
 """
 
 import sys
 from contextlib import suppress
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    """Return the class `name` of a module of torch.distributed; or (), of which nothing is an instance, if that module
-    was never imported."""
+    """Return the class `name` of `torch.distributed.<module>`; () if that module was never imported, so that nothing
+    can be an instance of the class."""
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
@@ -33,10 +34,9 @@ def is_collective(module: nn.Module) -> bool:
 
 
 def piece(parameter: Tensor) -> tuple[Tensor, int]:
-    """Return the part of a parameter that this process holds, and the number of the part's first coordinate.
+    """Return the piece of a parameter that this process holds, and the index of its first coordinate (row-major).
 
-    The part shares the parameter's memory. For a parameter that is not sharded it is the whole parameter, detached,
-    and the number is 0.
+    The piece is a detached tensor in the parameter's memory. If the parameter is not sharded, it is the whole one.
     """
     if not is_sharded(parameter):
         return parameter.detach(), 0
@@ -52,7 +52,7 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
     """Return the pieces of all processes as one tensor of the parameter's shape. Every process must call this.
 
     Args:
-        held: this process's piece, of the shape of the part that `piece` returns for the parameter.
+        held: this process's piece, a tensor of the shape that `piece` returns for the parameter.
         parameter: the parameter.
     """
     if not is_sharded(parameter):
@@ -65,22 +65,6 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
         .full_tensor()
     )
     return found
-
-
-def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
-    """Return a copy of a parameter in host memory, for a checkpoint. If it is sharded, every process must call this.
-
-    Args:
-        held: the part that this process holds, as `piece` returns it.
-        parameter: the parameter.
-
-    Returns:
-        The whole parameter; None on other ranks than 0 if it is sharded.
-    """
-    if not is_sharded(parameter):
-        return held.detach().to("cpu", copy=True)
-    found = whole(held, parameter)
-    return found.cpu() if dist.get_rank() == 0 else None
 
 
 def require_sharded_by_rows(module: nn.Module) -> None:

@@ -5,14 +5,14 @@ private records: a buffer that the first batch fills, or a running maximum, woul
 leaves nothing there:
 
     a buffer                      is put back after each evaluation, so the next one finds it as the first one did
-    a frozen parameter, a buffer  is not copied: an operation that would write it is refused before a run begins, and
-      of more than 2^22 elements  a run ends if one did (`require_unwritten`)
-    an entry of a registry        is put back too: made, taken away or replaced buffers, parameters, submodules
+    a frozen parameter, a buffer  is not copied: before a run begins an operation that would write it is refused, and
+      of more than 2^22 elements  later the run ends after a step that wrote it (`require_unwritten`)
+    the module's entries          are put back too: made, taken away or replaced buffers, parameters and submodules
 
-What others write between evaluations stays. The statistics of batch normalisation come from kernels that do not say
-that they write, so buffers are compared by value after such a function; numpy may write any memory, so they are
+What others write between evaluations stays. The kernels of batch normalisation write its statistics without torch's
+counting the write, so buffers are compared by value after such a function. Numpy may write any memory, so buffers are
 compared at each save and at the end too (`settle`). Two things are not seen: frozen parameters that are written in such
-ways, and values in plain attributes, which no `state_dict` has.
+ways, and values in plain attributes, which no `state_dict` has. Trained parameters are never touched.
 """
 
 from typing import Any, NamedTuple
@@ -22,12 +22,13 @@ from torch import Tensor, nn
 
 from dpzero_theory.optim.weights.shifted import storage_of
 
-_MOST_COPIED = 1 << 22  # elements of a buffer that is copied and put back; a larger one must not be written
+_MOST_COPIED = 1 << 22
+"""The most elements of a buffer that is copied and put back; a larger one must not be written."""
 
 
 class _Held(NamedTuple):
-    """A buffer or a frozen parameter, its memory before an evaluation, and a copy of its values (None if writing it is
-    refused)."""
+    """A buffer or a frozen parameter, `tensor`, before an evaluation: a view of its `memory`, and a `copy` of its
+    values (None if it is not copied, and must not be written)."""
 
     name: str
     tensor: Tensor
@@ -44,10 +45,10 @@ class Untrained:
             FSDP replaces.
 
     Attributes:
-        guarded: by storage, the name of a buffer or frozen parameter that must not be written, or "" for a buffer that
-            is put back.
+        guarded: by storage (`shifted.storage_of`), the name of a buffer or frozen parameter that must not be written,
+            or "" for a buffer that is put back.
         parts: the module and its submodules.
-        taken: how often the buffers and frozen parameters were noted.
+        taken: how often buffers, frozen parameters and entries were noted anew, because others had changed them.
         restored: how often they were put back, after an evaluation that changed them or may have.
     """
 
@@ -76,7 +77,7 @@ class Untrained:
             self._restore()
 
     def put_back(self, *, written: bool) -> None:
-        """Put back the buffers and registries that an evaluation has changed. Safe to repeat.
+        """Put back the buffers and the module's entries that an evaluation has changed. Safe to repeat.
 
         Args:
             written: whether the evaluation may have written buffers. If False, only changes that torch counts are
@@ -86,6 +87,7 @@ class Untrained:
             self._restore()
 
     def _restore(self) -> None:
+        """Put back what differs from what was noted, and note the name of a tensor without a copy that was written."""
         assert self._live is not None
         self.restored += 1
         for live, there in zip(self._live, self._there, strict=True):
@@ -112,6 +114,7 @@ class Untrained:
             )
 
     def _take(self) -> None:
+        """Note the module's buffers, frozen parameters and entries as they are now."""
         self.taken += 1
         self._live = None  # if a line below raises, None stays, and then nothing is compared or put back
         parts = list(self._module.modules())
@@ -136,7 +139,8 @@ class Untrained:
         self._live = live
 
     def _same(self) -> bool:
-        """Whether the registries have the entries that were noted, with the same memory, and torch counted no write."""
+        """Whether the module has the entries that were noted, in the same memory, and torch counted no write to
+        them."""
         try:
             if self._live != self._there:
                 return False
@@ -146,17 +150,19 @@ class Untrained:
 
 
 def _alike(live: Any, there: Any) -> bool:
+    """Whether a dictionary has the same objects by the same names in the same order as its copy, or a set is equal."""
     if isinstance(live, set):
         return bool(live == there)
     return list(live) == list(there) and all(live[name] is value for name, value in there.items())
 
 
 def _plain(buffer: Tensor) -> bool:
+    """Whether a buffer is dense and in memory, so that it can be copied."""
     return buffer.layout == torch.strided and not (buffer.is_meta or buffer.is_nested)
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    """Return the address of a tensor's memory, and how often it was written (0 where torch does not count that)."""
+    """Return the address of a tensor's memory, and how often torch counted a write to it (0 if it does not count)."""
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
     except RuntimeError:  # a tensor subclass without memory of its own

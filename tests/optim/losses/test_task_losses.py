@@ -115,7 +115,6 @@ def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
     peft = pytest.importorskip("peft", reason="the dev extra is not installed")
     for config in (
         peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]),
-        peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
         peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
     ):
         module, given = peft.get_peft_model(model("causal"), config).eval(), batch("causal")
