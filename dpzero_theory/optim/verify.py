@@ -2,7 +2,7 @@
 
 The file must be whole, and the lattice and the noise must be those that are accounted for.
 What is paid for, what was recorded, and epsilon of the whole plan are computed again.
-Then the privacy statement is written (`optim.files.statement`) as text, JSON or one HTML page.
+Then the privacy statement (`optim.files.statement`) is printed as text, JSON or one HTML page.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
 --final the outcome is compared bit for bit: with the whole run, or, if FILE is a checkpoint, with the run up to there.
@@ -55,7 +55,7 @@ class _Finding(NamedTuple):
     Attributes:
         name: what is checked or told.
         value: what was found, or in words what does not hold.
-        holds: whether the check passed; None for a value that is only told.
+        holds: whether the check passed; None if the value is told and not checked.
     """
 
     name: str
@@ -87,11 +87,12 @@ finding that does not hold."""
 def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | None = None) -> Report:
     """Check a run's folder, and return the report.
 
-    Files that cannot be read, or do not belong together, are a finding that does not hold.
+    Files that cannot be read, or do not belong together, are a finding that does not hold; nothing is raised for them.
 
     Args:
-        initial, final: the weights at the start, from which the run is replayed, and those to compare with the outcome;
-            None to leave that out.
+        folder: the folder that the run wrote, or a Trainer's output folder.
+        initial: the weights at the start, from which the run is replayed; None to leave that out.
+        final: the weights that are compared with the outcome of the replay; None to leave that out.
     """
     try:
         content = read(folder)
@@ -134,7 +135,10 @@ def _over_noise(content: Content) -> str:
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
-    """Replay the run, and compare `final` with its outcome; a checkpoint with the replay up to there."""
+    """Return the findings of a replay of the run from the weights `initial`, compared with `final` unless it is None.
+
+    A checkpoint is compared with the replay of the releases that had moved it.
+    """
     try:
         content.replayed(_module(initial.weights), 0)
     except _REFUSALS as error:
@@ -169,9 +173,9 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _load(name: str, path: Path | None) -> Checkpoint | None:
-    """Read trainable parameters from the file at `path`; None without a path. name: of the option, for the message.
+    """Return the trainable parameters in the file at `path`; None if there is no path.
 
-    Raises ValueError for any other file, whatever reading it raises.
+    Raises ValueError, which calls the command's option `name`, for a file with anything else.
     """
     if path is None:
         return None
@@ -195,7 +199,7 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
 
 
 def _shown(report: Report, form: str) -> str:
-    """Return the report in a form: "text", which is empty where something does not hold, "json" or "html"."""
+    """Return the report as "text" (empty if something does not hold), "json" or "html", as `form` says."""
     findings, claimed = report
     if form == "html":
         return document(

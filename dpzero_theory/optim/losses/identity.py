@@ -29,8 +29,7 @@ from dpzero_theory.optim.weights.module import Weights
 _MOST_READ = 1000
 """The largest number of records of a data set, evenly spread, that are read for a digest (`of_records`)."""
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
-_MADE_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "length")
-"""Names of columns that do not count where the records of two data sets are compared; the latter follow from tokens."""
+"""Names of columns that do not count where the records of two data sets are compared."""
 _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 """The exceptions that are raised for values that have no digest."""
 
@@ -117,69 +116,36 @@ def of_all(values: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> int:
-    """Return how many records of `others` are also in `data`, by the inputs that a model is given.
+    """Return how many records of the data set `others` are also in the data set `data`, by what a model is given.
 
-    Labels, columns that the model does not take, and tokens where `attention_mask` is 0 are left out. Equal numbers
-    count as equal whether a list, an array or a tensor holds them. Records whose inputs were changed (augmented, cut,
-    tokenised in another way) are not recognised.
+    Labels, and columns that the model does not take, are left out. The rest must have the same bytes: records that were
+    prepared in another way (augmented, cut, padded, tokenised, of other number types) are not recognised.
 
     Args:
-        data, others: two data sets, or iterables of records.
+        data, others: two map-style data sets.
         names: the columns that the model takes. Records with none of them are compared by all their columns.
         labels: the names of further columns that are left out.
 
     Raises:
-        ValueError: a record cannot be read or compared, or the first one reads differently the second time.
+        ValueError: records cannot be compared: a data set is a stream, or a record cannot be pickled.
     """
 
     def digest(record: Any) -> str:
         if isinstance(record, tuple) and len(record) > 1:  # the last entry is taken for the label
             record = record[:-1]
         if isinstance(record, Mapping):
-            there = [name for name in record if name not in _LABELS and name not in labels]
-            taken = [name for name in there if name in names] or there
-            if "input_ids" in taken:
-                record = {**record, "input_ids": _without_padding(record)}
-                taken = [name for name in taken if name not in _MADE_OF_TOKENS]
-            record = {name: record[name] for name in taken}
-        found = hashlib.blake2b(digest_size=16)
-        for piece in _bytes(_numbers(record)):
-            found.update(piece)
-        return found.hexdigest()
-
-    def digests(rows: Any) -> list[str]:
-        places = not hasattr(rows, "__iter__") and hasattr(rows, "__len__")
-        try:
-            found = [digest(rows[i]) for i in range(len(rows))] if places else [digest(row) for row in rows]
-            again = [digest(rows[0])] if found and hasattr(rows, "__getitem__") else found[:1]
-        except _UNLIKE as error:
-            said = " ".join(str(error).split())
-            raise ValueError(f"records must be such that they can be compared; got {said:.150}") from None
-        if found[:1] != again:
-            raise ValueError("records must read the same each time to be compared; got others the second time")
+            inputs = [name for name in record if name not in _LABELS and name not in labels]
+            record = {name: record[name] for name in [name for name in inputs if name in names] or inputs}
+        found = of_all([record], b"")
+        if not found:
+            raise ValueError("records must be such that they can be compared, by their bytes; got one that cannot")
         return found
 
-    known = set(digests(data))
-    return sum(one in known for one in digests(others))
-
-
-def _without_padding(record: Mapping[str, Any]) -> Any:
-    """Return the `input_ids` of a record where its `attention_mask`, if it has one, is not 0."""
-    found, mask = np.asarray(record["input_ids"]), np.asarray(record.get("attention_mask"))
-    return found[mask != 0] if mask.shape == found.shape else found
-
-
-def _numbers(value: Any) -> Any:
-    """Return a value with float64 arrays in place of numbers, and of lists, arrays and tensors of numbers."""
-    if isinstance(value, Mapping):
-        return {name: _numbers(part) for name, part in value.items()}
     try:
-        array = np.asarray(value.detach().cpu().double() if isinstance(value, torch.Tensor) else value)
-    except ValueError:  # numpy refuses nested lists of unequal lengths
-        array = np.asarray(None)
-    if array.dtype.kind in "biuf":
-        return array.astype(np.float64)
-    return [_numbers(part) for part in value] if isinstance(value, (list, tuple)) else value
+        known = {digest(data[i]) for i in range(len(data))}
+        return sum(digest(others[i]) in known for i in range(len(others)))
+    except TypeError:
+        raise ValueError("records must be those of a map-style data set to be compared; got a stream") from None
 
 
 def _bytes(value: Any) -> Iterator[bytes]:

@@ -1,4 +1,7 @@
-"""One loss for each record, from a Trainer: by the model's task, or by the Trainer's own `compute_loss`."""
+"""One loss for each record, from a Trainer: by the model's task, or by the Trainer's own `compute_loss`.
+
+The Trainer's `compute_loss` is called on copies of the Trainer, so that nothing is left in it. The model is evaluated.
+"""
 
 import copy
 import math
@@ -16,7 +19,8 @@ from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.losses.task_losses import losses_for, preference_losses
 
-_PAIRS = 4  # of records are looked at, to see whether a loss is a mean
+_PAIRS = 4
+"""How many pairs of records are evaluated to see whether a loss is a mean."""
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
@@ -42,12 +46,15 @@ def known_losses(trainer: Trainer) -> Losses | None:
 def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence[Any]], Any]]:
     """Return a loss function and a collate function that call the Trainer's `compute_loss` for one record at a time.
 
-    What `compute_loss` assigns to the Trainer, appends to a list of it, or logs is dropped: it is computed from private
-    records.
+    What `compute_loss` assigns to the Trainer, appends to one of its lists, or logs is dropped, since it is computed
+    from private records.
 
     Args:
         trainer: a Trainer with a `compute_loss` of its own.
         data: the records, as the Trainer's collator takes them.
+
+    Returns:
+        The pair (losses, collate) as `make_private` takes them: a batch is a list with a batch for each record.
 
     Raises:
         ValueError: there are several processes, or `compute_loss` of two records is no mean of its values for each
@@ -113,6 +120,7 @@ def _twin(trainer: Trainer) -> Any:
 
 
 def _apart(value: Any) -> Any:
+    """Return a copy of a list, set or dictionary, with its dictionaries copied too; another value as it is."""
     if isinstance(value, dict):
         found = copy.copy(value)  # keeps the default factory of a defaultdict
         found.update({name: _apart(part) for name, part in value.items()})

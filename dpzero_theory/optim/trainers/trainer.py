@@ -12,11 +12,10 @@
     trainer = privatize(ClassOfOthers(...), private=dict(...))   # for a Trainer of any class
 
 An epoch is 1/q releases, one pass over the records in expectation. The log has epsilon, the step size and the size of
-what was released, never a training loss or a time. The run's file is in `_dpzero/` of the output folder, which no push
-to the hub uploads (its `data.key` is secret).
+what was released, never a training loss or a time. Written are the model's trained weights, the output folder, and in
+it the run's folder `_dpzero`, which no push to the hub uploads (its `data.key` is secret).
 """
 
-import json
 import math
 import os
 import shutil
@@ -27,7 +26,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import transformers
 from torch import nn
 from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -48,7 +46,9 @@ from dpzero_theory.optim.trainers.own_loss import known_losses, one_by_one
 from dpzero_theory.optim.weights.shards import is_collective
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
+"""The files of a checkpoint that hold the run's state and the Trainer's."""
 _TIMES = ("_runtime", "_per_second", "_time")
+"""The endings of logged names that are times or speeds."""
 _OWN_STEPS = ("create_optimizer", "create_scheduler", "get_train_dataloader", "training_step", "_inner_training_loop")
 """Methods of a Trainer that a private run does not call."""
 _SEARCH = "a search must pay for its runs together (dpzero_theory.privacy.selection)"
@@ -57,7 +57,7 @@ _T = TypeVar("_T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError unless `private` is a mapping with the settings of a run inside a Trainer (`DPZeroTrainer`)."""
+    """Raise ValueError unless `private` is a mapping as `DPZeroTrainer` takes it."""
     if not isinstance(private, Mapping):
         raise ValueError(f"private must be a mapping of settings, dict(target_epsilon=2, ...); got {private!r:.60}")
     of_trainer = {"folder": f"{OF_TRAINER}/ in the output folder", "collate": "data_collator of the Trainer"}
@@ -72,14 +72,17 @@ def _require_settings(private: object) -> None:
 
 
 def _require_no_optimizer(*given: object) -> None:
+    """Raise ValueError if a Trainer was given an optimizer or a schedule: one of its arguments for them is not None."""
     if any(value is not None for value in given):
         raise ValueError("optimizers and optimizer_cls_and_kwargs must be left out: the plan makes the steps")
 
 
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
-    """A context manager in whose block a Trainer accepts a quantised base whose kernels have no backward pass, such as
-    GGUF: a private run needs none."""
+    """A context manager in whose block a Trainer accepts a model whose quantised kernels have no backward pass (GGUF).
+
+    The model's attribute `is_quantized` is False inside. A private run needs no backward pass.
+    """
     quantised = getattr(model, "is_quantized", False)
     if quantised:
         model.is_quantized = False
@@ -140,7 +143,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation)
 
     def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
-        """Keep what a private run needs beside the Trainer. Raises ValueError for what such a run does not do."""
+        """Keep the arguments that a private run needs. Raises ValueError if the Trainer asks for what it does not do.
+
+        The arguments are those of the class. The Trainer must not have an optimizer, a step of its own, or checkpoints
+        of a model that cannot be saved.
+        """
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
@@ -199,6 +206,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.run.close()
 
     def _started(self, resumed: bool) -> Run:
+        """Start the run, or open it if the output folder holds one, which `resumed` must then allow, and return it.
+
+        Raises FileExistsError if it does not.
+        """
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
@@ -221,7 +232,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return make_private_with_epsilon(self.model, losses, data, **options)
 
     def _on_device(self, losses: Losses) -> Losses:
-        """Return a loss function that brings a batch to the Trainer's device before it calls `losses`."""
+        """Return the function that brings a batch to the Trainer's device and then calls `losses`."""
         return wraps(losses)(lambda module, batch: losses(module, self._prepare_inputs(batch)))
 
     def _of_the_model(self, data: Any) -> Any:
@@ -231,8 +242,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of an evaluation set, given itself or by its name; the Trainer's own one if None. Raises
-        ValueError if the set shares a record with the training data."""
+        """Return the loader of an evaluation set: a data set, the name of one of the Trainer's, or None for its only
+        one.
+
+        Raises ValueError if the set shares a record with the training data.
+        """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
@@ -251,7 +265,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if `data` shares a record with the training data, unless `public_evaluation` is set."""
+        """Raise ValueError if the data set `data` shares a record with the training data, or cannot be compared.
+
+        With `public_evaluation` nothing is compared.
+        """
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -269,39 +286,35 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def create_model_card(self, **named: Any) -> None:
         """Write README.md, with the privacy statement of the run as `optim.verify` has it, into the output folder.
 
-        Args:
-            named: model_name and tags, as `transformers.Trainer` takes them; other arguments have no effect.
-
-        Raises:
-            ValueError: the run has not begun.
+        Of the arguments of `transformers.Trainer` only model_name has an effect. Raises ValueError if the run has not
+        begun.
         """
         if not self.is_world_process_zero():
             return
         if not self._begun():
             raise ValueError("create_model_card must come after train: there is no run to state anything of")
-        folder, tags = Path(self.args.output_dir), named.get("tags") or []
-        tags = [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"]
-        about = {"library_name": "transformers", "tags": tags}
-        text = statement(read(self._folder)).text()
+        folder, text = Path(self.args.output_dir), statement(read(self._folder)).text()
         card = (
-            f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
+            "---\nlibrary_name: transformers\ntags: [differential-privacy, dpzero]\n---\n\n"
+            f"# {named.get('model_name') or folder.resolve().name}\n\n"
             "Trained privately by forward passes alone: each step moved the weights by released numbers, with the\n"
-            "update and the step sizes of the run's plan and no other optimiser\n"
-            f"(transformers {transformers.__version__}).\n\n"
-            f"## Privacy\n\n```text\n{text}\n```\n\n"
-            "`python -m dpzero_theory.optim.verify` computes it again from the run's file, which is kept\n"
-            "beside the model where it was trained.\n"
+            f"step sizes of the run's plan and no other optimiser.\n\n## Privacy\n\n```text\n{text}\n```\n\n"
+            "`python -m dpzero_theory.optim.verify` computes it again from the run's file, which is kept beside the\n"
+            "model where it was trained.\n"
         )
         Path(folder, "README.md").write_text(card, encoding="utf-8")
 
     @property
     def _folder(self) -> Path:
+        """The run's folder in the output folder."""
         return Path(self.args.output_dir, OF_TRAINER)
 
     def _begun(self) -> bool:
+        """Whether the run's folder is there and not empty."""
         return self._folder.exists() and any(self._folder.iterdir())
 
     def _resume(self, checkpoint: str | bool | None) -> None:
+        """Load a checkpoint, given as in `train`, if there is one, and let the weights catch up with the run's file."""
         found = self._last_checkpoint() if checkpoint is True else checkpoint
         if found:
             self.run.load_state_dict(self._loaded(Path(found, _STATE)))
@@ -315,6 +328,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return next((path for path in reversed(numbered) if Path(path, _STATE).exists()), None)
 
     def _loaded(self, path: Path) -> dict[str, Any]:
+        """Return the state of the run in a checkpoint's file. Raises ValueError if the file cannot be read."""
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.args.device, weights_only=True)
         except Exception as error:
@@ -323,6 +337,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return state
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
+        """Make the steps that are left, with the Trainer's callbacks in the order of `Trainer.train`.
+
+        `ignored` has names of outputs that evaluations leave out.
+        """
         handler, state, total = self.callback_handler, self.state, self.run.plan.steps
         epoch = max(round(1 / self.run.plan.sampling.sample_rate), 1)
         first = total - self.run.releases_left
@@ -352,10 +370,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return TrainOutput(state.global_step, None, {"epsilon": self._epsilon()})
 
     def _epsilon(self) -> float:
+        """Return the epsilon that the run may claim at its target_delta."""
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log, evaluate and save where the callbacks ask for it. ignored: outputs that an evaluation leaves out."""
+        """Log the release `record`, evaluate and save, each if the callbacks ask for it.
+
+        `ignored` has names of outputs that evaluations leave out.
+        """
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
@@ -413,10 +435,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if self.args.load_best_model_at_end:
             self.run.load_state_dict(self._loaded(Path(best, _STATE)))
             self.run.close()
-        if self.args.should_save and self.args.save_total_limit == 1:
-            for checkpoint in sort_checkpoints(output_dir=self.args.output_dir, best_model_checkpoint=best):
-                if not Path(checkpoint).samefile(best):
-                    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def privatize(

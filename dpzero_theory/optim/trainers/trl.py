@@ -7,8 +7,8 @@
     )
     trainer.train()
 
-What TRL does with data is TRL's: templates, which tokens have a loss, truncation, collators, metrics. Training is that
-of `trainer.DPZeroTrainer`. Mixed precision and gradient checkpointing, which TRL's configurations turn on, are off.
+TRL prepares the data: templates, which tokens have a loss, truncation, collators, metrics. Training is that of
+`trainer.DPZeroTrainer`. Mixed precision and gradient checkpointing, which TRL's configurations turn on, are off.
 
 TRL leaves out entries that have no token with a loss after truncation. Here they stay, as records whose loss never
 changes: otherwise n, the sampling rate and the noise, which are published, would depend on the text of one entry.
@@ -76,7 +76,7 @@ class _Whole(Dataset):  # type: ignore[misc]
 
 
 class _TRLTrainer(DPZeroTrainer):
-    """What is common to the two trainers below, each of which has the class of its arguments in `config`."""
+    """The base of the two trainers below, each of which has the class of its arguments, a `trl` one, in `config`."""
 
     config: ClassVar[type[Any]]
     train_dataset: Any

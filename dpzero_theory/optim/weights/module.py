@@ -372,12 +372,10 @@ class Weights:
     def _scaled(self, name: str, number: int, amount: float) -> float:
         """Return amount * factor, where `Directions.factor` gives the factor of direction `number`.
 
-        Raises ValueError, which calls the amount `name`, if it is not finite or `number` is not in [0, 2^64).
+        Raises ValueError, which calls the amount `name`, if it is not finite.
         """
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
-        if not (isinstance(number, int) and 0 <= number < 2**64):
-            raise ValueError(f"number must be an integer with 0 <= number < 2^64; got {number!r:.40}")
         if not self.directions.law.normalised:
             return amount
         return amount * self.directions.factor(number, self.sizes, self.parameters[0].device)

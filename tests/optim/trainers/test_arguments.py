@@ -234,24 +234,13 @@ def test_the_model_and_its_card_are_pushed_and_never_the_key(tmp_path: Path, mon
 
 
 def test_metrics_on_training_records_are_refused_unless_public(tmp_path: Path) -> None:
-    class Augmented(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return 5
-
-        def __getitem__(self, index: int) -> Any:
-            return {**OTHERS[index], "input_ids": torch.randint(1, 9, (3,))}
-
-    copies = [{name: torch.tensor(value) for name, value in row.items()} for row in ROWS[3:7]]
-    padded = [{**row, "input_ids": [*row["input_ids"], 0], "attention_mask": [1, 1, 1, 0]} for row in ROWS]  # type: ignore[misc]
-    for data, said in (
-        (ROWS, ""),
-        (padded[::-1], ""),
-        (torch.utils.data.ConcatDataset([OTHERS, torch.utils.data.Subset(copies, [1])]), ""),
-        ({"a": OTHERS, "b": ROWS[3:7]}, ""),
-        ([*OTHERS, {**ROWS[-1], "labels": 1 - ROWS[-1]["labels"]}], ""),  # type: ignore[operator]
-        (Augmented(), ".* must read the same each time"),
+    copies = [{**row, "labels": 1 - row["labels"]} for row in ROWS[3:7]]  # type: ignore[operator]
+    for data in (
+        ROWS,
+        torch.utils.data.ConcatDataset([OTHERS, torch.utils.data.Subset(copies, [1])]),
+        {"a": OTHERS, "b": ROWS[3:7]},
     ):
-        with pytest.raises(ValueError, match=rf"^eval_dataset must hold other records than train_dataset{said}"):
+        with pytest.raises(ValueError, match=r"^eval_dataset must hold other records than train_dataset"):
             made(tmp_path, evaluated=data).train()
         assert not (tmp_path / "_dpzero").exists()
         public = made(tmp_path, evaluated=data, options={"public_evaluation": True}).evaluate()
