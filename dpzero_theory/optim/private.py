@@ -33,7 +33,7 @@ from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
-from dpzero_theory.optim.losses.identity import layout, of_losses, of_records
+from dpzero_theory.optim.losses.identity import of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
@@ -246,7 +246,7 @@ def _make(
     if unit and weights.collective:
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, at_once, probe=isolation != "")
-    header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint(), layout=layout(weights))
+    header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint())
     files: Folder | None = None  # rank 0 alone has it
 
     def open_folder() -> Header:
@@ -298,7 +298,6 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
 
 
 def _points(plan: Plan) -> int:
-    """Return at how many points a step evaluates the losses."""
     return len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
 
 
@@ -320,17 +319,11 @@ def _same_on_every_rank(
     plan: Plan,
     settings: str,
 ) -> Plan:
-    """Return rank 0's plan, after comparing what the ranks were given.
+    """Return rank 0's plan. Every rank must call this function with its own arguments of `make_private`.
 
-    Args:
-        ranks: the processes of the run, each of which calls this function.
-        data, losses, plan: this rank's arguments of `make_private`.
-        unit: what a record is, in words.
-        digest: a function from a secret key to the digest of the records under it.
-        settings: this rank's settings of how the run is executed, as a text.
-
-    Raises:
-        ValueError: ranks have different plans, settings, losses or records, or n records are not as many as the plan's.
+    `unit` says what a record is, digest(key) is a digest of the records under a secret key, and `settings` has
+    micro_batch, points_at_once and isolation. Raises ValueError if ranks have different ones of all this, or data has
+    not n records.
     """
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))

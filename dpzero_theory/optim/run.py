@@ -38,18 +38,13 @@ from dpzero_theory.privacy.step import Step
 class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
-    Args:
-        header: what the run was begun with.
-        weights: the trainable weights of its module.
-        sums: evaluates batches at the plan's points, and sums clipped differences.
-        noise: the source of the noise.
-        batches: a function from a release's number to the numbers of the records in its batch.
-        file: the run's open file on rank 0; None on other ranks.
-        ranks: the processes of the run.
+    `header` says what the run was begun with. `batches` is a function from a release's number to the numbers of the
+    records in its batch, and `file` the run's open file, which rank 0 alone has.
 
     Attributes:
         plan: the public settings of the run.
-        weights, sums: the arguments.
+        weights: the trainable weights of its module.
+        sums: evaluates a batch and sums the clipped differences of its records.
         private: whether releases are paid for, with noise and batches from the operating system and not from a seed.
     """
 
@@ -201,7 +196,6 @@ class Run:
             self._file.close()
 
     def _left(self) -> int:
-        """Return how many steps may still be made, on rank 0, which has the file."""
         if not self._header.private:
             return self.plan.steps - (self._position or 0)
         return int(self._file.releases_left) + len(self._paid)
@@ -227,11 +221,9 @@ class Run:
         return record
 
     def _records(self) -> list[Record]:
-        """Return what the run has released, from its file, on rank 0."""
         return [Record(number, self.plan.row.unpack(sums)) for number, sums in self._file.records()]
 
     def _move(self, record: Record) -> None:
-        """Move the weights by a release."""
         self._position = None  # how many releases the weights have is unknown while they move
         self.weights.move_(self.plan.moves(*record))
         self._position = record.release + 1

@@ -186,7 +186,6 @@ def _require_begun_with(found: Header, given: Header) -> None:
     for name, begun, now in (
         ("isolation", found.isolation, given.isolation),
         ("seed", found.key if not found.private else given.key, given.key),
-        ("the trainable parameters", found.layout, given.layout),
         ("losses", found.losses, given.losses),
         ("what a record is", found.unit or "one entry of the data set", given.unit or "one entry of the data set"),
     ):

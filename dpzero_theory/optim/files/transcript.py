@@ -45,7 +45,7 @@ class Header:
         private: whether noise and batches come from the operating system, and not from a seed.
         isolation: how it was made sure that a record's loss depends on no other record (`isolation.ISOLATIONS`); empty
             if it was not.
-        layout, losses, records: digests of the parameters, the loss function and the data set (`losses.identity`).
+        losses, records: digests of the loss function and of the data set (`losses.identity`).
         software: the versions with which the run was begun.
         unit: what a record is, where it is not one entry of the data set (`losses.users`).
     """
@@ -55,7 +55,6 @@ class Header:
     fingerprint: str
     private: bool = True
     isolation: str = ""
-    layout: str = ""
     losses: str = ""
     records: str = ""
     software: str = ""

@@ -50,7 +50,7 @@ def step_now() -> int:
     return _STEP.get()
 
 
-class Batch(NamedTuple):
+class _Batch(NamedTuple):
     """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted; the others are copies that
     fill the batch up to a size that is recorded."""
 
@@ -78,7 +78,7 @@ class Evaluation:
         recorder = weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
-    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> Batch:
+    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> _Batch:
         """Read and collate records.
 
         Where evaluations are recorded, copies of the first record fill the batch up to a power of two, so that few
@@ -97,10 +97,10 @@ class Evaluation:
             rows = max(meant, min(most, max(_FEWEST, 1 << (meant - 1).bit_length())))
             records = np.concatenate([records, np.repeat(records[:1], rows - meant)])
         if self._whole:
-            return Batch(self._data[torch.from_numpy(records)], rows, meant)
-        return Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
+            return _Batch(self._data[torch.from_numpy(records)], rows, meant)
+        return _Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
 
-    def losses(self, module: nn.Module, copies: int = 1, *, batch: Batch) -> Tensor:
+    def losses(self, module: nn.Module, copies: int = 1, *, batch: _Batch) -> Tensor:
         """Return the losses of the records of a batch: float64, of shape (copies * rows,), on their device.
 
         Args:
@@ -115,7 +115,7 @@ class Evaluation:
         content = batch.content if copies == 1 else _repeated(batch, copies)
         return per_record(self._losses(module, content), copies * batch.rows)
 
-    def at(self, weights: Weights, points: Sequence[Point], batch: Batch, points_at_once: int = 1) -> Array:
+    def at(self, weights: Weights, points: Sequence[Point], batch: _Batch, points_at_once: int = 1) -> Array:
         """Return the losses of the wanted records of a batch at several points, shape (points, meant), in host memory.
 
         All are copied there together, so that the device is waited for once.
@@ -142,14 +142,14 @@ class Evaluation:
         values: Array = torch.stack(list(found)).to("cpu").numpy()
         return values[:, : batch.meant]
 
-    def differentiable(self, module: nn.Module, batch: Batch) -> bool:
+    def differentiable(self, module: nn.Module, batch: _Batch) -> bool:
         """Whether the losses of a batch, computed with `module`, have derivatives, as 0-1 losses have not."""
         with torch.enable_grad():
             losses = self._losses(module, batch.content)
         return isinstance(losses, Tensor) and losses.requires_grad
 
 
-def _repeated(batch: Batch, copies: int) -> Any:
+def _repeated(batch: _Batch, copies: int) -> Any:
     """Return the content of a batch with its records repeated `copies` times, one copy after the other.
 
     A tensor is repeated along its first axis if that has as many entries as the batch has records. Anything else stays

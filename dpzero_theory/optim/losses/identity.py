@@ -1,8 +1,8 @@
-"""Digests of what a run was begun with (parameters, losses, records), and the number of records that two sets share.
+"""Digests of what a run was begun with (losses, records), and the number of records that two data sets share.
 
-`layout` and `of_losses` depend on the model and the code alone. `of_records` depends on the records: whoever has that
-digest and its key can test a guess of the data set, which no (epsilon, delta) covers. The digest without the key says
-nothing, so the key must be secret. Data sets are read, and nothing is written.
+`of_losses` depends on the code alone. `of_records` depends on the records: whoever has that digest and its key can test
+a guess of the data set, which no (epsilon, delta) covers. The digest without the key says nothing, so the key must be
+secret. Data sets are read, and nothing is written.
 """
 
 import ast
@@ -24,7 +24,6 @@ from torch.utils.data import TensorDataset
 
 import dpzero_theory
 from dpzero_theory.optim.losses.records import read
-from dpzero_theory.optim.weights.module import Weights
 
 _MOST_READ = 1000
 """The largest number of records of a data set, evenly spread, that are read for a digest (`of_records`)."""
@@ -32,16 +31,6 @@ _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
 """Names of columns that do not count where the records of two data sets are compared."""
 _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 """The exceptions that are raised for values that have no digest."""
-
-
-def layout(weights: Weights) -> str:
-    """Return a text by which a resumed run is told to have the same trainable parameters.
-
-    It has their number, the number d of weights, and a digest of the parameters' names, shapes and types.
-    """
-    shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
-    digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
-    return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
 
 
 def of_losses(losses: Callable[..., object]) -> str:

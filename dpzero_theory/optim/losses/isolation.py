@@ -48,18 +48,15 @@ from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 """The ways in which it is made sure that a record's loss depends on no other record."""
-_TRIED = 64
-"""How many records, spread over the data set, are tried until two have losses whose shape can be tested."""
-_LOOKED_AT, _MOST_LOST = 32, 0.25
-"""How many records are evaluated to see if there is anything to learn, and the largest share of them without a loss."""
-_FEWEST = 6
-"""The least number of records of a data set that are compared, if it has so many."""
-_DEVIATIONS = 6
-"""A batch of random size is taken to have at most q n records plus this many times sqrt(q n)."""
-_SMALL = 0.1
-"""What is added to the largest loss before a change is compared with it, so that tiny losses may change a little."""
-_VISIBLE = 0.1
-"""The share of the clip by which rounding may move the sum over an expected batch without a warning."""
+_TRIED = 64  # records, spread over the data set, are tried until two have losses whose shape can be tested
+_LOOKED_AT = 32  # records are evaluated to see if there is anything to learn
+_MOST_LOST = 0.25  # the largest share of these that may have no loss
+_FEWEST = 6  # the least number of records that are compared, if a data set has so many
+_DEVIATIONS = 6  # a batch of random size is taken to have at most q n records plus this many times sqrt(q n)
+_SMALL = (
+    0.1  # is added to the largest loss before a change is compared with it, so that tiny losses may change a little
+)
+_VISIBLE = 0.1  # the share of the clip by which rounding may move the sum over an expected batch without a warning
 _T = TypeVar("_T")
 
 
@@ -153,10 +150,8 @@ class _Trace(TorchDispatchMode):
 
 
 def _tensor_cores(func: Any, tensor: Tensor) -> float:
-    """Return the relative rounding that torch's settings allow the operation `func` in a float32 result, `tensor`.
-
-    It is 0 if they allow no coarser one than that of float32, and for another type.
-    """
+    """Return the relative rounding that torch's settings allow the operation `func` in a float32 result, `tensor`; 0 if
+    they allow none coarser than float32's."""
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -273,7 +268,7 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     """Compare the losses of records in a batch of `rows` records with those again, beside other records, and alone.
 
-    Returns what `_probed` returns. Raises ValueError if a record's loss differs.
+    It returns what `_probed` returns, and raises ValueError if a record's loss differs.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
@@ -293,8 +288,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError unless the losses in the columns `here` of `seen` are those in the columns `there` of
-        `first`; `how` says in the message when they differ."""
+        """Raise ValueError unless columns `here` of the losses in `seen` are columns `there` of those in `first`."""
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _equal(found, expected).all():

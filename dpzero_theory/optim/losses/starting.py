@@ -28,7 +28,7 @@ from torch import nn
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
-from dpzero_theory.optim.losses.evaluation import Batch, Evaluation, Losses
+from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import Collate, Data, require_data
 from dpzero_theory.optim.plan import Plan
@@ -38,7 +38,7 @@ from dpzero_theory.optim.weights.module import Weights
 _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 """The values of lambda that are tried."""
 _MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
-"""The largest number of records; how many directions are evaluated at the chosen lambda, and at each that is tried."""
+"""How many records are looked at; along how many directions at the chosen lambda, and at each that is tried."""
 
 
 class Start(NamedTuple):
@@ -121,7 +121,7 @@ def starting_values(
 
 
 def _measured(
-    weights: Weights, evaluation: Evaluation, parts: list[Batch], difference: str, width: float, count: int
+    weights: Weights, evaluation: Evaluation, parts: list[Any], difference: str, width: float, count: int
 ) -> tuple[Array, Array, float]:
     """Evaluate the records of all batches `parts` at the weights and at the distance lambda = `width` from them.
 

@@ -120,7 +120,6 @@ def _twin(trainer: Trainer) -> Any:
 
 
 def _apart(value: Any) -> Any:
-    """Return a copy of a list, set or dictionary, with its dictionaries copied too; another value as it is."""
     if isinstance(value, dict):
         found = copy.copy(value)  # keeps the default factory of a defaultdict
         found.update({name: _apart(part) for name, part in value.items()})

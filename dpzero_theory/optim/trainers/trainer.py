@@ -72,16 +72,15 @@ def _require_settings(private: object) -> None:
 
 
 def _require_no_optimizer(*given: object) -> None:
-    """Raise ValueError if a Trainer was given an optimizer or a schedule: one of its arguments for them is not None."""
     if any(value is not None for value in given):
         raise ValueError("optimizers and optimizer_cls_and_kwargs must be left out: the plan makes the steps")
 
 
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
-    """A context manager in whose block a Trainer accepts a model whose quantised kernels have no backward pass (GGUF).
+    """A context manager in whose block a Trainer accepts a quantised model whose kernels have no backward pass (GGUF).
 
-    The model's attribute `is_quantized` is False inside. A private run needs no backward pass.
+    The model's `is_quantized` is False inside. A private run needs no backward pass.
     """
     quantised = getattr(model, "is_quantized", False)
     if quantised:
@@ -143,11 +142,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation)
 
     def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
-        """Keep the arguments that a private run needs. Raises ValueError if the Trainer asks for what it does not do.
-
-        The arguments are those of the class. The Trainer must not have an optimizer, a step of its own, or checkpoints
-        of a model that cannot be saved.
-        """
+        """Keep these arguments of the class. Raises ValueError if the Trainer has an optimizer, or steps of its own."""
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
@@ -206,10 +201,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.run.close()
 
     def _started(self, resumed: bool) -> Run:
-        """Start the run, or open it if the output folder holds one, which `resumed` must then allow, and return it.
-
-        Raises FileExistsError if it does not.
-        """
+        """Start the run, or open the one in the output folder, and return it. Raises FileExistsError if there is one
+        and `resumed` is False."""
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
@@ -242,8 +235,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of an evaluation set: a data set, the name of one of the Trainer's, or None for its only
-        one.
+        """Return the loader of an evaluation set: a data set, the name of one of the Trainer's, or None for its own.
 
         Raises ValueError if the set shares a record with the training data.
         """
@@ -265,10 +257,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if the data set `data` shares a record with the training data, or cannot be compared.
-
-        With `public_evaluation` nothing is compared.
-        """
+        """Raise ValueError if `data` shares a record with the training data, unless `public_evaluation` is set."""
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -306,11 +295,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     @property
     def _folder(self) -> Path:
-        """The run's folder in the output folder."""
         return Path(self.args.output_dir, OF_TRAINER)
 
     def _begun(self) -> bool:
-        """Whether the run's folder is there and not empty."""
         return self._folder.exists() and any(self._folder.iterdir())
 
     def _resume(self, checkpoint: str | bool | None) -> None:
@@ -328,7 +315,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return next((path for path in reversed(numbered) if Path(path, _STATE).exists()), None)
 
     def _loaded(self, path: Path) -> dict[str, Any]:
-        """Return the state of the run in a checkpoint's file. Raises ValueError if the file cannot be read."""
         try:
             state: dict[str, Any] = torch.load(path, map_location=self.args.device, weights_only=True)
         except Exception as error:
@@ -337,10 +323,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return state
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
-        """Make the steps that are left, with the Trainer's callbacks in the order of `Trainer.train`.
-
-        `ignored` has names of outputs that evaluations leave out.
-        """
+        """Make the steps that are left, with the callbacks of a Trainer; evaluations leave out the outputs
+        `ignored`."""
         handler, state, total = self.callback_handler, self.state, self.run.plan.steps
         epoch = max(round(1 / self.run.plan.sampling.sample_rate), 1)
         first = total - self.run.releases_left
@@ -370,22 +354,18 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return TrainOutput(state.global_step, None, {"epsilon": self._epsilon()})
 
     def _epsilon(self) -> float:
-        """Return the epsilon that the run may claim at its target_delta."""
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log the release `record`, evaluate and save, each if the callbacks ask for it.
-
-        `ignored` has names of outputs that evaluations leave out.
-        """
+        """Log the release `record`, evaluate without the outputs `ignored`, and save, each if the callbacks ask for
+        it."""
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
             # the root mean square of the K released averages, noise included
             released = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
-            self.log({
-                "epsilon": self._epsilon(), "step_size": plan.step_size(record.release), "released": released,
-            })  # fmt: skip
+            shown = {"epsilon": self._epsilon(), "step_size": plan.step_size(record.release)}
+            self.log({**shown, "released": released})
         if self.control.should_evaluate:
             self.control.should_evaluate = False
             best = self._determine_best_metric(self._evaluate(None, ignored, skip_scheduler=True), None)

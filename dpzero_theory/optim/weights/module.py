@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
-from dpzero_theory.optim.weights.recorded import Recorder, recorder
+from dpzero_theory.optim.weights.recorded import recorder
 from dpzero_theory.optim.weights.shards import (
     is_collective,
     is_sharded,
@@ -33,7 +33,7 @@ from dpzero_theory.optim.weights.shards import (
     reshard,
     whole,
 )
-from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, derivative_of, differentiable, storage_of
+from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, differentiable, storage_of
 from dpzero_theory.optim.weights.untrained import Untrained
 
 _HASHED = 1 << 24
@@ -122,7 +122,7 @@ class Weights:
             elif self.collective:
                 raise ValueError(f"{NONE}: the module is sharded")
             else:
-                with differentiable(), self._at(numbers, None, len(part) * records):
+                with differentiable() as derivative_of, self._at(numbers, None, len(part) * records):
                     values = derivative_of(call())
             found += [values] if len(part) == 1 else values.view(len(part), -1).unbind()
         return found
@@ -192,8 +192,8 @@ class Weights:
                 part.training = True
             self.untrained.put_back(written=reads.written)
 
-    def recorder(self) -> Recorder | None:
-        """Return the `Recorder` of these weights' GPU; None if nothing can be recorded.
+    def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
+        """Return what `recorded.recorder` returns for these weights' device; None if nothing can be recorded.
 
         That is so on a CPU, on several devices, for sharded weights, and for directions that are not low-rank.
         """
@@ -356,8 +356,9 @@ class Weights:
         if set(values) != set(self.names):
             raise ValueError(f"state must hold the parameters {sorted(self.names)}; got {sorted(values)}")
         for name, parameter in zip(self.names, self.parameters, strict=True):
-            if values[name].shape != parameter.shape:
-                raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
+            wanted, given = ((tuple(one.shape), one.dtype) for one in (parameter, values[name]))
+            if given != wanted:
+                raise ValueError(f"{name} must be of shape {wanted[0]} and {wanted[1]}; got {given[0]}, {given[1]}")
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
         self._moved()

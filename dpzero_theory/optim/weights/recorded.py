@@ -22,20 +22,20 @@ from torch.utils import _pytree
 from dpzero_theory.difference import Point
 
 _Answer = TypeVar("_Answer")
-Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
-"""A function that records what a function without arguments computes, without computing it, and returns a replay: a
-function that computes it each time it is called, and returns the same tensor with new values."""
+_Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
+"""A function that records what a function without arguments computes, and returns a replay: a function that computes it
+each time it is called, and returns the same tensor with new values."""
 _MOST = 16
 """The most shapes of batches whose evaluations are kept recorded."""
 
 
-def recorder(device: torch.device) -> Recorder | None:
-    """Return the `Recorder` for a device: CUDA graphs for the process's current GPU, and None for any other device."""
+def recorder(device: torch.device) -> _Recorder | None:
+    """Return the `_Recorder` for a device: CUDA graphs for the process's current GPU, and None for any other device."""
     return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
-    """Record the kernels that a function starts on the current GPU, and return the replay (`Recorder`)."""
+    """Record the kernels that a function starts on the current GPU, and return the replay (`_Recorder`)."""
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -85,10 +85,10 @@ class Recorded:
             they may draw random numbers. Such losses are not recorded.
 
     Attributes:
-        refused: why nothing is recorded; "" if nothing is known against it.
+        refused: why nothing is recorded, or "".
     """
 
-    def __init__(self, weights: Any, record: Recorder, drawn: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, weights: Any, record: _Recorder, drawn: Callable[[], int] = lambda: 0) -> None:
         self._weights, self._record, self._drawn = weights, record, drawn
         self._device: torch.device = weights.parameters[0].device
         self._found: dict[Any, _Recording] = {}
@@ -138,8 +138,7 @@ class Recorded:
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
         """Record the evaluation of the points `part` in one pass under `key`, or warn once why that is not possible.
 
-        The other arguments are those of `evaluated`. Losses that write buffers, or whose replay gives other bits, are
-        not recorded. Raises what the losses raise.
+        The other arguments are those of `evaluated`. Raises what the losses raise.
         """
         own, scale = (
             each_tensor(content, Tensor.clone),

@@ -173,10 +173,10 @@ class Shifted(TorchFunctionMode):
         return str(next(self._weights.names[index] for index in found if index is not None))
 
     def _hidden(self) -> AbstractContextManager[Any]:
-        """A context manager whose operations no other torch mode sees, while a `Guard` looks.
+        """A context manager that hides operations from other torch modes as long as a `Guard` is used.
 
-        Shifted weights are made inside. Their operations differ from call to call, since some results are kept, and a
-        trace that compares what the losses do in two calls must not see that.
+        Shifted weights are made inside, by operations that differ from call to call, since some results are kept. A
+        trace of what the losses do must not see them (`losses.isolation`).
         """
         return nullcontext() if self._guard is None else _disable_current_modes()
 
@@ -286,17 +286,10 @@ class Shifted(TorchFunctionMode):
         return func(x, other) + (x.reshape(self._points, -1, len(other)) @ left[:, :, None]).view(x.shape[:-1])
 
     def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
-        """Return the product of x with a shifted matrix, plus a shifted bias, at all points.
+        """Return plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points.
 
-        Args:
-            plain: a function (x, weight, bias) -> the product plus the bias, with the values that it is given.
-            x: the rows that are multiplied, with the points as blocks of the first axis.
-            weight: a matrix of shape (outputs, inputs).
-            bias: a vector with a number for each output, or None.
-            turned: whether the weight has the shape (inputs, outputs).
-
-        Returns:
-            The product, or NotImplemented if x is itself trainable or the weight is no matrix.
+        The weight has the shape (outputs, inputs), or with `turned` (inputs, outputs). Returns NotImplemented if x is
+        itself trainable or the weight is no matrix.
         """
         index = self._read(weight)
         if self._ids.get(id(x)) is not None or weight.ndim != 2:
@@ -326,15 +319,10 @@ class Shifted(TorchFunctionMode):
         return (out + bias if many and bias is not None else out).view(shape)
 
     def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
-        """Return two tensors for each point, whose product is what the shift of a matrix adds to a product with it.
+        """Return two tensors of type `dtype` whose product is what the shift of a matrix adds to a product with it.
 
-        They are rows @ b, shape (points, rows, rank), and a, shape (points, rank, outputs), times the shift.
-
-        Args:
-            rows: what the matrix is multiplied by, shape (points, rows, inputs).
-            index: the index of the matrix among the trainable parameters.
-            dtype: the type of both results.
-            turned: whether the matrix has the shape (inputs, outputs) and not (outputs, inputs).
+        They are rows @ b, shape (points, rows, rank), and a times the shift, shape (points, rank, outputs). The matrix
+        is the trainable parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs).
         """
         left, right = self._of(index, dtype, rows.device)
         if turned:
@@ -347,8 +335,8 @@ class Shifted(TorchFunctionMode):
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        """Whether shifting the whole matrix takes less time than adding to the product of x, with `width` columns, with
-        it, and rounds no more."""
+        """Whether it takes less time to shift the whole weight than to add to its product with x, which has `width`
+        columns, and rounds no more."""
         return (
             (weight.numel() <= _SMALLEST or (weight.numel() <= _SMALL and x.numel() >= width * width))
             and weight.dtype == x.dtype
@@ -537,7 +525,7 @@ def storage_of(tensor: Tensor) -> int:
         return 0
 
 
-def derivative_of(found: Tensor) -> Tensor:
+def _derivative_of(found: Tensor) -> Tensor:
     """Return the derivative by the shift of losses that were computed inside `Shifted` with exact=True.
 
     It is NaN where the losses are not finite. Raises ValueError for losses without a derivative.
@@ -557,8 +545,8 @@ def _ready() -> None:
 
 
 @contextmanager
-def differentiable() -> Iterator[None]:
-    """A context manager in whose block torch has dual numbers, by which derivatives are carried forward.
+def differentiable() -> Iterator[Callable[[Tensor], Tensor]]:
+    """A context manager in whose block torch carries derivatives forward; it gives the function `_derivative_of`.
 
     Attention runs by its plain kernel, the only one with a forward derivative. An operation that has none raises
     ValueError, which names the operation.
@@ -566,7 +554,7 @@ def differentiable() -> Iterator[None]:
     _ready()
     try:
         with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
-            yield
+            yield _derivative_of
     except (RuntimeError, NotImplementedError) as error:
         said = " ".join(str(error).split())
         if not any(word in said for word in ("forward AD", "forward mode AD", "jvp", "forward-mode")):

@@ -193,8 +193,6 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
             resumed(Logistic(), rows=rows)
     with pytest.raises(ValueError, match=r"^losses must be as in the run that is resumed, losses .*; got .*other"):
         resumed(Logistic(), other_losses)
-    with pytest.raises(ValueError, match=r"^the trainable parameters must be as in .* d = 6, .*; got 1 .* d = 6"):
-        resumed(Logistic(torch.float32), rows=TensorDataset(features.float(), labels.float()))
     assert resumed(Logistic()).step().release == 2
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.losses.identity import layout, of_losses, of_records, shared
+from dpzero_theory.optim.losses.identity import of_losses, of_records, shared
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from tests import forks
@@ -22,18 +22,6 @@ KEY = bytes(32)
 
 def weights(module: nn.Module) -> Weights:
     return Weights(module, Directions(bytes(16), "rademacher"))
-
-
-def test_a_layout_is_the_trainable_names_shapes_and_types() -> None:
-    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
-    found = layout(weights(module))
-    assert found.startswith("4 parameters, d = 11, ")
-    module[0].weight.data.add_(1.0)
-    assert layout(weights(module)) == found
-    others = {layout(weights(m)) for m in (module.double(), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))}
-    module[1].bias.requires_grad_(False)
-    others.add(layout(weights(module)))
-    assert len(others | {found}) == 4
 
 
 @pytest.mark.parametrize(
