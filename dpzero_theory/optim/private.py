@@ -311,13 +311,7 @@ def _paid_at_once(plan: Plan, d: int) -> int:
 
 
 def _same_on_every_rank(
-    ranks: Ranks,
-    data: Data,
-    unit: str,
-    digest: Callable[[bytes], str],
-    losses: Losses,
-    plan: Plan,
-    settings: str,
+    ranks: Ranks, data: Data, unit: str, digest: Callable[[bytes], str], losses: Losses, plan: Plan, settings: str
 ) -> Plan:
     """Return rank 0's plan. Every rank must call this function with its own arguments of `make_private`.
 

@@ -27,6 +27,8 @@ RUN = "run.sqlite"
 """The file of a run in its folder."""
 OF_TRAINER = "_dpzero"
 """The folder of a run in a Trainer's output folder; pushes to the hub leave out names that begin with `_`."""
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError, struct.error)
+"""The exceptions that reading the content of a file can raise if no run has written it."""
 _KEY, _POSITION, _WEIGHTS = "run.key", "run.position", "weights."
 
 
@@ -120,15 +122,7 @@ class Content(NamedTuple):
                 )
             if not header.private and account.step is not None:
                 raise ValueError("a run from a seed must have no budget")
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-            ArithmeticError,
-            struct.error,
-        ) as error:
+        except _MALFORMED as error:
             said = check.printable(str(error))
             raise LedgerError(f"{path}: not the file of a run ({said:.200}): put it back") from None
         return cls(header, records, account)

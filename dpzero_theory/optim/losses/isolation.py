@@ -337,7 +337,7 @@ def _require_signal(look: _Look) -> None:
     if lost > max(1, _MOST_LOST * len(places)):
         raise ValueError(
             f"losses must be finite numbers for the records; got none for {lost} of {len(places)} that were looked at"
-            f"{said}: they would count as 0, and spend the budget on nothing"
+            f"{said}: they would count as 0, and spend the budget on nothing (a label that is no class of the model?)"
         )
     same = plan.smoothing > 0 and counts.any() and not change[counts].any()
     if same and look.constant(places[counts][0], values[0][counts][0]):

@@ -7,8 +7,8 @@ A batch is what `datasets` and transformers' collators give: the arguments of th
 record's loss is the mean over its own labelled tokens, in float32, and 0 if it has none; the label -100 marks tokens
 that are not to be predicted. The loss does not depend on how many tokens other records have, as transformers' own mean
 over a batch does. A record with a label that is none of the model's classes has the cross-entropy NaN, which a run
-counts as 0; for the measures `error` and `expected-error` its prediction there is wrong. If the first batch has labels
-and none of them is a class, ValueError says so. The functions read the module and the batch, and write nothing.
+counts as 0; for the measures `error` and `expected-error` its prediction there is wrong. The module and the batch are
+read, and nothing is written.
 """
 
 import math
@@ -92,23 +92,12 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
     """Return the loss function (module, batch) -> one loss a record that applies `measure` to the results of `forward`.
 
-    It raises ValueError for labels that do not fit the logits, and for a first batch none of whose labels is a class.
+    It raises ValueError for labels that do not fit the logits.
     """
-    looked = False  # true once the labels of the first batch were looked at
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
-        nonlocal looked
         logits, labels = forward(module, batch)
-        labels = _fitted(logits, labels, measure)
-        if not looked and measure is not _squared:
-            found = labels[labels != IGNORED]
-            if found.numel() and not ((found >= 0) & (found < logits.shape[-1])).any():
-                raise ValueError(
-                    f"labels must be integers from 0 to {logits.shape[-1] - 1}, the model's classes, or {IGNORED}"
-                    f" for none; got {int(found[0])}: give the model num_labels, or number the classes from 0"
-                )
-            looked = True
-        return measure(logits.float(), labels)
+        return measure(logits.float(), _fitted(logits, labels, measure))
 
     losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run compares this name
     return losses

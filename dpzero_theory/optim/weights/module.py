@@ -25,14 +25,7 @@ from torch import Tensor, nn
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
 from dpzero_theory.optim.weights.recorded import recorder
-from dpzero_theory.optim.weights.shards import (
-    is_collective,
-    is_sharded,
-    piece,
-    require_sharded_by_rows,
-    reshard,
-    whole,
-)
+from dpzero_theory.optim.weights.shards import is_collective, is_sharded, piece, require_sharded_by_rows, reshard, whole
 from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, differentiable, storage_of
 from dpzero_theory.optim.weights.untrained import Untrained
 

@@ -140,10 +140,8 @@ class Recorded:
 
         The other arguments are those of `evaluated`. Raises what the losses raise.
         """
-        own, scale = (
-            each_tensor(content, Tensor.clone),
-            torch.zeros(len(part), dtype=torch.float64, device=self._device),
-        )
+        own = each_tensor(content, Tensor.clone)
+        scale = torch.zeros(len(part), dtype=torch.float64, device=self._device)
         untrained = self._weights.untrained
         before = self._drawn(), untrained.restored
 
