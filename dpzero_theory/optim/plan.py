@@ -206,17 +206,17 @@ class Plan:
 
     @cached_property
     def rule(self) -> Algorithm:
-        """The plan's algorithm, which says what a record contributes to a sum and what is released of the sum."""
+        """The plan's algorithm, which says what a record contributes to a sum and what 1 in a released sum stands for."""
         return ALGORITHMS[self.algorithm]
 
     @cached_property
     def difference_rule(self) -> Difference:
-        """At which points a step evaluates the losses, and how a record's K differences follow."""
+        """The rule by which a record's K differences are computed from its losses at some points (`difference`)."""
         return DIFFERENCES[self.difference]
 
     @property
     def sampling(self) -> Sampling:
-        """How batches are drawn."""
+        """The sampling: how batches are drawn from the n records."""
         return self.step.sampling if isinstance(self.step, Step) else self.step
 
     @property
@@ -232,7 +232,7 @@ class Plan:
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The law of the noise; None where there is no noise."""
+        """The law of the noise; None if there is no noise, as for `mezo`."""
         return MECHANISMS[self.step.mechanism] if isinstance(self.step, Step) else None
 
     @cached_property
@@ -281,7 +281,7 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """One release, as the accountant counts it. Raises ValueError for a plan without noise."""
+        """One release, as the accountant counts it. Reading it raises ValueError for a plan without noise."""
         _private(self.algorithm)
         assert isinstance(self.step, Step)
         return self.step

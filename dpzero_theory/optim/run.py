@@ -148,7 +148,7 @@ class Run:
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are paid for. `get_epsilon` says what may be claimed of them."""
+        """The releases that are paid for, as the accountant counts them. `get_epsilon` says what may be claimed."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:

@@ -178,7 +178,7 @@ def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError, naming what differs, unless a run is resumed (`given`) as it was begun (`found`)."""
+    """Raise ValueError, naming what differs, unless a run is resumed with what it was begun with (`found`)."""
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")
