@@ -206,7 +206,7 @@ class Plan:
 
     @cached_property
     def rule(self) -> Algorithm:
-        """The plan's algorithm, which says what a record contributes to a sum and what 1 in a released sum stands for."""
+        """The plan's algorithm: what a record contributes to a sum, and what 1 in a released sum stands for."""
         return ALGORITHMS[self.algorithm]
 
     @cached_property

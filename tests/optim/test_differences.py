@@ -172,8 +172,7 @@ def test_a_run_is_replayed_verified_and_resumed(
     files = ["--initial", str(tmp_path / "initial.pt"), "--final", str(tmp_path / "final.pt")]
     assert main([str(folder), *files, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    named = {finding["name"]: finding["value"] for finding in report["findings"]}
-    assert named["differences"] == f"{difference}, smoothing {SMOOTHING[difference]:g}"
+    assert report["statement"]["differences"] == f"{difference}, smoothing {SMOOTHING[difference]:g}"
     assert main([str(folder)]) == 0
     assert f"{difference}, smoothing" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"(difference|smoothing) must be that of the run that is resumed"):

@@ -415,6 +415,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if self.args.load_best_model_at_end:
             self.run.load_state_dict(self._loaded(Path(best, _STATE)))
             self.run.close()
+        if self.args.should_save and self.args.save_total_limit == 1:
+            for checkpoint in sort_checkpoints(output_dir=self.args.output_dir, best_model_checkpoint=best):
+                if not Path(checkpoint).samefile(best):
+                    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def privatize(

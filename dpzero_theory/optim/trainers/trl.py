@@ -1,11 +1,4 @@
-"""Private supervised and preference fine-tuning in the shape of TRL's trainers (the `trl` extra).
-
-    trainer = DPZeroSFTTrainer(
-        model, SFTConfig("out", max_length=128), train_dataset=data, processing_class=tokenizer,
-        private=dict(target_epsilon=2, target_delta=1e-5, steps=1000, expected_batch=64, clip=1.0, step_size=1e-2,
-                     smoothing=1e-3, relation="add-remove", sampling="poisson"),
-    )
-    trainer.train()
+"""Private supervised and preference fine-tuning by TRL's trainers (the `trl` extra), as `trainer` has it for others.
 
 TRL prepares the data: templates, which tokens have a loss, truncation, collators, metrics. Training is that of
 `trainer.DPZeroTrainer`. Mixed precision and gradient checkpointing, which TRL's configurations turn on, are off.

@@ -115,7 +115,7 @@ class Shifted(TorchFunctionMode):
             calls |= {functional.layer_norm: self._layer_norm, functional.rms_norm: self._rms_norm}
             calls |= dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), self._matmul)
             calls |= dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), self._convolution)
-        self._calls = calls if self._directions.law.rank else {functional.embedding: self._few_rows}
+        self._calls = calls if self._directions.law.rank else {functional.embedding: self._embedding}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _UNSAID:
@@ -232,42 +232,6 @@ class Shifted(TorchFunctionMode):
             # losses may depend on the order of the weights in memory (channels last), so the copy keeps that
             return found if own.is_contiguous() else torch.empty_like(own).copy_(found)
 
-    def _few_rows(
-        self,
-        func: Any,
-        ids: Tensor,
-        weight: Tensor,
-        padding_idx: Any = None,
-        max_norm: Any = None,
-        *rest: Any,
-        **named: Any,
-    ) -> Any:
-        """Look up ids in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
-
-        Returns NotImplemented if so many rows are looked up that shifting the whole matrix takes less time.
-        """
-        del padding_idx, rest, named
-        few = ids.device.type == "cpu" and ids.numel() * _ROWS_SHARE <= weight.shape[0]
-        if max_norm is not None or weight.ndim != 2 or not few:
-            return NotImplemented
-        index = self._read(weight)
-        if index is None:
-            return NotImplemented
-        width, summed, scale = (
-            weight.shape[1],
-            WIDE.get(weight.dtype, torch.float32),
-            1.0 if self._exact else self._factors[0],
-        )
-        with self._hidden():
-            rows, which = torch.unique(ids, return_inverse=True)
-            each = [
-                self._directions.coordinates(self._numbers[0], index, row * width, width, scale, summed)
-                for row in rows.tolist()
-            ]
-            u = torch.stack(each) * self._scale[0].to(summed) if self._exact else torch.stack(each)
-            values = (weight.detach().index_select(0, rows) + u).to(weight.dtype)
-        return func(which, values)
-
     def _linear(self, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         return self._product(_linear if self._exact else func, input, weight, bias)
 
@@ -351,6 +315,8 @@ class Shifted(TorchFunctionMode):
         index = self._read(weight)
         if index is None or max_norm is not None or weight.ndim != 2:
             return NotImplemented
+        if not self._directions.law.rank:
+            return self._few_rows(func, input, weight, index)
         ids = input if self._points == 1 else self._grouped(input, index)
         y = func(ids, weight, padding_idx)
         left, right = self._of(index, y.dtype, y.device)
@@ -358,6 +324,26 @@ class Shifted(TorchFunctionMode):
         rows = left.gather(2, ids.reshape(points, 1, -1).expand(-1, rank, -1))
         out = y.view(points, -1, weight.shape[1])
         return (out + rows.mT @ right if self._exact else out.baddbmm_(rows.mT, right)).view(y.shape)  # type: ignore[operator]
+
+    def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, index: int) -> Any:
+        """Look up ids in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
+
+        Returns NotImplemented if so many rows are looked up that shifting the whole matrix takes less time. `index` is
+        that of the matrix among the trainable parameters.
+        """
+        if ids.device.type != "cpu" or ids.numel() * _ROWS_SHARE > len(weight):
+            return NotImplemented
+        width, summed = weight.shape[1], WIDE.get(weight.dtype, torch.float32)
+        scale = 1.0 if self._exact else self._factors[0]
+        with self._hidden():
+            rows, which = torch.unique(ids, return_inverse=True)
+            each = [
+                self._directions.coordinates(self._numbers[0], index, row * width, width, scale, summed)
+                for row in rows.tolist()
+            ]
+            u = torch.stack(each) * self._scale[0].to(summed) if self._exact else torch.stack(each)
+            values = (weight.detach().index_select(0, rows) + u).to(weight.dtype)
+        return func(which, values)
 
     def _layer_norm(
         self, func: Any, input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from dpzero_theory.optim.losses.evaluation import Evaluation
 from dpzero_theory.optim.losses.records import require_data
@@ -81,9 +81,8 @@ def test_tables_of_other_libraries_are_refused_and_what_is_made_of_them_is_not()
     kept = frame["a"][frame["a"] % 2 == 0]
     for bad in (
         frame, frame.T, kept, frame["a"], arrow.table({"a": [1, 2]}), Subset(frame, [0]), Subset(kept, [0]),
-        ConcatDataset([Rows(), Subset(kept, [0])]),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"^data must be a map-style data set: data\[0\] the .* frame\.to_dict\("):
+        with pytest.raises(ValueError, match=r"^data must be a map-style data set: .* frame\.to_dict\("):
             require_data(bad)
     for good in (
         datasets.Dataset.from_pandas(frame), frame.to_dict("records"), kept.tolist(), frame.to_numpy(),
