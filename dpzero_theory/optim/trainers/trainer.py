@@ -51,8 +51,6 @@ _TIMES = ("_runtime", "_per_second", "_time")
 """The endings of logged names that are times or speeds."""
 _OWN_STEPS = ("create_optimizer", "create_scheduler", "get_train_dataloader", "training_step", "_inner_training_loop")
 """Methods of a Trainer that a private run does not call."""
-_SEARCH = "a search must pay for its runs together (dpzero_theory.privacy.selection)"
-
 _T = TypeVar("_T", bound=Trainer)
 
 
@@ -184,7 +182,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             FileExistsError: the output folder holds a run, and there is no `resume_from_checkpoint`.
         """
         if trial is not None:
-            raise ValueError(f"trial must be None: {_SEARCH}")
+            raise ValueError("trial must be None: a search must pay for its runs together (privacy.selection)")
         if self.is_fsdp_enabled or is_collective(self.model):
             raise ValueError("the Trainer does not shard: use torch's fully_shard and make_private_with_epsilon")
         require_honoured(self.args)
@@ -247,10 +245,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Return the loader of a test set. Raises ValueError if the set shares a record with the training data."""
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
-
-    def hyperparameter_search(self, *unused: Any, **options: Any) -> Any:
-        """Raise ValueError: the runs of a search must be paid for together."""
-        raise ValueError(f"hyperparameter_search must be left out: {_SEARCH}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values by name, except times and speeds, which depend on the secret sizes of batches."""

@@ -109,7 +109,10 @@ class Recorded:
         """
         if self.refused:
             return self._weights.evaluated(points, ask(content), at_once, records)  # type: ignore[no-any-return]
-        content, shape = each_tensor(content, self._here), _shape_of(content)
+        content, shape = (
+            each_tensor(content, lambda value: value.to(self._device, non_blocking=True)),
+            _shape_of(content),
+        )
         memory = self._weights.memory()
         if memory != self._memory:  # recordings read the memory that the weights had
             self._found, self._memory = {}, memory
@@ -164,9 +167,6 @@ class Recorded:
     def _refuse(self, why: str) -> None:
         self.refused, self._found = why, {}
         warnings.warn(f"the losses are evaluated operation by operation, not by a recording: {why}", stacklevel=2)
-
-    def _here(self, value: Tensor) -> Tensor:
-        return value.to(self._device, non_blocking=True)
 
 
 def each_tensor(content: Any, function: Callable[[Tensor], Any]) -> Any:

@@ -301,10 +301,6 @@ def test_what_no_run_has_is_refused_when_the_trainer_is_made(
     assert not (tmp_path / "out").exists()
 
 
-def searched(trainer: Any) -> None:
-    trainer.hyperparameter_search(n_trials=2)
-
-
 def sharded(trainer: Any) -> None:
     trainer.is_fsdp_enabled = True
     trainer.train()
@@ -324,7 +320,6 @@ def mislabelled(trainer: Any) -> None:
     ("work", "said"),
     [
         (lambda trainer: trainer.train(trial=object()), "trial must be None: .*privacy.selection"),
-        (searched, "hyperparameter_search must be .*privacy.selection"),
         (sharded, "the Trainer does not shard: use torch's fully_shard"),
         (decayed, "weight_decay must be left at"),
         (mislabelled, "losses must be finite numbers .* got none for 12 of 12 .*no class"),
