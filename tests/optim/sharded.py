@@ -149,7 +149,7 @@ def weights(module: nn.Module) -> Weights:
 
 
 def shifted_output(module: nn.Module) -> torch.Tensor:
-    with weights(module).shifted(5, 0.1):
+    with weights(module).shifted([5], [0.1]):
         found: torch.Tensor = module(TOKENS).clone()
     return found
 
@@ -167,7 +167,7 @@ def refusals() -> dict[str, str]:
 
     def direct() -> None:
         module = sharded(Net())
-        with weights(module).shifted(0, 0.1):
+        with weights(module).shifted([0], [0.1]):
             torch.mul(module.embed.weight, 2)
 
     def in_the_middle() -> None:
@@ -176,7 +176,7 @@ def refusals() -> dict[str, str]:
         before, expected = found.fingerprint(), shifted_output(module)
         hook = module.up.register_forward_pre_hook(lambda *args: 1 / 0)
         try:
-            with found.shifted(0, 0.1):
+            with found.shifted([0], [0.1]):
                 module(TOKENS)
         finally:
             hook.remove()

@@ -125,7 +125,7 @@ def test_the_factor_of_the_sphere_waits_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_waiting_is_seen() -> None:
     with FakeTensorMode():
         weights, words = on_a_fake_device(torch.float32, "rademacher")
-        with pytest.raises(DataDependentOutputException), weights.shifted(0, 1e-3):
+        with pytest.raises(DataDependentOutputException), weights.shifted([0], [1e-3]):
             weights.module(words).sum().item()
         with Arrivals() as arrivals:
             words.to("cpu")

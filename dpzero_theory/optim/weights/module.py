@@ -14,7 +14,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -110,43 +110,36 @@ class Weights:
             numbers, shifts = [number for number, _ in part], [shift for _, shift in part if shift is not None]
             call = partial(function, self.module, len(part)) if len(part) > 1 else partial(function, self.module)
             if shifts:
-                with self._at(numbers, shifts, len(part) * records, scale):
+                with self.shifted(numbers, shifts, len(part) * records, scale):
                     values = call()
             elif self.collective:
                 raise ValueError(f"{NONE}: the module is sharded")
             else:
-                with differentiable() as derivative_of, self._at(numbers, None, len(part) * records):
+                with differentiable() as derivative_of, self.shifted(numbers, None, len(part) * records):
                     values = derivative_of(call())
             found += [values] if len(part) == 1 else values.view(len(part), -1).unbind()
         return found
 
-    def shifted(self, number: int, shift: float) -> AbstractContextManager[None]:
+    @contextmanager
+    def shifted(
+        self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int = 0, scale: Tensor | None = None
+    ) -> Iterator[None]:
         """A context manager in whose block the module computes with the weights x + shift u_number.
 
-        Inside, gradients are off, the module is in eval mode, and the weights are not written. What an evaluation
-        leaves in buffers is put back, and it may not write frozen parameters (`weights.untrained`).
+        Inside, gradients are off, the module is in eval mode, and the weights are not written. Buffers that an
+        evaluation writes are put back, and it may not write frozen parameters (`weights.untrained`).
 
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is a
         view of x. In half precision a whole weight x + shift u is rounded to nearest, so that a coordinate with |shift
         u| below half the spacing of its numbers may not change.
 
         Args:
-            number: of the direction.
-            shift: a finite number.
+            numbers: the number of the direction, or of one for each point that is evaluated in one pass (`evaluated`).
+            shifts: the shifts along them, finite numbers; None for derivatives by the shift at x, as dual numbers.
+            rows, scale: as in `shifted.Shifted`.
 
         Raises:
-            ValueError: contexts that are nested, a number or shift outside its range, or a parameter that is written
-                inside.
-        """
-        return self._at([number], [shift], 0)
-
-    @contextmanager
-    def _at(
-        self, numbers: Sequence[int], shifts: Sequence[float] | None, rows: int, scale: Tensor | None = None
-    ) -> Iterator[None]:
-        """A context manager in whose block functions compute at several points; the arguments are those of `Shifted`.
-
-        If `shifts` is None they compute derivatives along the directions with these numbers.
+            ValueError: contexts that are nested, a shift that is not finite, or a parameter that is written inside.
         """
         if self._evaluating:
             raise ValueError("shifted contexts must not be nested")

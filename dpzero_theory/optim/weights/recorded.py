@@ -109,10 +109,8 @@ class Recorded:
         """
         if self.refused:
             return self._weights.evaluated(points, ask(content), at_once, records)  # type: ignore[no-any-return]
-        content, shape = (
-            each_tensor(content, lambda value: value.to(self._device, non_blocking=True)),
-            _shape_of(content),
-        )
+        shape = _shape_of(content)
+        content = each_tensor(content, lambda value: value.to(self._device, non_blocking=True))
         memory = self._weights.memory()
         if memory != self._memory:  # recordings read the memory that the weights had
             self._found, self._memory = {}, memory

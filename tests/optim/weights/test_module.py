@@ -40,7 +40,7 @@ def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
         ]
         values = []
         for shift in (1e-3, -1e-3):
-            with weights.shifted(number, shift):
+            with weights.shifted([number], [shift]):
                 values.append(module(x).sum())
         torch.testing.assert_close(torch.stack(values), torch.stack(oracle), rtol=1e-12, atol=1e-12)
         amount = -0.1 * float(values[0] - values[1]) / 2e-3
@@ -57,10 +57,10 @@ def test_a_view_of_a_shifted_weight_keeps_its_values_at_the_next_point():
     torch.manual_seed(0)
     module = nn.Linear(40, 30, bias=False)
     weights = Weights(module, Directions(KEY, "rademacher"))
-    with weights.shifted(4, 0.5):
+    with weights.shifted([4], [0.5]):
         kept = module.weight.T
     expected = kept.clone()
-    with weights.shifted(5, -0.25):
+    with weights.shifted([5], [-0.25]):
         other = module.weight.T
         assert not torch.equal(other, expected)
     assert torch.equal(kept, expected)
@@ -80,10 +80,10 @@ def test_a_thousand_cycles_leave_every_bit(dtype):
     before = weights.fingerprint()
     for number in range(1000):
         for shift in (1e-3, -1e-3):
-            with weights.shifted(number, shift):
+            with weights.shifted([number], [shift]):
                 module(x)
         if number % 10 == 0:
-            with pytest.raises(RuntimeError, match="in the middle"), weights.shifted(number, 1e-3):
+            with pytest.raises(RuntimeError, match="in the middle"), weights.shifted([number], [1e-3]):
                 broken(module, x)
     assert weights.fingerprint() == before
 
@@ -93,12 +93,12 @@ def test_modes_of_training_and_gradients_are_put_back_also_after_an_error():
     module[2].eval()
     weights = Weights(module, Directions(KEY, "rademacher"))
     modes, running = [part.training for part in module.modules()], module[2].running_mean.clone()
-    with weights.shifted(1, 0.1):
+    with weights.shifted([1], [0.1]):
         one, two = module(X), module(X)
         assert not one.requires_grad
     assert torch.equal(one, two)
     assert torch.equal(module[2].running_mean, running)
-    with pytest.raises(KeyError), weights.shifted(1, 0.1):
+    with pytest.raises(KeyError), weights.shifted([1], [0.1]):
         raise KeyError
     assert [part.training for part in module.modules()] == modes
     assert torch.is_grad_enabled()
@@ -115,7 +115,7 @@ def test_an_outer_autocast_does_not_keep_copies_from_one_point_to_the_next():
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
             outputs.append([module(X).detach()])
             for shift in (0.1, -0.1):
-                with weights.shifted(NUMBER, shift):
+                with weights.shifted([NUMBER], [shift]):
                     outputs[-1].append(module(X))
             outputs[-1].append(module(X).detach())
     assert all(torch.equal(one, other) for one, other in zip(*outputs, strict=True))
@@ -132,7 +132,7 @@ def test_frozen_parameters_and_buffers_are_neither_shifted_nor_counted():
     assert weights.d == 6 + 6 + 2 + 32
     with torch.no_grad():
         plain = module[0](X)
-    with weights.shifted(0, 1.0):
+    with weights.shifted([0], [1.0]):
         assert torch.equal(module[0](X), plain)
     frozen = module[0].weight.clone()
     weights.move_([(0, 1.0)])
@@ -142,11 +142,15 @@ def test_frozen_parameters_and_buffers_are_neither_shifted_nor_counted():
 def test_contexts_do_not_nest_and_weights_do_not_move_inside():
     module = dense_net()
     weights = Weights(module, Directions(KEY, "gaussian"))
-    with pytest.raises(ValueError, match="must not be nested"), weights.shifted(0, 0.1), weights.shifted(1, 0.1):
+    with (
+        pytest.raises(ValueError, match="must not be nested"),
+        weights.shifted([0], [0.1]),
+        weights.shifted([1], [0.1]),
+    ):
         pass
-    with pytest.raises(ValueError, match="must not be called inside"), weights.shifted(0, 0.1):
+    with pytest.raises(ValueError, match="must not be called inside"), weights.shifted([0], [0.1]):
         weights.move_([(0, 1.0)])
-    with weights.shifted(0, 0.1):
+    with weights.shifted([0], [0.1]):
         module(X)
 
 
@@ -197,7 +201,7 @@ def test_bad_numbers_move_nothing(bad):
     module = dense_net()
     weights = Weights(module, Directions(KEY, "gaussian"))
     before = weights.fingerprint()
-    with pytest.raises(ValueError, match=r"^shift must be"), weights.shifted(0, bad):
+    with pytest.raises(ValueError, match=r"^shift must be"), weights.shifted([0], [bad]):
         pass
     with pytest.raises(ValueError, match=r"^amount must be"):
         weights.move_([(0, 1.0), (1, bad)])
@@ -255,7 +259,7 @@ def test_low_rank_adapters_are_what_is_trained():
     other = copy.deepcopy(module).eval()
     Weights(other, Directions(KEY, "gaussian")).move_([(NUMBER, SHIFT)])
     ids = 3 + tokens(90, 2, 7)
-    with weights.shifted(NUMBER, SHIFT):
+    with weights.shifted([NUMBER], [SHIFT]):
         shifted = module(input_ids=ids).logits
     with torch.no_grad():
         assert torch.equal(shifted, other(input_ids=ids).logits)

@@ -99,7 +99,7 @@ def test_every_way_of_reading_weights_sees_the_shifted_ones(name, law):
     before = weights.fingerprint()
     for guarded in (True, False):
         weights.guarded = guarded
-        with weights.shifted(NUMBER, SHIFT):
+        with weights.shifted([NUMBER], [SHIFT]):
             shifted = first(module(*inputs)).clone()
         if law.startswith("low-rank") and name != "bits":
             torch.testing.assert_close(shifted, expected, rtol=2e-4, atol=2e-5)
@@ -264,12 +264,12 @@ def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, kind
     weights, called = Weights(module, Directions(KEY, kind)), []
     coordinates = Directions.coordinates
     monkeypatch.setattr(Directions, "coordinates", lambda *args: called.append(args[3]) or coordinates(*args))
-    with weights.shifted(NUMBER, SHIFT):
+    with weights.shifted([NUMBER], [SHIFT]):
         called.clear()  # the factor of the sphere needs all coordinates
         few = module(ids)
         made = [start // 33 for start in called]
     monkeypatch.setattr("dpzero_theory.optim.weights.shifted._ROWS_SHARE", 10**9)
-    with weights.shifted(NUMBER, SHIFT):
+    with weights.shifted([NUMBER], [SHIFT]):
         whole = module(ids)
     assert made == [0, 3, 7, 64, 199]
     assert torch.equal(few, whole)
@@ -291,7 +291,7 @@ def test_losses_that_write_weights_write_a_copy(name):
     module = Reads(WRITES[name], (16,))
     weights = Weights(module, Directions(KEY, "gaussian"))
     before = weights.fingerprint()
-    with weights.shifted(0, 0.1):
+    with weights.shifted([0], [0.1]):
         module(X)
     assert weights.fingerprint() == before
 
@@ -304,7 +304,7 @@ def test_memory_behind_the_functions_is_refused_before_a_run_begins(write):
     module.function = lambda x, w: x * w + (view.mul_(2) if write else view)
     weights = Weights(module, Directions(KEY, "gaussian"))
     before, said = weights.fingerprint(), "write trainable parameter w.0" if write else "read w.0 by torch's functions"
-    with pytest.raises(ValueError, match=f"^the losses must (not )?{said}"), weights.shifted(0, 0.1):
+    with pytest.raises(ValueError, match=f"^the losses must (not )?{said}"), weights.shifted([0], [0.1]):
         module(X)
     assert weights.fingerprint() == before
 
@@ -314,7 +314,10 @@ def test_a_scripted_function_of_a_parameter_is_refused():
         warnings.simplefilter("ignore", DeprecationWarning)
         product = torch.jit.script(lambda_of_two)
     weights = Weights(Reads(lambda x, w: product(x, w), (16,)), Directions(KEY, "low-rank"))
-    with pytest.raises(ValueError, match=r"^the losses must read w\.0 by torch's functions"), weights.shifted(0, 0.1):
+    with (
+        pytest.raises(ValueError, match=r"^the losses must read w\.0 by torch's functions"),
+        weights.shifted([0], [0.1]),
+    ):
         weights.module(X)
 
 
@@ -325,7 +328,7 @@ def lambda_of_two(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def test_a_parameter_that_is_not_read_is_named():
     module = nn.ModuleList([nn.Linear(16, 4), nn.Linear(16, 4)])
     weights = Weights(module, Directions(KEY, "low-rank"))
-    with weights.shifted(0, 0.1):
+    with weights.shifted([0], [0.1]):
         module[0](X)
     with pytest.raises(ValueError, match=r"not read: 1\.bias, 1\.weight"):
         weights.require_used()
@@ -336,6 +339,6 @@ def test_a_compiled_module_runs_uncompiled():
     module = dense_net()
     weights = Weights(module, Directions(KEY, "low-rank"))
     compiled = torch.compile(module, backend="eager")
-    with weights.shifted(NUMBER, SHIFT):
+    with weights.shifted([NUMBER], [SHIFT]):
         assert torch.equal(compiled(X), module(X))
         assert not torch.equal(compiled(X), nn.functional.linear(X, module[0].weight.detach())[..., :4])

@@ -129,7 +129,7 @@ def test_frozen_parameters_and_large_buffers_must_not_be_written(monkeypatch: py
     for mark, name in ((lambda m, x: m.slow.weight.data.add_(1), "slow.weight"), (filled, "kept")):
         module = Marked(mark)
         before = everything(module)
-        with pytest.raises(ValueError, match=f"got a write of {name} by aten"), weights(module).shifted(0, 0.1):
+        with pytest.raises(ValueError, match=f"got a write of {name} by aten"), weights(module).shifted([0], [0.1]):
             module(X)
         assert all(torch.equal(value, before[name]) for name, value in everything(module).items())
 
@@ -139,11 +139,11 @@ def test_what_others_write_between_evaluations_stays() -> None:
     module = Marked(filled)
     found = weights(module)
     for change in (lambda: module.kept.fill_(2.0), lambda: module.double(), lambda: module.kept.data.fill_(3.0)):
-        with found.shifted(0, 0.1):
+        with found.shifted([0], [0.1]):
             module(X.to(module.layer.weight.dtype))
         change()
         now = everything(module)
-        with found.shifted(0, 0.1):
+        with found.shifted([0], [0.1]):
             module(X.to(module.layer.weight.dtype))
         assert all(torch.equal(value, now[name]) for name, value in everything(module).items())
 
@@ -155,7 +155,7 @@ def test_an_evaluation_that_raises_leaves_nothing_either() -> None:
         raise KeyError
 
     module = Marked(broken)
-    with pytest.raises(KeyError), weights(module).shifted(0, 0.1):
+    with pytest.raises(KeyError), weights(module).shifted([0], [0.1]):
         module(X)
     assert not module.kept.any()
     assert "late" not in dict(module.named_children())
