@@ -135,7 +135,10 @@ def private(folder: Path) -> dict[str, torch.Tensor]:
     run = make_private_with_epsilon(
         sharded(Net()), losses, DATA, **{**BUDGET, **STEP}, relation="replace-one", sampling="full", folder=folder
     )
-    return finished(run)
+    found = finished(run)
+    run.close()
+    dist.barrier()  # a file that is being closed must not be read
+    return found
 
 
 def replayed(folder: Path) -> dict[str, torch.Tensor]:

@@ -122,9 +122,8 @@ def require_data(data: object, name: str = "data") -> None:
     if not map_style or arrays or isinstance(data, Mapping | str | bytes | IterableDataset):
         raise ValueError(
             f"{name} must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of"
-            " tensors; a data frame: datasets.Dataset.from_pandas(frame, preserve_index=False), or a list,"
-            " frame.to_dict('records'); a DataLoader: its dataset; a stream: loaded without streaming; splits: one of"
-            f" them); got {type(inner if table else data).__name__}"
+            " tensors; a data frame: Dataset.from_pandas(frame) or frame.to_dict('records'); a DataLoader: its dataset;"
+            f" a stream: loaded without streaming; splits: one of them); got {type(inner if table else data).__name__}"
         )
     if not count:
         raise ValueError(f"{name} must hold a record; got none")
