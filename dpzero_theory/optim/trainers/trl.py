@@ -89,10 +89,15 @@ class _TRLTrainer(DPZeroTrainer):
         if isinstance(args, DPOConfig) and options.get("losses") is None:
             options["losses"] = preference_losses(args.beta)  # refused before the reference model is evaluated
         whole = _Whole.of(train_dataset, "train_dataset")
+        known = ", ".join(train_dataset.column_names)
         if owner is not None and owner not in train_dataset.column_names:
-            known = ", ".join(train_dataset.column_names)
             raise ValueError(f"owner must be a column of train_dataset ({known}); got {owner!r}")
-        super().__init__(model, args, private=private, train_dataset=whole, **options)
+        try:
+            super().__init__(model, args, private=private, train_dataset=whole, **options)
+        except (KeyError, AttributeError) as error:
+            raise ValueError(
+                f"train_dataset must have what TRL reads; got {type(error).__name__} {error} with its columns {known}"
+            ) from error
         numbers = list(self.train_dataset[_NUMBER]) if _NUMBER in self.train_dataset.column_names else []
         if sorted(numbers) != list(range(len(whole))):
             raise ValueError(
