@@ -133,11 +133,14 @@ class Claim:
             return None
 
     def unit(self, batch: float | None = None) -> float:
-        """Return the L2 norm of what a contribution of norm `clip` adds to a release; None is the claimed `batch`."""
+        """Return the norm of what a contribution of L2 norm `clip` adds to a release: clip/batch for a mean, or clip.
+
+        If `batch` is None, it is the claimed batch size.
+        """
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """Return the standard deviation of the noise on a release; None is the claimed `batch`."""
+        """Return the standard deviation of the noise on a release, for batches of this size (as claimed if None)."""
         return self.noise_multiplier * self.unit(batch)
 
     def release(self) -> Step:

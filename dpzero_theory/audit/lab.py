@@ -41,11 +41,12 @@ _ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vecto
 
 
 class _ExtremePair(NamedTuple):
-    """Two records that differ much; exchanging one for the other shows how far one record moves a release.
+    """Two records that differ much. Exchanging one for the other shows how far one record moves a release.
 
     Attributes:
         first, second: the records.
-        size: by how many clips every step's release changes at least when one is exchanged for the other.
+        size: by how many clips (multiples of the claimed clip) every step's release changes at least when one is
+            exchanged for the other.
     """
 
     first: Any
@@ -54,10 +55,11 @@ class _ExtremePair(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """How much releases changed when, in the place of each record in turn, one extreme record became the other.
+    """How much releases changed when, in the place of each record in turn, one of an `_ExtremePair` became the other.
 
     Attributes:
-        moved: the change of each step's release, in clips, of shape (seeds, steps, records), with batches as claimed.
+        moved: the change of each step's release, in clips (multiples of the claimed clip), with batches as claimed;
+            shape (seeds, steps, records).
         included: whether each record was in each batch, of the same shape.
         seeds: the loop's seeds.
     """
@@ -94,7 +96,8 @@ class _Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        """Each extreme record that the loop accepts, with quiet releases on it in the first and in the last place."""
+        """Each extreme record that the loop accepts, with the releases of runs almost without noise on data sets that
+        have it in the first and in the last place."""
         accepted: list[tuple[Any, Array]] = []
         for record in datasets.extremes(self._records) if self._runs.repeatable is not None else ():
             first, last = (
@@ -150,7 +153,10 @@ class _Influence:
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
     def _quiet(self, data_sets: list[Records]) -> Array | None:
-        """Return quiet releases on several data sets, on all records; None if not all are finite and of one shape."""
+        """Return the releases of runs almost without noise, with full batches, on several data sets.
+
+        Returns None if not all releases are finite and of one shape.
+        """
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
@@ -168,7 +174,7 @@ class _Influence:
         return datasets.scaled(self._records[0], scale) if self._share(scale) > _NEARLY**3 else None
 
     def _share(self, scale: float) -> float:
-        """Return what the first record times `scale` adds to the first step, in clips; 0 if that is not finite."""
+        """Return what the first record times `scale` adds to the first step, over the clip; 0 if it is not finite."""
         record = datasets.scaled(self._records[0], scale)
         rows = self._runs.at_start(datasets.filled(self._records, record))
         if rows is None or not np.isfinite(rows).all():
@@ -177,10 +183,7 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of n equal records whose smallest sum over the batch of a step is largest.
-
-        None if no record that was tried adds half a clip or more.
-        """
+        """The data set of n equal records that add the most to a step; None if none adds half a clip or more."""
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -194,8 +197,8 @@ class _Influence:
     def scan(self) -> _Scan | None:
         """How much exchanging each record in turn changes each step, with batches as claimed.
 
-        None if runs with equal seeds have different batches, if the weights do not stay where they are, if there are
-        more than 256 records, or if every seed makes directions along which some exchange cannot be seen.
+        None if runs with equal seeds have different batches, if no setting keeps the weights where they are, if there
+        are more than 256 records, or if every seed makes directions along which some exchange cannot be seen.
         """
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
@@ -255,7 +258,7 @@ class _NoiseSamples:
 
     @property
     def repeatable(self) -> dict[str, Any]:
-        """The changes of settings under which quiet runs repeat with the seed; empty if they never repeat."""
+        """The changes of settings under which runs almost without noise repeat with the seed; empty if none do."""
         return dict(self._runs.repeatable or {})
 
     @cached_property
@@ -265,7 +268,7 @@ class _NoiseSamples:
 
     @cached_property
     def sample(self) -> Array | None:
-        """The noise on the audit's records with the claimed settings; None if it cannot be told from the sums."""
+        """A sample of the noise on the audit's records with the claimed settings; None if `parts` returns None."""
         found = self._sampled(None, self.claimed)
         if found is None and self.claimed != self.repeatable:
             return self._sampled(None, self.repeatable)
@@ -274,7 +277,7 @@ class _NoiseSamples:
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
         """Yield a name and a function for each other data set and setting with which noise must be as large as claimed.
 
-        The function takes a sample of the noise; it returns None if the noise cannot be told from the sums.
+        The function returns a sample of the noise, or None if `parts` returns None.
         """
         few, changes, records, runs = _WANTED // 4, self.claimed, self._records, self._runs
 
@@ -298,7 +301,7 @@ class _NoiseSamples:
             yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Take a sample of the noise; return None if the noise cannot be told from the sums.
+        """Return a sample of the noise, or None if `parts` returns None.
 
         Args:
             records: the data; the loop's own if None.
@@ -334,10 +337,10 @@ class _NoiseSamples:
         stream: int | None = None,
         global_seed: int | None = None,
     ) -> _Residual | None:
-        """Return the noise of one run and the rest of its releases; None if they cannot be told apart.
+        """Return the noise of one run and the sums to which it was added; None if they cannot be told apart.
 
-        The sums that the loop returns as `clean` are subtracted from the releases, or else the releases of a quiet run.
-        Only the first step is returned if the noisy and the quiet run have different numbers of steps.
+        The sums are what the loop returns as `clean`, or else the releases of a run with the same seed almost without
+        noise. Only the first step is returned if these two runs have different numbers of steps.
 
         Args:
             records: the data; the loop's own if None.

@@ -100,7 +100,7 @@ class _Entropy:
         self.changed: int | None = None
 
     def start(self, number: int | None) -> None:
-        """Select a stream and begin it from its start."""
+        """Select the stream `number`, the system's bytes if None, and begin it from its start."""
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
@@ -152,7 +152,7 @@ def known_system() -> Iterator[_Entropy]:
 
 @contextmanager
 def _replaced(changes: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
-    """A context manager in whose block attributes of modules are replaced: triples of module, name and new value."""
+    """A context manager in whose block attributes of modules have other values: triples of module, name and value."""
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:
         for module, name, value in changes:
@@ -302,7 +302,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rows(name: str, value: Any) -> Array:
-    """Return an output as float64, with a row for each step."""
+    """Return the output `value` as float64 with a row for each step; raise LoopFailed, with `name`, if it has none."""
     try:
         rows = np.asarray(_plain(value), dtype=np.float64)
     except (TypeError, ValueError):

@@ -78,13 +78,13 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs: a tiny share of the claimed one, or 0 if the loop accepts none."""
+        """The noise multiplier of quiet runs: a tiny share of the claimed one, or 0 if the loop accepts none of these."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
-        """The changes of settings that keep the loop's weights where they are; empty if it ignores its step size."""
+        """The changes of settings that keep the loop's weights where they are; empty if the loop ignores step sizes."""
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
             return changes
@@ -116,7 +116,7 @@ class LoopRuns:
         return output.releases if self.frozen else output.releases[:1]
 
     def _repeats(self, changes: dict[str, Any], stream: int | None) -> bool:
-        """Return whether two quiet runs with the same seed, stream and changes of settings are equal."""
+        """Return whether two runs almost without noise, with the same seed, stream and settings, are equal."""
         how = {"seed": SEED, "stream": stream, "noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         pair = [self.attempt(**how) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
@@ -132,10 +132,8 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        """The changes under which quiet runs repeat with the seed, and whether these runs must be streamed.
-
-        None if they never repeat.
-        """
+        """The changes of settings under which quiet runs (almost without noise) repeat with the seed, and whether they
+        must be streamed (read known random bytes) for that; None if they never repeat."""
         if self.base.releases is None:
             return None
         for stream in (None, SEED):
@@ -147,49 +145,50 @@ class LoopRuns:
 
     @property
     def repeatable(self) -> dict[str, Any] | None:
-        """The changes of settings under which quiet runs repeat with the seed: none, or `all_records`.
+        """The changes of settings under which quiet runs (almost without noise) repeat with the seed.
 
-        None if they never repeat. If `streamed` is true, they repeat only as streamed runs.
+        Either no changes or `all_records`; None if they never repeat. If `streamed` is true, they repeat only as
+        streamed runs.
         """
         return None if self._repeating is None else self._repeating[0]
 
     @property
     def streamed(self) -> bool:
-        """Whether quiet runs repeat with the seed only as streamed runs."""
+        """Whether runs almost without noise repeat with the seed only if they read known random bytes."""
         return self._repeating is not None and self._repeating[1]
 
     @cached_property
     def batches_need_stream(self) -> bool | None:
-        """Whether runs with batches as claimed must be streamed to repeat; None if they do not repeat even then."""
+        """Whether runs with batches as claimed must read known random bytes to repeat; None if they never repeat."""
         if self.repeatable == {}:
             return self.streamed
         return True if self.repeatable is not None and self._repeats({}, SEED) else None
 
     @cached_property
     def noise_follows(self) -> bool:
-        """Whether the loop obeys its noise multiplier, as runs with equal seeds that are not streamed show."""
+        """Whether the loop obeys its noise multiplier, as runs with equal seeds show."""
         return self._noise_shows(None)
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether the loop obeys its noise multiplier, as runs with equal seeds, streamed if need be, show."""
+        """Whether the loop obeys its noise multiplier, as runs with equal seeds or equal known random bytes show."""
         return self.noise_follows or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of a quiet run and of the noisy run that is compared with it.
+        """Return the arguments `seed` and `stream` of `Loop.run` for a run with noise and a run almost without noise.
 
-        If `stream` is None, the stream is the seed's in loops that repeat only as streamed runs, and none in others.
+        If `stream` is None, its number is the seed for loops that repeat only as streamed runs, and None for others.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of runs with batches as claimed, which equal seeds make equal."""
+        """Return the arguments `seed` and `stream` of `Loop.run` with which runs of equal seeds have equal batches."""
         return self.paired(seed, seed if self.batches_need_stream else None)
 
     def quiet(
         self, records: Records | None = None, *, seed: int = SEED, stream: int | None = None, **changes: Any
     ) -> Array | None:
-        """Return the releases of a quiet run at the steps that can be compared.
+        """Return the releases of a quiet run (almost without noise) at the steps that can be compared.
 
         Args:
             records: the data; the loop's own if None.
@@ -211,7 +210,7 @@ class LoopRuns:
         return rows if np.allclose(rows, further, rtol=0, atol=most, equal_nan=True) else None
 
     def at_start(self, records: Records | None = None) -> Array | None:
-        """Return releases of a quiet run with all records in every batch; None if the loop raises an error.
+        """Return releases of a run almost without noise, with full batches; None if the loop raises an error.
 
         Only the steps at which the weights are the same for all data are returned: all steps if the weights stay
         exactly where they are, else the first one. The data is the loop's own if None.
@@ -220,9 +219,9 @@ class LoopRuns:
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _without_noise(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        """Return the comparable releases of a quiet, frozen run with this seed and stream, `how`, and changed settings.
+        """Return the comparable releases of a run almost without noise whose weights stay; None if the loop fails.
 
-        Returns None if the loop raises an error.
+        `how` are the run's seed and stream, and `changes` are changes of settings.
         """
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)

@@ -237,6 +237,9 @@ def measure(
         spend_no_privacy_claim: must be true for private data; it says that the results will not be called private.
         settings: what to measure; `MeasureSettings()` if None.
 
+    Returns:
+        The measurements; their method `problem_file` makes the file that the calculator reads.
+
     Raises:
         ValueError: an argument outside its range, a product that is not finite, a Hessian that is zero.
         PreconditionError: private data without spend_no_privacy_claim.

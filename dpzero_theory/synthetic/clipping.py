@@ -23,9 +23,9 @@ def _hard(q: Tensor) -> Tensor:
 class ClippedMean:
     """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, each with an h and a C of its own.
 
-    The d_i are vectors of n samples. Called with h, shape (d, L), and C, shape (L,), the object returns the means,
-    shape (d, L), and min_i ||h - d_i||, shape (L,). On a CPU a lane with ||h|| + max_i ||d_i|| <= C, where no sample
-    can be clipped, gets h as its mean and 0 in place of the minimum.
+    A lane is a run with one setting of the parameters. The d_i are vectors of n samples. Called with h, shape (d, L),
+    and C, shape (L,), the object returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,). On a CPU a lane
+    with ||h|| + max_i ||d_i|| <= C, where no sample can be clipped, gets h as its mean and 0 in place of the minimum.
 
     Args:
         rows: the d_i, shape (n, d), which must sum to zero.
@@ -53,15 +53,15 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the clipped means, shape (d, L), and min_i ||h - d_i||, shape (L,), computed for every lane."""
+        """Return what calling the object returns, computed for every lane; the arguments are those of `weighted`."""
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
     def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each lane the numbers from which the clipped mean and the smallest ||h - d_i|| follow.
+        """Return the numbers from which the clipped mean and the smallest ||h - d_i|| follow, for each of L lanes.
 
         Args:
-            h: a vector h for each lane, shape (d, L).
+            h: a vector h for each lane (a run with one setting of the parameters), shape (d, L).
             clip: the lanes' clips C, shape (L,).
             size: ||h||^2, shape (L,).
 

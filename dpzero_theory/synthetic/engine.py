@@ -63,7 +63,7 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """Make the results from the final states of the lanes, which are sorted with the longest first.
+        """Make the results from the final states of the lanes (runs), which are sorted with the longest first.
 
         Args:
             problem: the quadratic loss.
@@ -93,7 +93,7 @@ _CURVED = {"central": 0.0, "forward": 0.5, "exact": 0.0}
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The lanes of one algorithm that start at one point.
+    """Lanes, runs with one setting of the parameters each, of one algorithm that start at one point.
 
     Attributes:
         x0: shape (d,), the start of every lane.
@@ -173,7 +173,7 @@ def run_together(
 
 
 class _Running:
-    """The lanes of a sweep while they run, sorted by falling number of steps.
+    """The lanes (runs) of a sweep while they run, sorted by falling number of steps.
 
     In a block of steps the first `live` lanes are still running.
 
@@ -196,7 +196,7 @@ class _Running:
         self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of the next block, and return whether any lane still runs.
+        """Draw the noise of the next block of steps, and return whether any lane (run) goes on.
 
         Args:
             begin: the block's first step.
@@ -212,11 +212,11 @@ class _Running:
         return True
 
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that run.
+        """Return the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that go on.
 
         Args:
             start: the inner products of the block's directions with the lanes' points at the block's start.
-            norms: the ||u_t|| of the block's directions u_t.
+            norms: the ||u_t|| of the block's S directions u_t, shape (S,).
         """
         own = start.own(self.push)
         if self.sweep.vector:
@@ -226,13 +226,13 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move the lanes over a block of steps, and add to the sums of iterates x_t and of two quadratic forms of x_t.
+        """Move L lanes over a block of steps, and add to the sums of iterates x_t and of two quadratic forms of x_t.
 
         Args:
-            w: the block's directions.
+            w: the block's S directions, shape (S, d).
             starts, grams: the inner products of the block, as in `products.Products`.
-            move: how far each lane moves along each direction.
-            later: for each direction, how many iterates of the block come after its step.
+            move: how far each lane moves along each direction, shape (S, L).
+            later: for each direction, how many iterates of the block come after its step, shape (S, 1).
             several: K, the directions of a step.
         """
         for sums, start, gram in zip(self.forms, starts[::-1], grams[::-1], strict=True):
@@ -244,14 +244,14 @@ class _Running:
             self.y[:, : self.live] -= self.drift.sum(dim=0)[:, None] * self.push
 
     def outcome(self, problem: Quadratic, centers: Sequence[Array]) -> Outcome:
-        """Return the results of the lanes, after the last block; the arguments are those of `Outcome.of`."""
+        """Return the results of the lanes after the last block; the arguments are those of `Outcome.of`."""
         return Outcome.of(problem, self.sweep.lanes, centers, (self.y, self.total, self.forms), self.root)
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the lanes of one algorithm, and return their outcome.
+    """Run the paper's Algorithm 1 (`vector`) or 2 at many settings of the parameters, the lanes; return the outcome.
 
-    The arguments are those of `Sweep`, and `options` are keyword arguments of `run_together`.
+    The arguments but the problem are attributes of `Sweep`; `options` are keyword arguments of `run_together`.
     """
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 

@@ -45,7 +45,7 @@ def dpgd(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Outcome:
-    """Run DP-GD on a quadratic loss for many lanes, all with the same noise.
+    """Run DP-GD on a quadratic loss at many settings of the parameters, the lanes, all with the same noise.
 
     Args:
         problem: the quadratic loss.
@@ -94,7 +94,7 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make S steps of DP-GD for L lanes.
+    """Make S steps of DP-GD for L lanes (runs with one setting of the parameters each).
 
     Args:
         clipped_mean: computes the mean of the samples' clipped gradients h - d_i.
@@ -120,9 +120,9 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Return for each lane the index of the lane with which it moves as long as all samples are clipped.
+    """Return for each lane (run) the index of a lane that moves as it does as long as all samples are clipped.
 
-    Lanes with equal T, alpha C and alpha sigma move together. Of them it is the one with the smallest clip C.
+    Lanes with equal T, alpha C and alpha sigma move together; the index is that of the lane with the smallest clip C.
     """
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}

@@ -123,7 +123,7 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """Return the runs' parameters sorted by falling number of steps, and for each run its index among these.
+        """Return the runs' parameters sorted by falling number of steps, and for each run its index among the sorted.
 
         So the runs that are still going at any step are the first ones; `take` with the indices undoes the sorting.
         """

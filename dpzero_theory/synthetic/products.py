@@ -48,16 +48,17 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Return w_t^T M (y_0 - p N_t) for each direction w_t and each of L runs, shape (S, L).
+        """Return w_t^T M (y_0 - p N_t), in the class's notation, for S directions w_t and L runs, shape (S, L).
 
-        `push` is p = alpha sigma of each run, shape (L,). For scalar noise the result is w_t^T M y_0.
+        `push` is p = alpha sigma of each run, the step size times the standard deviation of the noise, shape (L,). For
+        scalar noise the result is w_t^T M y_0.
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
         return self.linear - self.drift_own[:, None] * push
 
     def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-        """Return y_t^T M y_t for t = 0, ..., S and each of L runs, shape (S + 1, L), where y_t is a run's point.
+        """Return y_t^T M y_t for L runs, shape (S + 1, L), where y_t is a run's point after t of S directions.
 
         Args:
             gram: w_t^T M w_s, as in `Products.grams`.
@@ -115,7 +116,8 @@ class Products:
 def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None) -> tuple[Start, ...]:
     """Return the inner products of a set of runs for the identity and each further matrix M.
 
-    `scaled` has the directions times each of these matrices; y and the noise are those of the runs (`Products.of`).
+    `scaled` has the directions times each of these matrices, `metrics` the diagonals of the further ones, and y and
+    `noise` are the starting points and the noise of the runs, as for `Products.of`.
     """
     drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
     heavy = [y, *(metric[:, None] * y for metric in metrics)]

@@ -193,7 +193,7 @@ def _listed(lab: Lab, unlike: bool) -> _Included | None:
     """Return which record was in which batch, from the batches that the loop returns; None if it returns none.
 
     Args:
-        lab: the loop.
+        lab: the experiments on the audited loop.
         unlike: whether to scale the records by `_UNLIKE`. Batches that follow losses, norms or an order of the records
             then differ from batches drawn blindly.
     """
@@ -250,7 +250,7 @@ def _many_sizes(lab: Lab) -> dict[str, float]:
 
 
 def _law(lab: Lab, level: float) -> Verdict:
-    """Test that batches are drawn as claimed, whatever the records hold."""
+    """A `Check.look`: batches must be drawn as claimed, whatever the records hold."""
     seen, claimed, rate = _seen(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
@@ -276,7 +276,7 @@ def _law(lab: Lab, level: float) -> Verdict:
 
 
 def _secret(lab: Lab, level: float) -> Verdict:
-    """Check that nobody can draw the batches again from a known seed, since amplification needs secret batches."""
+    """A `Check.look`: nobody may be able to draw the batches again, since amplification needs secret batches."""
     if lab.claim.sampling in _WITHOUT_SAMPLING or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     known_from = source(lab)
@@ -291,7 +291,7 @@ def _secret(lab: Lab, level: float) -> Verdict:
 
 
 def source(lab: Lab) -> str | None:
-    """Say what determines the batches: the loop's seed, or the process's global random generators.
+    """Return what determines an audited loop's batches: its seed, or the process's global random generators.
 
     Returns:
         What determines the batches, in words; empty if neither does. None if batches cannot be seen: the loop does not
@@ -316,7 +316,7 @@ def source(lab: Lab) -> str | None:
 
 
 def _accounting(lab: Lab, level: float) -> Verdict:
-    """Compare the claimed epsilon with what the claimed noise, batches and steps cost by the certified accountant.
+    """A `Check.look`: the claimed noise, batches and steps must cost the claimed epsilon by the certified accountant.
 
     The claim is violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does
     not.
@@ -342,7 +342,7 @@ def _accounting(lab: Lab, level: float) -> Verdict:
 
 
 def _steps(lab: Lab, level: float) -> Verdict:
-    """Check that the loop makes no more releases than claimed, and that their number does not follow the data."""
+    """A `Check.look`: the loop must make no more releases than claimed, and their number must not follow the data."""
     if lab.runs.base.releases is None:
         return untested(_NO_RELEASES)
     records, most = lab.loop.records, lab.claim.steps

@@ -79,7 +79,7 @@ _NPY = b"\x93NUMPY"
 
 
 def _unnoised(lab: Lab, level: float) -> Verdict:
-    """Look for anything a run shows that changes with a record but not with the noise, or that tells the batches.
+    """A `Check.look`: nothing that a run shows may change with a record but not with the noise, or tell the batches.
 
     Runs are made in turn on the data and on a data set with one record exchanged, with noise of four sizes. A number or
     word has no noise in it if it is equal in all runs on each data set, and different between the two. The same is done
@@ -109,7 +109,7 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield the difference of two data sets in words, the two data sets, and settings under which to compare them."""
+    """Yield triples: how two data sets differ in words, the data sets, and settings under which to compare runs."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -128,10 +128,10 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
 def _turns(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
 ) -> tuple[list[_Shown], list[_Shown]] | None:
-    """Return what runs on the first and on the second data set show, as two lists; None if the loop fails.
+    """Return the tokens that runs on the first and on the second data set show, as two lists; None if the loop fails.
 
-    For each factor, one run is made on each data set with that multiple of the claimed noise. If the loop ignores the
-    noise setting, each pair of runs has a seed of its own instead.
+    For each factor, one run is made on each data set with that multiple of the claimed noise and changed settings. If
+    the loop ignores the noise setting, each pair of runs has a seed of its own instead.
     """
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
@@ -200,7 +200,7 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     """Return the positions in outputs that tell two data sets apart although the releases are equal.
 
     Args:
-        runs: runs on the first and on the second data set in turn.
+        runs: runs on the first and on the second data set in turn, with equal noise.
 
     Returns:
         The positions at which all runs on a data set show one number or word, and the two data sets' differ by more

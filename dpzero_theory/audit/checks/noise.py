@@ -89,7 +89,7 @@ def _least(values: Array) -> tuple[float, str, float]:
 
 
 def _size(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is not smaller than claimed, on several data sets and under several settings."""
+    """A `Check.look`: the noise must be as large as claimed, on several data sets and under several settings."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     samples: list[tuple[str, Callable[[], Array | None]]] = [
@@ -137,7 +137,7 @@ def _silent(lab: Lab) -> bool:
 
 
 def _law(lab: Lab, level: float) -> Verdict:
-    """Test that the noise is Gaussian: by Kolmogorov's test, and by the shares of values far from 0 and near 0."""
+    """A `Check.look`: the noise must be Gaussian, by Kolmogorov's test and shares of values near and far from 0."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.ravel()
@@ -174,7 +174,7 @@ def _law(lab: Lab, level: float) -> Verdict:
 
 
 def _independence(lab: Lab, level: float) -> Verdict:
-    """Test that no noise comes again: in a different step or coordinate, or in a run with a different seed."""
+    """A `Check.look`: no noise may come again, in a different step or coordinate, or in a run with a different seed."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample
@@ -231,7 +231,7 @@ def _pairs(values: Array) -> float:
 
 
 def _representable(lab: Lab, level: float) -> Verdict:
-    """Look for a grid, the multiples of a spacing, that the noise is on and the sum is not.
+    """A `Check.look`: the noise must not be on a grid, the multiples of a spacing, on which the sum is not.
 
     A release modulo the spacing would give the sum away. The spacings are 2^-2 to 2^-32 of three units: the standard
     deviation of the noise, the power of two below it, and, for a mean, the power of two below the standard deviation on

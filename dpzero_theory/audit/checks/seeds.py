@@ -59,7 +59,7 @@ _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: 
 
 
 def _from_seed(lab: Lab, level: float) -> Verdict:
-    """Check that the noise is not a function of the loop's seed, or of the state of the global random generators.
+    """A `Check.look`: the noise must not be a function of the loop's seed, or of the global random generators' state.
 
     Noise may come from a secret seed, unless fewer than 32 bits of it matter.
     """
@@ -105,7 +105,7 @@ def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | N
     Every run reads different random bytes of the operating system.
 
     Args:
-        lab: the loop.
+        lab: the experiments on the audited loop.
         global_seeds: the seeds of the global random generators, which runs take in turn.
 
     Returns:
@@ -135,7 +135,7 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def _from_nothing(lab: Lab, level: float) -> Verdict:
-    """Check that the noise's generator is not seeded by a constant, the clock or fewer than 8 random bytes."""
+    """A `Check.look`: a constant, the clock or fewer than 8 random bytes must not seed the noise's generator."""
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -198,7 +198,7 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
 
 
 def _from_directions(lab: Lab, level: float) -> Verdict:
-    """Look for the noise of each step in what generators draw from the seed that is published for its direction.
+    """A `Check.look`: no generator may draw a step's noise from the seed that is published for the step's direction.
 
     The noise may begin at any of a generator's first numbers, at the same one in all steps.
     """
@@ -233,7 +233,7 @@ def _from_directions(lab: Lab, level: float) -> Verdict:
 
 
 def _shown(lab: Lab, level: float) -> Verdict:
-    """Search what a run shows for states of random generators, a secret seed, the noise and integers that seeded it."""
+    """A `Check.look`: a run must not show the noise, its generator's state, its seed, or the loop's secret seed."""
     # What a second run with the same seed shows too cannot tell fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
@@ -294,7 +294,7 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
     """Return the numbers that a run releases and the noise in them, as two vectors, for the steps that can be compared.
 
     Args:
-        lab: the loop.
+        lab: the experiments on the audited loop.
         run: the run.
         quiet: the releases of the same run almost without noise; the vectors are empty if None, or of other shapes.
     """

@@ -46,7 +46,7 @@ class _Move(NamedTuple):
 
     Attributes:
         what: describes the neighbours in words.
-        clips: the change, in clips.
+        clips: the change, in clips (multiples of the claimed clip).
         allowed: the change that the claim allows, in clips.
     """
 
@@ -61,7 +61,7 @@ class _Move(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Yield, with names, the data sets from which neighbours are made by exchanging or removing a record."""
+    """Yield, with names, the data sets whose neighbours, with a record exchanged or removed, are compared with them."""
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
     yield "records a thousand times as large", datasets.scaled(records, 1e3)
@@ -85,7 +85,7 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _neighbours(lab: Lab) -> Iterator[_Move]:
-    """Yield how much steps change between each data set of `_bases` and its neighbours, in quiet runs."""
+    """Yield how much steps change from each data set of `_bases` to its neighbours, in runs almost without noise."""
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)
@@ -167,11 +167,11 @@ def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
 
 
 def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
-    """Return the largest change of a step between two of several coupled runs, in clips, less room for rounding.
+    """Return the largest change of a step between two of several runs with equal noise, less room for rounding.
 
     Args:
-        outputs: the runs.
-        unit: what one clip adds to a release.
+        outputs: the runs, on different data.
+        unit: what a contribution of the claimed clip adds to a release. The change is in this unit.
 
     Returns:
         The change; None if fewer than two runs have finite releases of one shape.
@@ -187,12 +187,12 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
-    """Return the largest change of a step's release between two data sets, in clips; 0 if they cannot be compared.
+    """Return the largest change of a step's release between two data sets, as a multiple of the claimed clip.
 
-    Only steps that were made on both data sets are compared.
+    Only steps that were made on both data sets are compared; the result is 0 if the releases cannot be compared.
 
     Args:
-        lab: the loop.
+        lab: the experiments on the audited loop.
         rows: releases on one data set; not comparable if None (the loop refused the data) or not finite.
         base: releases on the other data set.
     """
@@ -203,7 +203,7 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    """Return the changes of an adaptive loop's steps, in clips, with 0 after the first step that changes."""
+    """Return the changes of steps; for an adaptive loop (`View.adaptive`), 0 after the first that is not 0."""
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)
@@ -212,7 +212,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
 
 
 def _moves(lab: Lab, level: float) -> Verdict:
-    """Check that exchanging one record changes a step by at most two clips, and removing one by at most one.
+    """A `Check.look`: exchanging one record must change a step by at most two clips, and removing one by at most one.
 
     Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
     """
@@ -241,7 +241,7 @@ def _moves(lab: Lab, level: float) -> Verdict:
 
 
 def _finite(lab: Lab, level: float) -> Verdict:
-    """Check that a record with NaN or infinity changes a release by no more than other records may."""
+    """A `Check.look`: a record with NaN or infinity must change a release by no more than other records may."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     base, records, tried = lab.runs.at_start(), lab.loop.records, 0

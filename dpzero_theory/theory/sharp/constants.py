@@ -207,7 +207,7 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Invariant:
-    """A law of U that is invariant under rotations, at the rank r of the matrices H.
+    """A law of K directions U that is invariant under rotations, with the constants for matrices H of rank r.
 
     v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment of U across the gradient is at most
     p0 - q0 v^2 times that along it, where (p0, q0) = `across`. So for the worst H a moment of v is weighted by
@@ -382,11 +382,11 @@ def _low_rank(text: str) -> _SharpLaw:
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
-    """Register a law under its name.
+    """Register in `LAWS` a direction law that is invariant under rotations.
 
     Args:
         name: the name.
-        law: a function (d, r, K) -> the law.
+        law: a function (d, r, K) -> the law of K directions.
         further: the other fields of `_SharpLaw`.
     """
     LAWS.register(

@@ -37,7 +37,8 @@ parts. The upper bound that is returned exceeds the supremum by less than (m - 1
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """Return the constants of a step for a problem p with a bound on a mean over samples in place of L.
 
-    `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c.
+    `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c. The
+    law of the directions and K are `direction` and `directions`.
     """
     if p.gradient_moment is not None:
         return _by_moment(k, c, p, direction, directions)
@@ -117,7 +118,7 @@ def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> 
     Args:
         edges: increasing numbers that divide the interval into cells.
         falling: a function that falls as x grows.
-        power: see above.
+        power: the power of x, > 0.
     """
     # On a cell the product is at most its value with the cell's upper end in the power and its lower end in `falling`
     low, high = edges[:-1], edges[1:]

@@ -304,7 +304,7 @@ class SmallestBound:
 
     Attributes:
         clips: the first grid of clips c.
-        constants: the constants of `moments.constants_of` at these clips.
+        constants: the constants of `constants_of` at these clips.
     """
 
     def __init__(self, problem: Problem, direction: str, directions: int = 1) -> None:
