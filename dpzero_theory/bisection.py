@@ -153,10 +153,10 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 
 
 def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tolerance: float = 1e-12) -> _Number | None:
-    """Return almost the smallest number in [low, high] that meets a condition which, as numbers grow, stays true.
+    """Return a number in [low, high] that meets a condition which, as numbers grow, stays true once it is true.
 
-    If low and high are integers, the smallest integer that meets the condition is returned. Else the returned number
-    exceeds the smallest by at most `tolerance` times itself. Returns None if `high` does not meet the condition. Raises
+    If low and high are integers, the smallest such integer is returned. Else the returned number exceeds the smallest
+    such number by at most `tolerance` times itself. Returns None if `high` does not meet the condition. Raises
     ValueError unless low > 0.
     """
 

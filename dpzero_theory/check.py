@@ -68,7 +68,7 @@ def real(
 ) -> float:
     """Return `value` as a finite float with above < value < below and at_least <= value <= at_most.
 
-    Any other value raises ValueError, which calls the argument `name`: NaN, an infinity, a string, a boolean, a complex
+    Any other value raises ValueError with the argument's name, `name`: NaN, an infinity, a string, a boolean, a complex
     number, an integer too large for a float.
     """
     if isinstance(value, _NUMBERS) and not isinstance(value, bool):
@@ -85,7 +85,7 @@ def real(
 def integer(name: str, value: Any, *, at_least: int = 1, at_most: int = 10**18) -> int:
     """Return `value` as an int with at_least <= value <= at_most; integral floats such as 1e4 are accepted.
 
-    Any other value, such as 2.5, a boolean or NaN, raises ValueError, which calls the argument `name`.
+    Any other value, such as 2.5, a boolean or NaN, raises ValueError with the argument's name, `name`.
     """
     number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
     if number and at_least <= value <= at_most and value == math.floor(value):
@@ -211,7 +211,7 @@ def real_array(
 ) -> Array:
     """Return `value` as a float64 array whose entries x are finite with above < x < below and at_least <= x <= at_most.
 
-    The array may have any shape. Any other array raises ValueError, which calls the argument `name` and has the first
+    The array may have any shape. Any other array raises ValueError with the argument's name, `name`, and the first
     entry that breaks the rule.
     """
     raw = np.asarray(value)

@@ -90,10 +90,9 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A context manager that turns a ValueError or OSError of its block into an error of the command line: one line
-        on standard error, and exit status 2.
+        """A context manager that turns a ValueError or OSError of its block into an error of the command line.
 
-        The error's line begins with `flag` where the message does not name another flag.
+        That is one line on standard error, which begins with `flag` unless it names another flag, and exit status 2.
         """
         try:
             yield
@@ -190,9 +189,7 @@ def output_folder(text: str) -> Path:
 def output_file(*suffixes: str) -> Callable[[str], Path]:
     """Return a `type` for argparse's `add_argument` that accepts the path of a file that can be written.
 
-    The file's folder must exist.
-
-    The path must end in one of `suffixes`, such as ".csv", unless none is given.
+    The file's folder must exist. The path must end in one of `suffixes`, such as ".csv", unless none is given.
     """
     rule = "a file that can be written, in a folder that is there"
     if suffixes:

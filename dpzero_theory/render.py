@@ -1,4 +1,4 @@
-"""Formats the answers of the calculator (`params`) as a table, JSON, CSV or LaTeX."""
+"""Formats the answers of the calculator (`params`) as a text table, JSON, CSV or LaTeX; every function returns text."""
 
 import csv
 import io

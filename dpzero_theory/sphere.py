@@ -1,7 +1,7 @@
 """Random directions u in R^d: laws with E[u] = 0 and E[u u^T] = I, by name.
 
-The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian directions and Rademacher ones (random signs)
-differ from it in the fourth moments.
+The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian directions and Rademacher directions (random
+signs) have other fourth moments. Draws are from the generator that the caller gives.
 """
 
 import math

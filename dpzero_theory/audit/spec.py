@@ -23,7 +23,8 @@ This is a TOML file. Its paths and modules are looked for in its own folder firs
     [variations."four micro-batches"]        # further settings under which the claim must hold
     micro_batches = 4
 
-In its place MODULE:FUNCTION may name a function without arguments that returns a `Spec`.
+In its place MODULE:FUNCTION may name a function without arguments that returns a `Spec`. Modules that are named are
+imported, with the file's folder on `sys.path` meanwhile, and functions that make records or a `Spec` are called.
 """
 
 import importlib

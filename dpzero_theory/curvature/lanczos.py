@@ -20,7 +20,7 @@ class Operator:
     Attributes:
         d: the number of rows.
         apply: a function v -> A v, for vectors v of shape (d,).
-        dtype, device: those of the vectors.
+        dtype, device: the dtype and the device of the vectors.
     """
 
     d: int

@@ -3,7 +3,8 @@
 K-FAC takes the block of the curvature that belongs to a linear layer's weights for the Kronecker product of A, the
 second moment of the layer's inputs, and B, that of the loss's derivatives by its outputs. For such curvature the
 theorem for directions of low rank depends on r_A + r_B (dpzero_theory/theory/sharp/proof.md, section 15), which
-`--layer-rank` of the calculator takes. Whether curvature is such a product is an assumption.
+`--layer-rank` of the calculator takes. Whether curvature is such a product is an assumption. The module has hooks on
+its layers while it is measured; its weights and their `grad` stay as they are.
 """
 
 from functools import partial
@@ -18,7 +19,8 @@ from dpzero_theory.curvature.objective import Objective
 def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
     """Measure r_A = tr(A)/||A|| and r_B = tr(B)/||B|| of each linear layer with trainable weights.
 
-    A and B are those of this module's text, as means over samples and tokens, at the objective's own weights.
+    A is the second moment of the layer's inputs and B that of the loss's derivatives by its outputs, over samples and
+    tokens, at the module's own weights.
 
     Args:
         objective: the module, its losses and the samples.

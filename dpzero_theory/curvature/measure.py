@@ -3,7 +3,8 @@
 They are the Lipschitz constant, the smoothness, the effective rank, F(x0) - F* and a bound on |F| (see
 `theory.problem.Problem`). Everything is measured on the samples of the objective at a few points: the start, and points
 on the path of gradient descent from it. The constants are the upper ends of the intervals, since the theorems need
-upper bounds. The caveats say which constants are estimates nevertheless.
+upper bounds. The caveats say which constants are estimates nevertheless. Nothing is written, and the model's weights
+stay as they are.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 The function is F(x) = (1/n) sum_i f(x; xi_i), the mean loss at the weights x over the n samples xi_i given. Derivatives
 are by torch.func. Hessian-vector products differentiate forward over reverse, which needs about the memory of two
-gradients of one batch at a time; per-sample gradients use vmap.
+gradients of one batch at a time; per-sample gradients use vmap. The module's own weights are read, and never changed.
 """
 
 from collections.abc import Callable, Sequence

@@ -81,12 +81,12 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
     """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0 (Golub 1973).
 
-    If the measure has fewer points than are wanted, its Gauss rule, which is then exact, is returned; it need not have
-    a point at 0.
+    The rule has fewer points if the measure has fewer. If the measure ends before the point at 0 is added, so that its
+    Gauss rule is exact, the Gauss rule is returned, which need not have a point at 0.
 
     Args:
         a, b: the diagonal and the off-diagonal of the Jacobi matrix of the measure.
-        count: how many points the rule has.
+        count: how many points are wanted.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:
@@ -144,7 +144,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
         tri: the Lanczos steps, which determine the orthonormal polynomials p_j.
         most: the bound on the sum.
         sign: +1 or -1.
-        start: see above.
+        start: where the search begins; the sum is at most `most` there.
     """
 
     def below(x: float) -> bool:

@@ -20,7 +20,7 @@ from dpzero_theory.curvature.lanczos import Operator
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Return the operator sum_k A_k^p, from which `measure_spectrum(..., root=p)` measures H_p.
+    """Return the operator sum_k A_k^p, whose p-th root bounds every A_k (`measure_spectrum(..., root=p)` measures it).
 
     One product with the operator costs p products with each A_k.
 

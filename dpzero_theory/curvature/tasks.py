@@ -1,7 +1,7 @@
 """`Task`, a module with per-sample losses and samples whose curvature can be measured, and the tasks that are known.
 
 They are a small network on digits, and `MODULE:FUNCTION`, a function of your own with the signature function(data,
-samples, seed) -> Task.
+samples, seed) -> Task, whose module is imported.
 """
 
 import importlib

@@ -1,4 +1,7 @@
-"""The dtype and the device of a computation: conversions of arrays to tensors there, and back."""
+"""The dtype and the device of a computation: conversions of arrays to tensors there, and back.
+
+`whole_products` changes a setting of the process for the length of its block.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -197,8 +197,8 @@ class Prescription:
         algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
         n: number of samples.
         relation: which data sets are neighbours in the statement of privacy, for example replace-one.
-        batches: how batches are drawn, `Poisson(q_s)`, or None for full ones; averages are over the
-            expected batch q_s n.
+        batches: how batches are drawn, `Poisson(q_s)`, or None for full batches; averages are over the expected batch
+            size q_s n.
         direction: law of the random direction u of a step, one of `sphere.DIRECTIONS`.
         directions_per_step: K >= 1, the number of directions in a step.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.

@@ -98,7 +98,7 @@ def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _full(included: _Included, rate: float) -> dict[str, float]:
-    """Return the p-value of a test of full batches: 1 if every batch has all records, else 0."""
+    """Return the p-value, by name, of a test of full batches: 1 if every batch has all records, else 0."""
     return {"who is in a batch": float(included.all())}
 
 
@@ -291,7 +291,7 @@ def _secret(lab: Lab, level: float) -> Verdict:
 
 
 def source(lab: Lab) -> str | None:
-    """Return what determines an audited loop's batches: its seed, or the process's global random generators.
+    """Find out what determines an audited loop's batches: its seed, or the process's global random generators.
 
     Returns:
         What determines the batches, in words; empty if neither does. None if batches cannot be seen: the loop does not

@@ -89,7 +89,7 @@ class Products:
     rank: int
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of the density at each c: that of a normal law near 1, later exponential."""
+        """Return roughly the slope of -log of the density of v_rho at each clip c > 0."""
         k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2  # how much larger the variance of v^2 is
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))

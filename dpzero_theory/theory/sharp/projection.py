@@ -51,7 +51,7 @@ class Projection:
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of the density at each c > 0, for D = infinity."""
+        """Return roughly the slope of -log of the density of v at each clip c > 0, for D = infinity."""
         k = self.directions
         slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
         return slope
