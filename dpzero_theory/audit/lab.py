@@ -120,7 +120,7 @@ class _Influence:
             return False
         # In an adaptive loop later steps may follow from what was released
         steps = slice(0, 1 if self._runs.loop.view.adaptive else None)
-        # Beside extreme records small random numbers, as of augmentations, are lost: ordinary ones are exchanged too
+        # Small random numbers, such as augmentations, are lost beside extreme records: ordinary ones are exchanged too
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
             # The last record is exchanged and the first removed, since numbers may differ for all later records alone
             data_sets = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
@@ -263,7 +263,7 @@ class _NoiseSamples:
 
     @cached_property
     def claimed(self) -> dict[str, Any]:
-        """The changes of settings under which noise is sampled: none if batches can be as claimed."""
+        """The changes of settings with which noise is sampled; empty if runs with batches as claimed can be compared."""
         return {} if self._runs.batches_need_stream else self.repeatable
 
     @cached_property
@@ -291,7 +291,7 @@ class _NoiseSamples:
             yield other(name, None, {**changes, **variation})
         if self._influence.pair is not None:
             yield other("records all alike", datasets.filled(records, self._influence.pair.first), changes)
-        if self._influence.loudest is not None:  # here rounding to few digits loses noise first
+        if self._influence.loudest is not None:  # here a release that is rounded to few digits loses its noise first
             yield other("where the sum is largest", self._influence.loudest, runs.all_records)
         if runs.claim.relation == Relation.ADD_REMOVE:
             yield other("a quarter of the records", records[: max(1, runs.claim.n // 4)], runs.all_records)

@@ -343,7 +343,7 @@ def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
 def _files(folder: Path) -> dict[str, bytes | str]:
     """Return the contents of every file in a folder by its name, and all names under `names of files`.
 
-    In names of contents `#` stands for numbers, which may change from run to run; equal names are then counted.
+    In a file's name `#` stands for a number, which may change from run to run; names that become equal are counted.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in paths]

@@ -51,7 +51,7 @@ class LoopRuns:
 
     Attributes:
         loop, claim: the loop and its claim.
-        base: a run with the claimed settings.
+        base: what a run with the claimed settings returned and showed.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -78,7 +78,7 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs, a tiny share of the claimed one; 0 if the loop accepts no such share."""
+        """The noise multiplier of runs almost without noise: a tiny share of the claim's, or 0 if the loop refuses that."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 

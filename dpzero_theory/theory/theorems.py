@@ -289,7 +289,7 @@ def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
         for steps in (max(1, math.floor(shown.T)), max(1, math.ceil(shown.T)))
     }
     steps = min(bounds, key=bounds.__getitem__)
-    trivial = problem.lipschitz**2  # the paper's Remark rmk:bound
+    trivial = problem.lipschitz**2  # by the paper's Remark rmk:bound
     if inequality.guarantee is Guarantee.SUBOPTIMALITY:
         trivial = trivial * problem.condition_number / (2 * problem.smoothness)
     few = f"T = {shown.T:.3g} is below 1: one step is prescribed, and `bound` is not reached by it"

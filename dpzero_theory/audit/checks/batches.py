@@ -31,7 +31,7 @@ _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim 
 _DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` that is scaled by `_UNLIKE`
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
 _LOUDEST = 1e10  # The multiple of the claimed noise with which releases are equal on all data up to rounding
-_DRAWS = 3  # Numbers of steps are compared under this many draws of that noise
+_DRAWS = 3  # Numbers of steps are compared under this many draws of noise of that size
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 

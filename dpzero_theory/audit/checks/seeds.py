@@ -234,7 +234,7 @@ def _from_directions(lab: Lab, level: float) -> Verdict:
 
 def _shown(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: a run must not show the noise, its generator's state, its seed, or the loop's secret seed."""
-    # What a second run with the same seed shows too cannot tell fresh noise, and is left out
+    # What a second run with the same seed shows as well does not come from fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
     second = lab.runs.attempt(seed=_SHOWN_SEED, **changes)

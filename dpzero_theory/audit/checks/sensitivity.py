@@ -162,7 +162,7 @@ def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
         ]
         if found:
             what = "a later step, one record exchanged, with noise that is the same and moves the weights"
-            # The weights still depend a little on the records, and a loop may choose by what it releases
+            # The median, since weights still depend a little on the records, and a loop may choose by what it released
             yield _Move(what, float(np.median(found)), 2.0)
 
 

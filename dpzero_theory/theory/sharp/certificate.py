@@ -48,7 +48,7 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
+_ALGORITHMS = ("dpzero", "dpgd-0th")  # The paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,7 +147,7 @@ def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMom
     p.require_lipschitz("the bound for a single run")
     unproved = f"the bound for a single run is not proved for {at.direction} directions"
     check.precondition(math.isinf(law_of(at.direction).rank), unproved)
-    # in a wider range the products below leave that of float64
+    # In a wider range the products below would overflow or underflow in float64
     check.real("step_size smoothness", at.alpha, at_least=1e-100)
     check.real("noise_std", run["noise_std"], at_most=1e100)
     overlong, c = _SHARE * failure / at.steps, np.array([at.clip])

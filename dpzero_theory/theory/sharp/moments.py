@@ -93,7 +93,7 @@ def _suprema(d: int, r: float, direction: str, directions: int, power: float) ->
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
-        # the mean over K directions of low rank is below a single one in convex order
+        # The law for K directions of low rank is below the law for a single one in convex order
         alone = 1 if math.isfinite(law.rank) else directions
         moments = [_gaussian_moment(alone, j * power) * law.moment(j * power / 2) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread

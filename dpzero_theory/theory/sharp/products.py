@@ -37,7 +37,7 @@ def _on_grid(rank: int, step: float) -> Array:
         rank: rho of X ~ chi^2_rho/rho.
         step: the spacing of the grid.
     """
-    # the trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic
+    # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
     log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
     log_mass -= log_mass.max()
@@ -73,7 +73,7 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
     if k == 1:
         mass = one
     else:
-        # the sum over K directions: K + 12 standard deviations, and one term that is as large as any
+        # Room for the sum over K directions: its mean K, 12 standard deviations, and one term as large as any
         size = 2 ** math.ceil(math.log2((k + 12 * math.sqrt(8 * k) + _END) / step))
         mass = np.maximum(np.fft.irfft(np.fft.rfft(one, size) ** k, size), 0.0)
     v = np.sqrt(step * np.arange(len(mass)) / k)
@@ -90,7 +90,7 @@ class Products:
 
     def steepness(self, c: Array) -> Array:
         """Return roughly the slope of -log of the density of v_rho at each clip c > 0."""
-        k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2  # how much larger the variance of v^2 is
+        k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2  # the variance of v^2 over that for signs
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
