@@ -263,7 +263,7 @@ class _NoiseSamples:
 
     @cached_property
     def claimed(self) -> dict[str, Any]:
-        """The changes of settings with which noise is sampled; empty if runs with batches as claimed can be compared."""
+        """The changes of settings with which noise is sampled; empty if batches can be as claimed."""
         return {} if self._runs.batches_need_stream else self.repeatable
 
     @cached_property

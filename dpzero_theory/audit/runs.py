@@ -78,7 +78,7 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of runs almost without noise: a tiny share of the claim's, or 0 if the loop refuses that."""
+        """The noise multiplier of runs almost without noise: a tiny share of the claimed one, or 0."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
