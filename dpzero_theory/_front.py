@@ -1,4 +1,7 @@
-"""The functions of `import dpzero_theory as dz` that combine several packages of the library."""
+"""The functions of `import dpzero_theory as dz` that combine several packages of the library.
+
+`prescribe` and `certify` compute; `verify` reads the folder of a run. Nothing is written.
+"""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Makes HTML pages that need no other file, all with one design: Jinja templates that extend `templates/base.html`.
 
-Jinja belongs to the extra `plot`.
+Jinja belongs to the extra `plot`. A page is returned as a string; nothing is written.
 """
 
 from collections.abc import Callable, Mapping

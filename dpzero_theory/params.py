@@ -2,7 +2,7 @@
 
 For each theorem and corollary that applies it prints the prescribed step size, steps, smoothing, clip and noise, and
 the certified bound, with the noise of the paper's composition lemma and with the exact noise. docs/glossary.md has the
-symbols. torch is never imported.
+symbols. torch is never imported. The command reads the file of --problem, and prints.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Makes neighbouring data sets, and extreme records with which an audit tests a loop's clipping.
 
 Records are an array with one record a row, or a list whose entries are numbers, arrays, or tuples of these. Records of
-another kind can be exchanged for one another, but cannot be scaled.
+another kind can be exchanged for one another, but cannot be scaled. Functions return copies and leave records as they
+are.
 """
 
 from collections.abc import Callable, Container, Iterator

@@ -1,4 +1,7 @@
-"""Checks of a training loop, their verdicts, and the report of an audit as text, as JSON and as an HTML page."""
+"""Checks of a training loop, their verdicts, and the report of an audit as text, as JSON and as an HTML page.
+
+Nothing is run here, and nothing is written: a report is what was found, and its forms are strings.
+"""
 
 import json
 import textwrap

@@ -1,7 +1,8 @@
 """Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon.
 
 A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims.
+`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
+loop, and touches nothing else.
 """
 
 from collections.abc import Callable, Sequence

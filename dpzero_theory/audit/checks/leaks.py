@@ -2,7 +2,8 @@
 
 All that a run shows is split into tokens (numbers and words), so that two runs can be compared token by token.
 A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims.
+`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
+loop, and touches nothing else.
 """
 
 import gzip

@@ -1,7 +1,8 @@
 """Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum.
 
 A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims.
+`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
+loop, and touches nothing else.
 """
 
 import math

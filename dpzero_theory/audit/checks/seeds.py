@@ -1,7 +1,8 @@
 """Checks of where the noise comes from: an attacker must not be able to draw the same noise again, or be shown it.
 
 A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims.
+`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
+loop, and touches nothing else.
 """
 
 import hashlib

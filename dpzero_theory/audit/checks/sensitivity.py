@@ -3,7 +3,8 @@
 They compare quiet runs, which have almost no noise, on neighbouring data sets. Changes are measured in clips: one clip
 is the largest change that the claim allows to a record's contribution.
 A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims.
+`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
+loop, and touches nothing else.
 """
 
 from collections.abc import Iterator, Sequence
