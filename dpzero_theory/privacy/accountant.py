@@ -21,10 +21,10 @@ from dpzero_theory.bisection import smallest
 from dpzero_theory.privacy import contour, grid
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
-from dpzero_theory.privacy.laws.concentrated import MOST_RHO, concentrated_pair, direct_delta, direct_epsilon
+from dpzero_theory.privacy.laws.concentrated import MOST_RHO, concentrated_pair
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, Span, chernoff_epsilon
+from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, chernoff_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
@@ -319,8 +319,6 @@ def _cost_delta(
     gridded = partial(grid.delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
     composed = partial(_largest, integral, gridded)
     found = _bounds(cost, ends, composed, partial(_plain_delta, at), partial(_least_plain_delta, least_at))
-    if any(cost.zcdp) and not any(cost.above):  # the grid loses a little on such laws
-        found = found.within(Bounds(0.0, direct_delta(*_moments(cost, cost.squares[0]), at)))
     # No loss exceeds the pure epsilon.
     most = min(-math.expm1(epsilon - pure) * (1 + 1e-15), 1.0)
     if not shifted:
@@ -361,8 +359,6 @@ def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends 
     found = _bounds(
         cost, ends, composed, partial(_plain_epsilon, delta / more), partial(_least_plain_epsilon, delta * more)
     )
-    if any(cost.zcdp) and not any(cost.above):
-        found = found.within(Bounds(0.0, direct_epsilon(*_moments(cost, cost.squares[0]), delta / more)))
     if min(found.upper, pure) == math.inf and ends != "lower":
         shown = max((sum(n * law.infinite for law, n in parts) for parts in _compositions(cost, 0)), default=1.0)
         raise ValueError(f"delta must be above {shown:.3g}, what this history shows for certain; got {delta!r}")
@@ -413,7 +409,7 @@ def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds 
     """
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
-        at = 0.95 * chernoff_epsilon(((count, *law.sketch(Span(z, z))) for law, count in parts), delta)
+        at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
         while (found := contour.answers(parts, at)) is not None:
             upper = _crossed(found.upper, delta, at, 1 + found.tau, way=1)
             if abs(upper - at) * (1 + found.tau) < _CLOSE:
@@ -471,7 +467,10 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
     if end == 0 and any(cost.zcdp):
-        extra.append((concentrated_pair(*_moments(cost)), 1))
+        if not cost.zcdp[0] <= MOST_RHO:
+            rule = f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history"
+            raise ValueError(f"{rule}; got {cost.zcdp[0]!r}")
+        extra.append((concentrated_pair(*cost.zcdp), 1))
     found = []
     for parts in dict.fromkeys((cost.above, cost.below)[end]):
         counts: dict[Law, int] = {}
@@ -479,19 +478,6 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
             counts[law] = counts.get(law, 0) + count
         found.append(tuple(counts.items()))
     return found
-
-
-def _moments(cost: Cost, square: float = 0.0) -> tuple[float, float]:
-    """The sums of rho and of xi of the zCDP steps of a cost, after `square`/2, the rho of Gaussian releases with mu^2 =
-    `square`, was added.
-
-    Raises:
-        ValueError: the sum of rho is above 100.
-    """
-    rho, xi = cost.zcdp[0] + square / 2, cost.zcdp[1]
-    if not rho <= MOST_RHO:
-        raise ValueError(f"rho must be at most {MOST_RHO:g} for all zCDP steps of a history; got {rho!r}")
-    return rho, xi
 
 
 def _plain_delta(epsilon: float, square: float) -> float:

@@ -2,9 +2,10 @@
 
 With Lambda the total privacy loss under P, delta(epsilon) = E_P (1 - e^{epsilon - Lambda})_+. Each law is put on the
 multiples of a width H by `Law.cells`, once so that it dominates and once so that it is dominated. All are multiplied by
-e^{tau loss}, which makes rounding errors small against delta, and composed by `fourier.compose`. One composition gives
-the whole curve near one epsilon as sums beyond a point of the grid, so that epsilon at a delta takes no second one. The
-width of the bracket falls as H^2. Every statement is derived in laws/derivation.md.
+e^{tau loss}, which makes rounding errors small against delta (they are then called tilted by tau), and composed by
+`fourier.composed`. One composition gives the whole curve near one epsilon as sums beyond a point of the grid, so that
+epsilon at a delta takes no second one. The width of the bracket falls as H^2. Every statement is derived in
+laws/derivation.md.
 """
 
 import math
@@ -19,10 +20,10 @@ from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bounds
 from dpzero_theory.privacy.laws.fourier import composed, window
-from dpzero_theory.privacy.laws.law import TILTS, UNIT, Law, Parts, Span, chernoff_epsilon, log_c, log_moments
+from dpzero_theory.privacy.laws.law import TILTS, UNIT, Parts, chernoff_epsilon, log_c, log_moments
 
 LEAST_DELTA = 1e-30
-"""No smaller delta is resolved."""
+"""The smallest delta that a grid tells from 0."""
 _LEFT_OUT = 1e-7
 """Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end."""
 _FEWEST, _MOST = 2**12, 2**19
@@ -30,46 +31,49 @@ _FEWEST, _MOST = 2**12, 2**19
 _MOST_OF_ONE = 2**17
 """The most cells that the losses of one release fill."""
 _REACH = 25.0
-"""A composition tells of epsilon from this over 1 + tau below the epsilon for which it is made."""
-_TAILS_APART, _TWICE = 2.0, 1e-5
-"""Large losses are composed apart where that shortens the grid by the first factor. Runs with two of them have at most
-the second number as a share of delta."""
+"""A composition that is made for one epsilon knows delta from this over 1 + tau below that epsilon on."""
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
+"""Bounds that may be wider than this share take grids of at most 2^14 points. Where bounds are narrower than `_STUCK`
+and more points narrow them little, no more are tried. Where they are wider than `_NOTHING` they say nothing, and 16
+times as many points are tried next."""
 _ROUGH_LAW = 0.1
 """The width of bounds counts as this share at least where their laws are rough ones."""
 _FARTHEST, _HALVINGS = 1e7, 36
-_FAR = 40.0
-"""Of large losses those count that have e^-40 of the probability of all of them."""
+"""The largest epsilon that is searched for; and the number of halvings after which a search for an epsilon ends."""
 
 
 @dataclass(frozen=True)
 class _Sketch:
-    """The rough law of the loss of a release: masses e^log_mass at `loss`, for `count` releases."""
+    """About the law of the privacy loss of one release: probabilities e^log_mass at the values `loss`, for `count` such
+    releases. It only chooses tilts and grids, so that its errors make no bound wrong."""
 
     count: int
     loss: Array
     log_mass: Array
 
     def moments(self, rates: Array) -> Array:
-        """The logs of E e^{rate L} of all the releases."""
+        """The logs of E e^{rate L} for the total loss L of all the releases, at each rate."""
         return self.count * log_moments(self.log_mass, rates, self.loss)
 
     def tilted(self, tau: float) -> Array:
+        """The probabilities multiplied by e^{tau loss}, with the sum 1."""
         exponent = self.log_mass + tau * self.loss
         weights = np.exp(exponent - np.max(exponent))
         return np.asarray(weights / np.sum(weights))
 
 
 def _tilted(sketches: Sequence[_Sketch], tau: float) -> list[tuple[Array, Array, int]]:
-    """The losses, the weights and the number of each law, tilted."""
+    """The losses, the tilted probabilities and the number of releases of each law, as `fourier.window` takes them."""
     return [(sketch.loss, sketch.tilted(tau), sketch.count) for sketch in sketches]
 
 
 _NEARER = np.geomspace(0.75, 1.33, 9)
+"""Factors between neighbouring values of `TILTS`, for a second and finer look."""
 
 
 def _saddle(sketches: Sequence[_Sketch], value: Callable[[Array, Array], Array]) -> tuple[float, float]:
-    """The tilt tau at which value(tau, log E e^{tau L}) is least, and the least value."""
+    """Minimise a function of the tilt tau and of log E e^{tau L}, where L is the total loss of all laws. Returns the
+    best tau and the minimum."""
     taus = TILTS
     for _ in range(2):
         found = value(taus, np.sum([sketch.moments(taus) for sketch in sketches], axis=0))
@@ -82,8 +86,16 @@ def _saddle(sketches: Sequence[_Sketch], value: Callable[[Array, Array], Array])
 class _Upper:
     """Upper bounds on delta(epsilon), from the tilted law of the total loss of the laws that dominate.
 
-    first: the first loss of the sums. known: no smaller epsilon is known. gained, lost: the sums of P's and Q's weights
-    from each loss on, in units of e^log_scale. wrong: a bound on the error of delta in these units, at `centre`.
+    Attributes:
+        centre: the epsilon for which they were made.
+        tau: the tilt.
+        width: the width of the grid.
+        first: the first loss of the sums.
+        known: the smallest epsilon with a bound.
+        gained, lost: the sums of P's and of Q's weights from each loss on, in units of e^log_scale.
+        wrong: a bound on the absolute error of delta in these units, at `centre`.
+        relative: a bound on the relative error besides.
+        most: the largest total loss.
     """
 
     centre: float
@@ -99,7 +111,7 @@ class _Upper:
     most: float = math.inf
 
     def delta(self, epsilon: float) -> float:
-        """The bound at an epsilon, infinite where it is not known. No loss exceeds `most`."""
+        """The bound at an epsilon; infinite where there is none."""
         return min(self._delta(epsilon), max(-math.expm1(epsilon - self.most) * (1 + 4 * UNIT), 0.0))
 
     def _delta(self, epsilon: float) -> float:
@@ -116,11 +128,13 @@ class _Upper:
 
 @dataclass(frozen=True)
 class _Lower:
-    """Lower bounds on delta(epsilon): the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, S the sum of the
-    numbers of the cells of the losses.
+    """Lower bounds on delta(epsilon): the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum of
+    the numbers of the cells in which the losses are.
 
-    kept, lost: for each k a lower bound on the first probability and an upper one on the second, times e^centre, both
-    times e^-log_scale.
+    Attributes:
+        centre: the epsilon for which they were made.
+        kept, lost: for each k a lower bound on the first probability, and an upper one on the second times e^centre,
+            both times e^-log_scale.
     """
 
     centre: float
@@ -136,46 +150,48 @@ class _Lower:
         return best * math.exp(min(self.log_scale, 300.0)) if best > 0 else 0.0
 
 
-_Terms = list[tuple[int, _Upper, _Lower | None]]
-
-
 @dataclass(frozen=True)
 class _Composed:
-    """Bounds on delta near one epsilon: sums of terms, each with the number of times that it counts.
+    """Bounds on delta near one epsilon. `left` bounds the probability of all outputs of which neither bound knows."""
 
-    left: a bound on the probability of all outputs in none of the terms, which is part of the upper bound.
-    """
-
-    terms: _Terms
+    above: _Upper
+    below: _Lower | None
     left: float
 
-    @property
-    def tau(self) -> float:
-        return max((one.tau for _, one, _ in self.terms), default=0.0)
-
-    @property
-    def known(self) -> float:
-        """The smallest epsilon of which the upper bounds say anything."""
-        return max((one.known for _, one, _ in self.terms), default=0.0)
-
     def upper(self, epsilon: float) -> float:
-        total = math.fsum(n * one.delta(epsilon) for n, one, _ in self.terms)
-        return min((total + self.left) * (1 + 4 * UNIT) + 5e-324, 1.0)
+        return min((self.above.delta(epsilon) + self.left) * (1 + 4 * UNIT) + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        return math.fsum(n * one.delta(epsilon) for n, _, one in self.terms if one) * (1 - 4 * UNIT)
-
-
-_Slices = Sequence[tuple[Law, int, Span]]
+        return self.below.delta(epsilon) if self.below else 0.0
 
 
 class _Grid:
-    """The grid of total losses on which one term of a `_Composed` is computed: the tilt tau of the laws, the range and
-    the width of the grid, and the cells of each law."""
+    """The grid of total losses of one composition: its range and width, and the cells of each law.
 
-    def __init__(self, slices: _Slices, epsilon: float, tau: float, points: int, log_folded: float) -> None:
-        self.epsilon, self.tau, self.points = epsilon, tau, points
-        self.sketches = [_Sketch(count, *law.sketch(span)) for law, count, span in slices]
+    Args:
+        parts: the laws with their counts.
+        z: how far from the means outputs count, as in `Law.cells`.
+        sketches: those of the laws.
+        epsilon: where the bounds on delta are to be good.
+        tau: the tilt.
+        points: the number of points of the grid.
+        log_folded: the log of about the share of the tilted total loss that lies beyond the grid.
+
+    Raises:
+        OverflowError: no such grid is accurate enough.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        z: float,
+        sketches: list[_Sketch],
+        epsilon: float,
+        tau: float,
+        points: int,
+        log_folded: float,
+    ) -> None:
+        self.epsilon, self.tau, self.points, self.sketches = epsilon, tau, points, sketches
         bottom, top, self.up, self.down = window(_tilted(self.sketches, tau), log_folded)
         lowest = bottom - top
         broadest = max(float(np.max(s.loss)) - max(float(np.min(s.loss)), lowest) for s in self.sketches)
@@ -183,16 +199,24 @@ class _Grid:
         more = 0.01 * (top - bottom)
         self.bottom, top = bottom - more, top + more
         self.width = max((top - self.bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
-        self.laws = [(law.cells(span, tau, self.width, lowest), count) for law, count, span in slices]
+        self.laws = [(law.cells(z, tau, self.width, lowest), count) for law, count in parts]
         self.relative = 1.1 * math.fsum(count * (c.error + 40 * UNIT) for c, count in self.laws)
         self.relative += 16 * UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
         if self.relative > 0.1:
             raise OverflowError("rounding errors exceed the answer")
 
     def composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
-        """Compose the weights masses[j] of law j. Returns the first integer, the weights, of total 1; the log of the
-        factor that they lack; a bound on the Euclidean norm of their errors, and one on the part that is folded in from
-        beyond the grid."""
+        """Compose weights of the laws.
+
+        Args:
+            masses: the weights of each law, of any total above 1e-250.
+            bottom: the least loss of the grid.
+
+        Returns:
+            The number of the grid's first point; the weights of the composition, with the sum 1; the log of the factor
+            by which they were divided; a bound on the Euclidean norm of their errors; and one on the weight that comes
+            from beyond the grid.
+        """
         start = math.floor(bottom / self.width)
         totals = [float(np.sum(mass)) for mass in masses]
         if not min(totals) > 1e-250:
@@ -204,6 +228,7 @@ class _Grid:
 
     @np.errstate(over="ignore")
     def upper(self) -> _Upper:
+        """Compose the laws that dominate."""
         tau, width = self.tau, self.width
         centre = self.epsilon
         start, law, log_scale, error, tail = self.composed([c.upper for c, _ in self.laws], self.bottom)
@@ -226,6 +251,7 @@ class _Grid:
 
     @np.errstate(over="ignore", invalid="ignore")
     def lower(self) -> _Lower:
+        """Compose the laws that are dominated."""
         tau, width, centre = self.tau, self.width, self.epsilon
         # a law that underflows at this tilt says nothing of the lower end
         if min(float(np.sum(mass)) for c, _ in self.laws for mass in (c.p, c.q)) < 1e-250:
@@ -257,14 +283,16 @@ class _Grid:
         return _Lower(centre, kept, lost, log_scale)
 
 
-def _reach(log_cut: float, steps: float) -> float:
-    """The distance z with 2 steps Phi(-z) = e^log_cut."""
-    return -float(ndtri_exp(log_cut - math.log(2 * steps)))
-
-
 @dataclass(frozen=True)
 class _Plan:
-    """How one composition is put on a grid: which losses count, around which epsilon, and whether large ones apart."""
+    """A composition that is to be put on a grid.
+
+    Attributes:
+        parts: the laws with their counts.
+        delta: about delta at the epsilon in question.
+        points: the number of points of the grid.
+        rough: whether a finer grid has other laws with narrower bounds.
+    """
 
     parts: Parts
     delta: float
@@ -274,125 +302,53 @@ class _Plan:
     """Whether grids of more points have sharper laws."""
 
     @property
-    def steps(self) -> int:
-        return sum(count for _, count in self.parts)
-
-    def slices(self, log_cut: float) -> _Slices:
-        z = _reach(log_cut, self.steps)
-        return [(law, count, Span(z, z)) for law, count in self.parts]
+    def z(self) -> float:
+        """The distance from the means, in standard deviations of the noise, up to which outputs count: those of all
+        steps that are farther away have the probability `delta` times `_LEFT_OUT`."""
+        return -float(ndtri_exp(math.log(self.delta * _LEFT_OUT) - math.log(2 * sum(n for _, n in self.parts))))
 
     def refined(self, points: int) -> "_Plan":
-        """The plan for a grid of so many points."""
+        """Return the plan for a grid of so many points, with the laws that suit it."""
         if not self.parts:
             return self
-        z = _reach(math.log(self.delta * _LEFT_OUT), self.steps)
-        parts = tuple((law.refined(points, z), count) for law, count in self.parts)
+        parts = tuple((law.refined(points, self.z), count) for law, count in self.parts)
         return _Plan(parts, self.delta, points, points == _FEWEST and parts != self.parts)
 
-    def sketches(self, log_cut: float) -> list[_Sketch]:
-        return [_Sketch(count, *law.sketch(span)) for law, count, span in self.slices(log_cut)]
-
-    @property
-    def infinite(self) -> float:
-        return math.fsum(count * law.infinite for law, count in self.parts)
+    def sketches(self) -> list[_Sketch]:
+        return [_Sketch(count, *law.sketch(self.z)) for law, count in self.parts]
 
     def composed(self, epsilon: float) -> _Composed:
-        """The bounds on delta near `epsilon`."""
-        points = self.points
-        log_cut = math.log(self.delta * _LEFT_OUT)
-        log_rare = 0.5 * math.log(self.delta * _TWICE)
-        left = 2 * math.exp(log_cut) + self.infinite
-        near, whole = self.sketches(log_rare), self.sketches(log_cut)
-
-        def tilt(sketches: Sequence[_Sketch]) -> tuple[float, float]:
-            return _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)
-
-        (tau, log_most), (tau_near, _) = tilt(whole), tilt(near)
-        if self._apart(tau, tau_near, whole, near):
-            return self._large_apart(epsilon, points, log_rare, left)
-        return _Composed([(1, *self._term(self.slices(log_cut), epsilon, tau, log_most, points))], left)
-
-    def _apart(self, tau: float, tau_near: float, whole: Sequence[_Sketch], near: Sequence[_Sketch]) -> bool:
-        folded = math.log(1e-10)
-        try:
-            long, short = (window(_tilted(s, t), folded) for t, s in ((tau, whole), (tau_near, near)))
-        except OverflowError:
-            return False
-        return long[1] - long[0] > _TAILS_APART * (short[1] - short[0])
-
-    def _term(
-        self, slices: _Slices, epsilon: float, tau: float, log_most: float, points: int
-    ) -> tuple[_Upper, _Lower | None]:
-        most = math.fsum(count * law.largest(span) for law, count, span in slices)
+        """Return bounds on delta near `epsilon`. Raises OverflowError if there are none."""
+        z, sketches = self.z, self.sketches()
+        left = 2 * self.delta * _LEFT_OUT + math.fsum(count * law.infinite for law, count in self.parts)
+        most = math.fsum(count * law.largest(z) for law, count in self.parts)
         if most <= epsilon:
-            # No total loss of this term exceeds epsilon, nor any larger one; of smaller ones nothing is said.
+            # No total loss exceeds epsilon, nor any larger epsilon; of smaller ones nothing is said.
             nothing = np.zeros(0)
-            return _Upper(epsilon, 0.0, 1.0, epsilon, most, nothing, nothing, 0.0, 0.0, 0.0), None
+            above = _Upper(epsilon, 0.0, 1.0, epsilon, most, nothing, nothing, 0.0, 0.0, 0.0)
+            return _Composed(above, None, left)
+        tau, log_most = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)
         log_folded = min(max(math.log(self.delta) - log_most - 18.0, -36.0), -12.0)
-        try:
-            grid = _Grid(slices, epsilon, tau, points, log_folded)
-            return replace(grid.upper(), most=most), grid.lower()
-        except OverflowError:
-            return replace(self._moments(slices, epsilon), most=most), None
-
-    def _moments(self, slices: _Slices, epsilon: float) -> _Upper:
-        """An upper bound by Chernoff's bound on laws that dominate, where no grid holds their sum."""
-        best: _Upper | None = None
-        highest = [law.largest(span) for law, _, span in slices]
-        for tau in np.geomspace(1.0, 1e5, 11):
-            moment, slip, wrong = 0.0, 0.0, 0.0
-            for (law, count, span), most in zip(slices, highest, strict=True):
-                try:
-                    cells = law.cells(span, float(tau), (abs(most) + 1e-9) / _FEWEST, -4 * abs(most))
-                except OverflowError:
-                    break
-                total = float(np.sum(cells.upper))
-                if not total > 1e-250:
-                    break
-                moment += count * (math.log(total) + cells.log_scale)
-                slip, wrong = slip + count * cells.slip, wrong + 1.1 * count * (cells.error + 40 * UNIT)
-            else:
-                log_scale = moment + float(tau) * (slip * 1.01 - epsilon) + wrong + UNIT * 64 * float(tau) * epsilon
-                if best is None or log_scale + log_c(float(tau)) < best.log_scale + math.log(best.wrong):
-                    nothing, c = np.zeros(0), math.exp(log_c(float(tau)))
-                    best = _Upper(epsilon, float(tau), 1.0, epsilon, -math.inf, nothing, nothing, c, 1e-12, log_scale)
-        if best is None:
-            raise OverflowError("a law that no tilt resolves")
-        return best
-
-    def _large_apart(self, epsilon: float, points: int, log_rare: float, left: float) -> _Composed:
-        """delta as the sum over the sets of releases with a large loss: none, or one. Two or more have at most the
-        probability e^{2 log_rare}/2."""
-        z, far = _reach(log_rare, self.steps), _reach(log_rare - _FAR, self.steps)
-        inside, outside = Span(z, far), Span(z, far, outside=True)
-        terms: _Terms = []
-
-        def add(times: int, slices: _Slices) -> None:
-            sketches = [_Sketch(count, *law.sketch(span)) for law, count, span in slices]
-            if any(not len(sketch.loss) for sketch in sketches):
-                return
-            tau, log_most = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)
-            terms.append((times, *self._term(slices, epsilon, tau, log_most, points)))
-
-        add(1, [(law, count, inside) for law, count in self.parts])
-        for k, (law, count) in enumerate(self.parts):
-            rest = [(other, n - (j == k), inside) for j, (other, n) in enumerate(self.parts) if n > (j == k)]
-            add(count, [(law, 1, outside), *rest])
-        return _Composed(terms, left + math.exp(2 * log_rare) + 2 * math.exp(log_rare - _FAR))
+        grid = _Grid(self.parts, z, sketches, epsilon, tau, self.points, log_folded)
+        return _Composed(replace(grid.upper(), most=most), grid.lower(), left)
 
 
 _Make = Callable[[int], tuple[Bounds, bool]]
-"""A function of the number of points of a grid. It returns bounds by such a grid, and whether they are those of rough
-laws, which finer grids replace."""
+"""A function of the number of points of a grid. It returns bounds by such a grid, and whether a finer grid has other
+laws with narrower bounds."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """The bounds of the largest of some numbers.
+    """Bounds on the largest of some numbers, each of which a finer grid tells better.
 
-    The grid gets finer until the width of the bounds is at most the share `wanted` of the upper end, or until more
-    points do not help, or where `far` says that the bounds are of no interest. A number that certainly is not the
-    largest is left at its first bounds; the bounds of rough laws are certain of nothing. Ends that are far apart say
-    nothing: cells that are wide beside the losses of one of many releases give such ends.
+    Grids get finer until the bounds are narrow enough, or until more points do not help. A number that certainly is not
+    the largest keeps its first bounds. Bounds that are far apart do not stop the search: cells that are wide beside the
+    losses of one of many releases give such bounds.
+
+    Args:
+        makes: for each number the function that bounds it.
+        wanted: the width of the bounds, as a share of the upper end, at which the search ends.
+        far: a function that says whether the caller does not care for narrower bounds.
     """
     if not makes:
         return Bounds(0.0, math.inf)
@@ -421,6 +377,7 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
 
 
 def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
+    """Bounds by a grid of so many points, as `make` returns them; from 0 to infinity where the grid fails."""
     try:
         return make(points)
     except OverflowError:
@@ -428,11 +385,13 @@ def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
 
 
 def _width(bounds: Bounds) -> float:
+    """The width of the bounds as a share of the upper end."""
     return (bounds.upper - bounds.lower) / bounds.upper if 0 < bounds.upper < math.inf else float(bounds.upper > 0)
 
 
 @lru_cache(maxsize=256)
 def _at(plan: _Plan, epsilon: float, lower_at: float) -> Bounds:
+    """Bounds on delta by a plan: from above at `epsilon`, from below at `lower_at`."""
     found = plan.composed(epsilon)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
@@ -448,10 +407,11 @@ def delta_bounds(
     """Bounds on the largest delta(epsilon) of some compositions, such as those in two directions.
 
     Args:
-        compositions: the laws. Where some laws bound delta from above and others from below, each end has its search.
+        compositions: the laws with their counts. Where some laws bound delta from above and others from below, each end
+            takes a call of its own.
         epsilon: >= 0.
         least_at: the epsilon of the lower end, if it differs.
-        near: a delta with which the caller compares the answer. Where delta is far from it the bounds are wide.
+        near: a delta with which the caller compares the answer. Bounds that are far from it may be wide.
         wanted: the relative width at which no more points are tried.
     """
     lower_at = epsilon if least_at is None else least_at
@@ -480,8 +440,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """Chernoff's bound on delta(epsilon) by rough laws, from `LEAST_DELTA` to 0.1."""
-    sketches = _Plan(parts, 1e-20).refined(_FEWEST).sketches(math.log(1e-20))
+    """Chernoff's bound on delta(epsilon) by sketches of the laws, from `LEAST_DELTA` to 0.1."""
+    sketches = _Plan(parts, 1e-20 / _LEFT_OUT).refined(_FEWEST).sketches()
     log_delta = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
@@ -491,14 +451,19 @@ def epsilon_bounds(
 ) -> Bounds:
     """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`.
 
-    least_delta: the delta of the lower end, if it differs. The other arguments are those of `delta_bounds`.
+    Args:
+        compositions: the laws with their counts, as in `delta_bounds`.
+        delta: the delta of the upper end, from 1e-30 to below 1.
+        least_delta: the delta of the lower end, if it differs.
+        wanted: the relative width at which no more points are tried.
     """
     makes = [_Root(parts, delta, least_delta or delta).bounds for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
 class _Root:
-    """The epsilon of one composition at a delta, by finer and finer grids."""
+    """The search for the epsilon at which delta of one composition is `delta` (for the lower end `least_delta`), by
+    finer and finer grids."""
 
     def __init__(self, parts: Parts, delta: float, least_delta: float) -> None:
         self.plan, self.delta, self.least_delta = _Plan(parts, delta), delta, least_delta
@@ -506,17 +471,18 @@ class _Root:
 
     def _start(self) -> float:
         """A guess of epsilon, by Chernoff's bound on delta."""
-        sketches = self.plan.refined(_FEWEST).sketches(math.log(self.delta * _LEFT_OUT))
+        sketches = self.plan.refined(_FEWEST).sketches()
         return 0.95 * chernoff_epsilon([(one.count, one.loss, one.log_mass) for one in sketches], self.delta)
 
     def bounds(self, points: int) -> tuple[Bounds, bool]:
+        """Bounds on the epsilon by a grid of so many points, and whether a finer grid has laws with narrower bounds."""
         at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)
         for _ in range(8):
             found = plan.composed(at)
             upper = _root(found.upper, self.delta, at, below=False)
             # A root at the end of what is known is not one.
-            known = upper > found.known * (1 + 1e-9)
-            if known and (abs(upper - at) < 3 / (1 + found.tau) or upper > 1.2 * at + 0.01):
+            known = upper > found.above.known * (1 + 1e-9)
+            if known and (abs(upper - at) < 3 / (1 + found.above.tau) or upper > 1.2 * at + 0.01):
                 break
             at = upper if known else 0.8 * upper
         lower = _root(found.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True)
@@ -525,8 +491,15 @@ class _Root:
 
 
 def _root(delta: Callable[[float], float], target: float, near: float, *, below: bool) -> float:
-    """The epsilon >= 0 at which a falling function, delta, is the target: the largest that is found with delta above
-    it if `below`, else the smallest with delta at most it, infinite if there is none."""
+    """The epsilon >= 0 at which a falling function, delta, crosses the target, rounded to a side.
+
+    Args:
+        delta: the function.
+        target: the delta that is crossed.
+        near: where the search begins.
+        below: whether to return the largest epsilon that is found with delta above the target; else the smallest with
+            delta at most the target, infinite if there is none.
+    """
 
     def over(epsilon: float) -> bool:
         return delta(epsilon) > target

@@ -12,7 +12,6 @@ from dpzero_theory.privacy.grid import delta_bounds, epsilon_bounds
 from dpzero_theory.privacy.laws import concentrated, epoch, shifts
 from dpzero_theory.privacy.laws.fourier import composed as sum_of
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Span
 from tests.privacy import oracle
 from tests.privacy.oracle import closed_form, pair_delta
 
@@ -114,7 +113,7 @@ def test_ends_agree_across_grids_and_order(kind):
 @pytest.mark.parametrize(("kind", "q", "s"), [("remove", 0.06, 3.0), ("add", 0.2, 0.8), ("replace", 0.01, 0.5)])
 def test_cells_keep_the_masses_of_both_laws(kind, q, s):
     tau, width = 1.7, 0.01
-    found = Gaussian(kind, q, s).cells(Span(9.0, 9.0), tau, width, -100.0)
+    found = Gaussian(kind, q, s).cells(9.0, tau, width, -100.0)
     losses = (found.first + np.arange(len(found.upper))) * width
     upper = found.upper * np.exp(found.log_scale - tau * losses)
     assert float(np.sum(upper)) == pytest.approx(1.0, abs=1e-12)

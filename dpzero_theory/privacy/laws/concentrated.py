@@ -13,12 +13,10 @@ bounds are a bound too, and they are the divergences of a finite pair (`finite.d
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
-from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.finite import FinitePair, dominating
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0
@@ -50,39 +48,10 @@ def concentrated_pair(rho: float, xi: float) -> FinitePair:
         log_c = -t * np.log1p(1 / t) - np.log1p(t)
         log_delta = np.minimum(log_delta, t * (xi + rho * (1 + t) - loss) + log_c)
     above = np.exp(np.minimum(log_delta, 0.0))
-    above[0] = min(above[0], _variation(xi + rho))
+    divergence = xi + rho
+    above[0] = min(above[0], math.sqrt(divergence / 2), math.sqrt(-math.expm1(-divergence)))
     above = np.minimum.accumulate(above) * (1 + _MARGIN)
     side = loss, np.minimum(above, 1.0)
     pair = dominating(side, side)
     nothing = np.ones(1)
     return FinitePair(pair.loss, pair.mass, pair.infinite, nothing, nothing)
-
-
-def _variation(near: float) -> float:
-    """A bound on delta(0), and so on every delta, where the divergence of order 1 is at most `near`."""
-    return min(math.sqrt(near / 2), math.sqrt(-math.expm1(-near)))
-
-
-def direct_delta(rho: float, xi: float, epsilon: float) -> float:
-    """The first bound above on delta(epsilon) of (xi, rho)-zCDP releases, and at most what holds for delta(0)."""
-    log_delta = _least(rho, xi, lambda t, moment: moment - t * epsilon)
-    return min(math.exp(min(log_delta, 0.0)), _variation(xi + rho) * (1 + 1e-15))
-
-
-def direct_epsilon(rho: float, xi: float, delta: float) -> float:
-    """The least epsilon >= 0 at which `direct_delta` is at most delta."""
-    log_delta = math.log(delta)
-    return max(_least(rho, xi, lambda t, moment: (moment - log_delta) / t), 0.0)
-
-
-def _least(rho: float, xi: float, value: Callable[[Array, Array], Array]) -> float:
-    """The least value(t, t (xi + rho (1 + t)) + log c(t)) that is found; each t gives a bound."""
-    taus, least = np.geomspace(1e-6, 1e7, 3000), math.inf
-    for _ in range(2):
-        moment = taus * (xi + rho * (1 + taus))
-        log_c = -taus * np.log1p(1 / taus) - np.log1p(taus)
-        found = value(taus, moment + log_c + 1e-14 * (1 + moment - log_c))
-        best = int(np.argmin(found))
-        least = min(least, float(found[best]))
-        taus = taus[best] * np.geomspace(0.98, 1.02, 301)
-    return least + 1e-13 * abs(least)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import UNIT, Cells, Law, Span, log_law, sketched
+from dpzero_theory.privacy.laws.law import UNIT, Cells, Law, log_law, sketched
 
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
@@ -42,26 +42,24 @@ class FinitePair(Law):
     p: Array
     q: Array
 
-    def largest(self, span: Span) -> float:
-        most = float(np.max(self._within(span)[0], initial=-math.inf))
+    def largest(self, z: float) -> float:
+        most = float(np.max(self._within(z)[0], initial=-math.inf))
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
-    def _within(self, span: Span) -> tuple[Array, Array, Array, Array]:
-        """Losses and weights of the pair that dominates and p and q of the other, without the outputs of large losses
-        beyond `span.near`, or these alone with `span.outside`. They have at most the probability Phi(-near)."""
-        beyond = np.cumsum(self.mass[::-1])[::-1] <= float(ndtr(-span.near))
-        kept = max(int(np.sum(~beyond)), 1)
+    def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
+        """The losses and weights of the pair that dominates, and p and q of the other one, without the outputs of the
+        largest losses, which have at most the probability Phi(-z)."""
+        kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
-        cut, chosen = (slice(kept, None), ~near) if span.outside else (slice(kept), near)
-        return self.loss[cut], self.mass[cut], self.p[chosen], self.q[chosen]
+        return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
 
-    def sketch(self, span: Span) -> tuple[Array, Array]:
-        loss, mass, _, _ = self._within(span)
+    def sketch(self, z: float) -> tuple[Array, Array]:
+        loss, mass, _, _ = self._within(z)
         loss, mass = sketched(loss, mass)
         return loss, log_law(mass)
 
-    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
-        loss, mass, p, q = self._within(span)
+    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
+        loss, mass, p, q = self._within(z)
         loss = np.maximum(loss, lowest)
         low = np.floor(loss / width).astype(np.int64)
         share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * UNIT, 0.0, 1.0)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, Span, log_mixed
+from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, log_mixed
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 """The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""
@@ -77,10 +77,9 @@ class Gaussian(Law):
     def branches(self) -> tuple[_Branch, ...]:
         return _BRANCHES[self.kind]
 
-    def largest(self, span: Span) -> float:
-        ends = [(branch, np.array(ends)) for branch, *ends in self._used(span)]
-        most = max((float(np.max(self.losses(branch, x)[0])) for branch, x in ends), default=-math.inf)
-        return most + 1e-9 * abs(most) if math.isfinite(most) else most
+    def largest(self, z: float) -> float:
+        most = max(float(np.max(self.losses(branch, np.array(self._ends(branch, z)))[0])) for branch in self.branches)
+        return most + 1e-9 * abs(most)
 
     @property
     def atom(self) -> float:
@@ -132,29 +131,20 @@ class Gaussian(Law):
         found = np.where(log_w > 18, log_w + math.log(2), np.arcsinh(np.exp(np.minimum(log_w, 18.0))))
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
-    def _used(self, span: Span) -> list[tuple[_Branch, float, float]]:
-        """The branches with outputs of the span, each with their ends (low, high)."""
-        s, used = self.noise, []
-        for branch in self.branches:
-            rising, start = branch.up > 0, branch.start
-            if span.outside:
-                low, high = (1 + s * span.near, 1 + s * span.far) if rising else (-s * span.far, -s * span.near)
-                high = start if start > -math.inf and not rising else high
-            else:
-                low, high = (-s * span.far, 1 + s * span.near) if rising else (-s * span.near, 1 + s * span.far)
-            if max(low, start) < high:
-                used.append((branch, max(low, start), high))
-        return used
+    def _ends(self, branch: _Branch, z: float) -> tuple[float, float]:
+        """The least and the largest output of a branch that count."""
+        return max(-self.noise * z, branch.start), 1 + self.noise * z
 
-    def sketch(self, span: Span) -> tuple[Array, Array]:
+    def sketch(self, z: float) -> tuple[Array, Array]:
         losses, logs = [], []
-        for branch, low, high in self._used(span):
+        for branch in self.branches:
+            low, high = self._ends(branch, z)
             x = np.linspace(low, high, _SKETCHED + 1)[:-1] + (high - low) / (2 * _SKETCHED)
             loss, log_a = self.losses(branch, x)
             losses.append(loss)
             logs.append(-((x / self.noise) ** 2) / 2 + branch.a * log_a - LOG_SQRT_2PI)
             logs[-1] += math.log((high - low) / (self.noise * _SKETCHED))
-        if self.atom > 0 and not span.outside:
+        if self.atom > 0:
             losses.append(np.zeros(1))
             logs.append(np.log([self.atom]))
         return np.concatenate(losses), np.concatenate(logs)
@@ -239,8 +229,8 @@ class Gaussian(Law):
         wrong = 3e-13 * (1 + t * 1e-2)
         return max(float(low_sum) - wrong, 0.0), high_sum + wrong
 
-    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
-        nodes = [self._nodes(*each, width, lowest) for each in self._used(span)]
+    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
+        nodes = [self._nodes(branch, *self._ends(branch, z), width, lowest) for branch in self.branches]
         half, loss, log_mass = (
             np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass")
         )
@@ -262,7 +252,7 @@ class Gaussian(Law):
         def masses(cell: NDArray[np.int64], logs: tuple[Array, Array]) -> tuple[Array, Array]:
             found = [np.bincount(cell - first, np.exp(log - log_scale), count).astype(np.float64) for log in logs]
             for law in found:
-                law[-first] += 0.0 if span.outside else self.atom * math.exp(-log_scale)
+                law[-first] += self.atom * math.exp(-log_scale)
             return found[0], found[1]
 
         # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to its upper end and the rest to its lower end,

@@ -1,8 +1,9 @@
-"""A law: what one release costs, as weights on a grid of privacy losses; and the cost of many.
+"""A law: what one release costs, as weights on a grid of privacy losses; and the cost of many releases.
 
 The privacy loss of an output is L = log dP/dQ, with P and Q the laws of what a release shows of two neighbouring data
-sets. A `Law` bounds one release from both sides on every grid: by a law that dominates it, and by one that it
-dominates. What steps cost is a `Cost`: laws with counts, in a form in which the costs of different steps add up.
+sets. A `Law` bounds one release from both sides on every grid: by a pair of laws that dominates (P, Q), so that it
+costs no less, and by one that (P, Q) dominates. What steps cost is a `Cost`: laws with counts, in a form in which the
+costs of different steps add up.
 """
 
 import math
@@ -29,15 +30,18 @@ units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size,
 
 
 def log_law(law: Array) -> Array:
-    """The natural logarithms of the masses in `law`; that of a mass of 0 is -inf."""
+    """The natural logarithms of the masses in `law`; the log of a mass of 0 is -inf."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 
 
 def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
-    """The log of E e^{rate X} at each rate, for a variable X with the values `points` and probabilities e^log_weight.
+    """The log of E e^{rate X} at each rate, for a variable X with finitely many values, computed without overflow.
 
-    It is log sum_k exp(log_weight_k + rate points_k), computed without overflow.
+    Args:
+        log_weight: the logs of the probabilities of the values, shape (K,).
+        rates: the rates, shape (R,).
+        points: the values of X, shape (K,).
     """
     terms = rates[:, None] * points + log_weight
     top = terms.max(axis=1)
@@ -45,12 +49,13 @@ def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
 
 
 def log_sum(log_weight: Array, rate: float, points: Array) -> float:
-    """`log_moments` at one rate."""
+    """`log_moments` at one rate, as a float."""
     return float(log_moments(log_weight, np.array([rate]), points)[0])
 
 
 def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
-    """About 1600 values with the masses of neighbours joined, or the law itself if it has no more; those with mass."""
+    """Join the masses of neighbouring values, so that about 1600 values are left: the values and their masses. A
+    shorter law is returned as it is."""
     if len(values) > 1600:
         starts = np.arange(0, len(values), -(-len(values) // 1600))
         total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * values, starts)
@@ -60,9 +65,10 @@ def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """The log of 1 - weight + weight e^level, without overflow, and with a small relative error where it is near 0 too.
+    """The log of 1 - weight + weight e^level for each entry of `level`, without overflow, and with a small relative
+    error where it is near 0.
 
-    The `weight` is in (0, 1].
+    `weight` is in (0, 1].
     """
     if weight == 1:
         return level
@@ -86,7 +92,7 @@ TILTS = np.geomspace(1e-3, 1e5, 56)
 
 
 def log_c(tau: _Number) -> _Number:
-    """Log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
+    """The log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
 
     So delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L} for the privacy loss L.
     """
@@ -97,37 +103,26 @@ def log_c(tau: _Number) -> _Number:
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
     """About the epsilon >= 0 at which Chernoff's bound on delta(epsilon) is `delta`.
 
-    The `sketches` are for each law of a composition the number of its releases, and the losses and logs of
-    probabilities that `Law.sketch` returns.
+    Args:
+        sketches: for each law of a composition the number of its releases, and the two arrays that `Law.sketch`
+            returns.
+        delta: in (0, 1).
     """
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
 
 @dataclass(frozen=True)
-class Span:
-    """The outputs of one release that count, by their distance z from the means in standard deviations of the noise.
-
-    Each bound z stands for the probability Phi(-z) by which a law without standard deviations cuts. Outputs with small
-    losses count up to the distance `far`, those with large losses up to `near`. With `outside` only large losses
-    count, from `near` to `far`.
-    """
-
-    near: float
-    far: float
-    outside: bool = False
-
-
-@dataclass(frozen=True)
 class Cells:
-    """Tilted weights of one release at the losses k H, k = first, first + 1, ..., with H the width of the grid.
+    """The weights of one release at the losses k H, k = first, first + 1, ..., on a grid of width H.
 
-    Tilted by tau means multiplied by e^{tau k H}, and a weight of Q by e^{k H} more. All weights lack a factor
+    They are tilted by tau: P's weights are multiplied by e^{tau k H}, and Q's by e^{(1 + tau) k H}. All are divided by
     e^{log_scale}.
 
     Attributes:
-        upper: P's weights of a law that dominates the release. Its losses are too large by at most `slip`.
-        p, q: P's and Q's masses of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
+        first: the first k.
+        upper: P's weights of a pair of laws that dominates the release. Its losses are too large by at most `slip`.
+        p, q: P's and Q's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
         slip: a bound on the absolute error of the losses at which the outputs were cut.
         error: a bound on the relative error of every weight.
     """
@@ -144,7 +139,9 @@ class Cells:
 class Law:
     """The law of the privacy loss of one release, for one order of two neighbouring data sets.
 
-    A law that only stands for sharper ones has `refined` alone, which the grid calls first.
+    Outputs count up to z standard deviations of the noise from the means. A law without standard deviations leaves out
+    the largest losses, of the probability Phi(-z). A class that only stands for other laws has `refined` alone, which
+    the grid calls first.
 
     Attributes:
         infinite: a bound on the probability under P of an infinite loss; `cells` leaves these outputs out.
@@ -153,22 +150,29 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """The law to use for a grid of so many points, where outputs farther than z standard deviations are left
-        out."""
+        """Return the law to use for a grid of so many points, with outputs up to `z`."""
         return self
 
-    def largest(self, span: Span) -> float:
-        """An upper bound on the finite losses of the outputs that count; -inf if there are none."""
+    def largest(self, z: float) -> float:
+        """An upper bound on the finite losses of the outputs up to `z`."""
         raise NotImplementedError
 
-    def sketch(self, span: Span) -> tuple[Array, Array]:
-        """Return rough losses and the logs of their probabilities, which only choose tilts and grids."""
+    def sketch(self, z: float) -> tuple[Array, Array]:
+        """Return about the losses and the logs of their probabilities, of the outputs up to `z`. They only choose tilts
+        and grids."""
         raise NotImplementedError
 
-    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
-        """Return the weights on the grid of this width, tilted by tau > 0.
+    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
+        """Return the weights on a grid.
 
-        Losses below `lowest` count as `lowest`. Raises OverflowError if the grid needs too many cells.
+        Args:
+            z: outputs count up to so many standard deviations from the means.
+            tau: the tilt, > 0.
+            width: the width H of the grid.
+            lowest: smaller losses count as this one.
+
+        Raises:
+            OverflowError: the grid needs too many cells.
         """
         raise NotImplementedError
 
@@ -177,7 +181,7 @@ class Law:
 class ByChance(Law):
     """A release of one of several kinds, by a chance that does not depend on the protected record.
 
-    An observer may know of which kind a release is: its loss is that of the kind.
+    An observer may know of which kind a release is: its loss is the loss of the kind.
 
     Args:
         kinds: for each kind an upper bound on its chance, and its law.
@@ -191,15 +195,15 @@ class ByChance(Law):
             raise ValueError(f"kinds must have chances of at most 1 that sum to at least 1; got {chances}")
         object.__setattr__(self, "infinite", math.fsum(chance * law.infinite for chance, law in self.kinds))
 
-    def largest(self, span: Span) -> float:
-        return max(law.largest(span) for _, law in self.kinds)
+    def largest(self, z: float) -> float:
+        return max(law.largest(z) for _, law in self.kinds)
 
-    def sketch(self, span: Span) -> tuple[Array, Array]:
-        found = [(law.sketch(span), math.log(chance)) for chance, law in self.kinds]
+    def sketch(self, z: float) -> tuple[Array, Array]:
+        found = [(law.sketch(z), math.log(chance)) for chance, law in self.kinds]
         return np.concatenate([one[0] for one, _ in found]), np.concatenate([one[1] + log for one, log in found])
 
-    def cells(self, span: Span, tau: float, width: float, lowest: float) -> Cells:
-        kinds = [(math.log(chance), law.cells(span, tau, width, lowest)) for chance, law in self.kinds]
+    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
+        kinds = [(math.log(chance), law.cells(z, tau, width, lowest)) for chance, law in self.kinds]
         first = min(one.first for _, one in kinds)
         count = max(one.first + len(one.upper) for _, one in kinds) - first
         log_scale = max(log + one.log_scale for log, one in kinds)
@@ -216,7 +220,8 @@ class ByChance(Law):
 Parts = tuple[tuple[Law, int], ...]
 """A composition: the law of one release of each kind, with the number of such releases."""
 _Directions = tuple[Parts, Parts]
-"""Compositions for the two orders of neighbouring data sets: first with the record under P, then under Q."""
+"""Compositions for the two orders of neighbouring data sets: first with the record under P, then with the record under
+Q."""
 
 
 @dataclass(frozen=True)
@@ -226,14 +231,14 @@ class Cost:
     What a step asks of the data may depend on earlier releases. Its noise, its batches and the number of steps may not.
 
     Attributes:
-        above: laws that dominate the steps.
-        below: laws that some data attain, for lower ends; nothing if none are known.
-        squares: mu^2 of plain Gaussian releases, which are in neither: for upper ends, and for lower ends.
+        above: laws that dominate the steps, for upper ends.
+        below: laws that some data attain, for lower ends; empty if none are known.
+        squares: mu^2 of plain Gaussian releases that are in neither: for upper ends, and for lower ends.
         ratio: G >= 0 such that probabilities of events are within a factor e^G of those of the laws.
-        pure: (upper, lower) bounds on the pure epsilon of all steps; the first is infinite if there is none.
+        pure: upper and lower bounds on the pure epsilon (at delta = 0) of all steps; infinity and 0 if there is none.
         apart: the pure epsilon of steps that are in no law.
-        zcdp: (rho, xi) of steps whose Renyi divergence of order a is at most xi + rho a, of which nothing else is
-            known.
+        zcdp: the sums of rho and of xi of steps that are only known to be zCDP: their Renyi divergence of order a is at
+            most xi + rho a.
         unamplified: mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known.
     """
 
@@ -248,7 +253,8 @@ class Cost:
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
-        """The cost of `count` releases with these laws in the two directions, which data attain. None: the first."""
+        """The cost of `count` releases with these laws in the two directions, which data attain. If `second` is None,
+        both directions have the first law."""
         made: _Directions = (((first, count),), ((second or first, count),))
         return cls(made, made)
 
@@ -258,7 +264,7 @@ class Cost:
         return cls(squares=(mu * mu, mu * mu), unamplified=mu * mu)
 
     def bounding(self, below: "Cost | None" = None) -> "Cost":
-        """The same cost as an upper bound only, with the lower ends of `below`, or none."""
+        """The same cost as an upper bound only; the lower ends are those of `below`, or 0 if it is None."""
         other = below or NOTHING
         return replace(self, below=other.below, squares=(self.squares[0], other.squares[1]))
 

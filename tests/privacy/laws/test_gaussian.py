@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import Span, normal_mass
+from dpzero_theory.privacy.laws.law import normal_mass
 from tests.privacy.oracle import made
 
 X = np.linspace(-14, 14, 14_001)
@@ -105,7 +105,7 @@ def test_the_law_has_mass_one_and_the_loss_is_the_log_ratio(kind):
 @pytest.mark.parametrize("kind", ["remove", "add", "replace"])
 def test_cells_of_a_plain_gaussian_are_cut_where_the_loss_is_a_multiple(noise, kind):
     """A loss far below 0, of noise that hides nothing, is inverted as exactly as one above it."""
-    cells = Gaussian(kind, 1.0, noise).cells(Span(8.0, 8.0), 0.3, 0.5, -1e9)
+    cells = Gaussian(kind, 1.0, noise).cells(8.0, 0.3, 0.5, -1e9)
     assert cells.slip < 1e-9
     assert cells.error < 1e-8
 
