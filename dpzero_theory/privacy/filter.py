@@ -1,22 +1,16 @@
 """A privacy budget for steps whose noise, batch or clip is chosen as one goes, from the outcomes of earlier steps.
 
 A plan fixes all steps beforehand. Here each step may be chosen after the earlier ones were seen, and one may stop at
-any time, for any reason that the releases show. Two neighbouring data sets give all that is released the laws P and Q;
-L is the logarithm of the ratio of P to Q. K_j(t) is an upper bound on log E_P e^(t L_j), where L_j is the loss of step
-j, given all earlier outcomes.
+any time, for any reason that the releases show. Three theorems say how much fits into a budget (epsilon, delta); their
+proofs are in laws/derivation.md, section 9.
 
-**Filter.** Fix t > 0 beforehand, and let c(t) = max over y > 0 of (1 - e^-y) e^(-t y). If, whenever one stops, the sum
-over j of K_j(t) is at most t epsilon + log delta - log c(t), then all that is released is (epsilon, delta)-
-differentially private (Feldman and Zrnic 2021).
-
-Proof. M = exp(t L - sum over j of K_j(t)) is a non-negative supermartingale under P that starts at 1, so its mean is at
-most 1 at any stopping time. The gain (1 - e^(epsilon - L))_+ is at most c(t) e^(t (L - epsilon)), which is at most M
-delta. So delta(epsilon) = E_P of the gain is at most delta.
-
-Two kinds of freedom need less than this, by the theorems of derivation.md, section 9. Steps that one worst step
-dominates, at most T of them, cost at most that step T times, whatever is chosen and whenever one stops
-(`Filter.of_worst`). Full batches with Gaussian noise that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <= mu^2
-are mu-GDP together, even if each mu_j follows from earlier outcomes (`Filter.of_gaussian`).
+- Log moments (Feldman and Zrnic 2021; `Filter.of_moments`): with a fixed t > 0, all steps with K_1(t) + K_2(t) + ... <=
+  t epsilon + log delta - log c(t). K_j(t) bounds log E e^(t L) of the privacy loss L of step j, given all earlier
+  outcomes, and c(t) is max over y > 0 of (1 - e^-y) e^(-t y).
+- A worst step (`Filter.of_worst`): steps that one worst step dominates, at most T of them, cost at most that step T
+  times, whatever is chosen and whenever one stops.
+- Full batches with Gaussian noise (`Filter.of_gaussian`) that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <=
+  mu^2 are mu-GDP together, even if each mu_j follows from earlier outcomes.
 """
 
 import math

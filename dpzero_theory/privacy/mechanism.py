@@ -369,15 +369,11 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
-    """The G >= 0 for which noise on a fine lattice and continuous Laplace noise are within a ratio e^G of each other.
+    """The G >= 0 for which `steps` releases with Laplace noise on a fine lattice and with continuous noise are within a
+    ratio e^G of each other: the law of either is within a factor e^G of a post-processing of the other.
 
-    On a lattice with 2^30 integers to a clip or more, the law of T = `steps` releases is within a factor e^G of that of
-    a post-processing of T releases with continuous noise, and the other way round. With b the noise parameter in
-    integers and y = 1/(2 b): continuous noise rounded to an integer has at 0 the probability 1 - e^-y, at distance k
-    the probability sinh(y) e^(-2 y k), and discrete noise has tanh(y) e^(-2 y k), which is between 1 - y^2/2 and 1 +
-    y/2 times that. Discrete noise with a uniform number in [-1/2, 1/2] added has a density between e^-y tanh(y)/y and
-    e^y tanh(y)/y times the continuous one, and tanh(y)/y >= e^(-y^2/2). So G = y + y^2 for one release is enough.
-    `noise_multiplier` is b over the clip, > 0.
+    The lattice has 2^30 integers to a clip or more, and `noise_multiplier` > 0 is the noise parameter over the clip.
+    Proof: laws/derivation.md, section 8.
     """
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

@@ -67,6 +67,7 @@ class Sampling:
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
         told: what `note` says, in which {self} and {relation} stand for the sampling and the relation.
+        explained: what `meaning` says, in which {self} and {batch} stand for the sampling and the batch.
         refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
             takes its place, so that every other record is in batches more often.
     """
@@ -80,6 +81,7 @@ class Sampling:
     scheduled: ClassVar[bool] = False
     refilled: ClassVar[bool] = False
     told: ClassVar[str] = ""
+    explained: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for one in self._whole():
@@ -190,7 +192,7 @@ class Sampling:
 
     def meaning(self, n: int) -> str:
         """A clause for a privacy statement that says how batches of n records are drawn; empty if the name says it."""
-        return ""
+        return self.explained.format(self=self, batch=round(self.sample_rate * n))
 
     def batch_size(self, n: int) -> int | None:
         """The number of records in every batch drawn from n, or None if that number is random.
@@ -220,6 +222,7 @@ class FullBatch(Sampling):
 
     sample_rate: float = 1.0
     name = "full"
+    explained = "all records in every step"
     runnable = True
 
     def _rate(self, sample_rate: object) -> float:
@@ -227,9 +230,6 @@ class FullBatch(Sampling):
         if rate != 1:
             raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
         return rate
-
-    def meaning(self, n: int) -> str:
-        return "all records in every step"
 
     def batch_size(self, n: int) -> int:
         return n
@@ -244,6 +244,7 @@ class Poisson(Sampling):
     2^-64."""
 
     name = "poisson"
+    explained = "each record in each step independently with probability {self.sample_rate:g}; batches are secret"
     runnable = True
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
@@ -260,9 +261,6 @@ class Poisson(Sampling):
         # One record with this noise that is drawn whenever any record of the group is costs at least as much.
         any_of_them = Poisson(any_drawn(self.sample_rate, size))
         return any_of_them.cost(noise / size, steps, relation).bounding(self.amplified(noise, steps, relation))
-
-    def meaning(self, n: int) -> str:
-        return f"each record in each step independently with probability {self.sample_rate:g}; batches are secret"
 
     def draw(self, source: random.Random, n: int) -> Indices:
         return _independent(source, n, self.sample_rate)
@@ -290,6 +288,7 @@ class TruncatedPoisson(Poisson):
     largest: int
     n: int
     name, arguments, most_whole = "truncated-poisson", ":B/n", 10**12
+    explained = Poisson.explained + "; of more than {self.largest} records so many are kept at random"
     told = (
         "truncated Poisson: at most {self.largest} of {self.n} records; the upper end also holds for whoever sees which"
         " steps are truncated, the lower end is attained by data"
@@ -347,9 +346,6 @@ class TruncatedPoisson(Poisson):
     def chance(self, steps: int) -> float:
         return Poisson(self._chances()[3]).chance(steps)
 
-    def meaning(self, n: int) -> str:
-        return f"{super().meaning(n)}; of more than {self.largest} records so many are kept at random"
-
     def batch_size(self, n: int | None) -> None:
         if n != self.n:
             raise ValueError(f"n must be {self.n} with sampling {self.word}; got {n}")
@@ -373,6 +369,9 @@ class CyclicPoisson(Sampling):
 
     groups: int
     name, arguments = "cyclic-poisson", ":B"
+    explained = (
+        "{self.groups} groups, of random records, take turns; each of the group's with probability {self._turn:g}"
+    )
     told = (
         "cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its group,"
         " which does not depend on other records"
@@ -399,10 +398,6 @@ class CyclicPoisson(Sampling):
     def chance(self, steps: int) -> float:
         return Poisson(self._turn).chance(self.uses(steps))  # that of a record of the first group
 
-    def meaning(self, n: int) -> str:
-        rate = self.groups * self.sample_rate
-        return f"{self.groups} groups, of random records, take turns; each of the group's with probability {rate:g}"
-
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         group = groups(secret, n, self.groups)
 
@@ -418,6 +413,7 @@ class FixedSize(Sampling):
     """A batch is a uniformly random set of q n records, drawn without replacement; q n must be a whole number."""
 
     name = "fixed-size"
+    explained = "{batch} records of n in each step, uniformly without replacement; batches are secret"
     runnable = refilled = True
     told = (
         "fixed-size, {relation}: the upper end is certified for every adaptive use; the lower end is attained by data;"
@@ -443,10 +439,6 @@ class FixedSize(Sampling):
 
     def note(self, relation: Relation) -> str:
         return "" if relation is Relation.ADD_REMOVE else super().note(relation)
-
-    def meaning(self, n: int) -> str:
-        batch = self.batch_size(n)
-        return f"{batch} records of n in each step, uniformly without replacement; batches are secret"
 
     def batch_size(self, n: int) -> int:
         size = round(self.sample_rate * n)
@@ -525,6 +517,7 @@ class RandomAllocation(Sampling):
 
     taken: int = 1
     name, arguments, most_whole = "random-allocation", "[:K]", 10**6
+    explained = "each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
     runnable = lasting = scheduled = True
     told = "random allocation: each record in {self.taken} random steps of each epoch, independently of other records"
 
@@ -575,9 +568,6 @@ class RandomAllocation(Sampling):
     def note(self, relation: Relation) -> str:
         said = "; both ends are certified, the exact number is in between" if self.taken > 1 else ""
         return super().note(relation) + said
-
-    def meaning(self, n: int) -> str:
-        return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
 
     def batch_size(self, n: int) -> None:
         # Where an epoch has exactly taken/q steps, a batch of n records has q n on average.

@@ -1,23 +1,13 @@
 """What it costs to run a private mechanism a random number of times and release the best outcome only.
 
-A run with outcome y and score g(y) is repeated K times, where K has the geometric law with the mean m: P(K = k) =
+A run with an outcome and a score is repeated K times, where K has the geometric law with the mean m: P(K = k) =
 (1 - 1/m)^(k - 1)/m for k >= 1. Only the outcome with the highest score is released, neither K nor the other outcomes
 (Liu and Talwar 2019; Papernot and Steinke 2022). A run may include the choice of its settings, at random from a public
-list. Its history costs delta(x) at epsilon x.
-
-Statement. Let ties be broken by a random number that is part of y. Then the release is (epsilon, delta)-DP for
+list. If one run costs delta(x) at epsilon x, the release is (epsilon, delta)-DP for
 
     delta = m delta(e),    epsilon = e + 2 log(e^b + (m - 1) delta(b)),    any e, b >= 0.
 
-Proof. Let Q be the law of one run's outcome under one data set and Q' under its neighbour, q = Q(g <= g(y)) and q' the
-same for Q'. With f(x) = E x^K = x/(m - (m - 1) x), the law of the released outcome is A(y) = Q(y) f'(q), as d(q^K) =
-K q^(K-1) dq, and A' for the neighbour. Where f'(q) <= R f'(q'), A(y) - e^epsilon A'(y) <= f'(q) (Q(y) - e^e Q'(y)) for
-epsilon = e + log R, and f' <= f'(1) = m: integrated over any set this is at most m delta(e). And f'(x) = m/(m - (m - 1)
-x)^2 = m/(1 + (m - 1)(1 - x))^2, where with 1-q' <= e^b (1-q) + delta(b)
-
-    1 + (m - 1)(1 - q') <= (1 + (m - 1)(1 - q)) (e^b + (m - 1) delta(b)).
-
-The bound in terms of privacy profiles is that of Koskela, Redberg and Wang (2024).
+Proof: laws/derivation.md, section 11. Ties of the score must be broken at random.
 """
 
 import math
