@@ -24,15 +24,14 @@ from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon
 from dpzero_theory.privacy.laws.concentrated import MOST_RHO, concentrated_pair
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, chernoff_epsilon
+from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, chernoff_epsilon, crossed
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_NEAR, _CLOSE, _SECANTS = 1e-11, 3.0, 30
-"""The search for the epsilon at which a bound on delta equals the target ends at a relative accuracy of 1e-11, or after
-30 secants. The integral is made anew where that epsilon is farther than 3/(1 + tau) from the one for which it was made;
-tau is the integral's tilt."""
+_CLOSE = 3.0
+"""An integral is made anew where epsilon is farther than this over 1 + tau from the one for which it was made, with tau
+its tilt."""
 _VAGUE = 1.5
 """Where the upper end of a bracket is this many times the lower one, the bound by plain Gaussian releases
 (`Cost.unamplified`) is tried for a smaller upper end."""
@@ -411,36 +410,11 @@ def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds 
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
         while (found := contour.answers(parts, at)) is not None:
-            upper = _crossed(found.upper, delta, at, 1 + found.tau, way=1)
+            upper = crossed(found.upper, delta, at, 1 + found.tau, way=1)
             if abs(upper - at) * (1 + found.tau) < _CLOSE:
-                return Bounds(min(_crossed(found.lower, least_delta, upper, 1 + found.tau, way=-1), upper), upper)
+                return Bounds(min(crossed(found.lower, least_delta, upper, 1 + found.tau, way=-1), upper), upper)
             at = upper
     return None
-
-
-def _crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
-    """An epsilon >= 0 at which a bound on delta crosses a target, rounded to a side.
-
-    Args:
-        bound: the bound on delta, a falling function of epsilon.
-        target: the delta that is crossed.
-        near: where the search begins.
-        slope: about how fast -log(bound) rises there.
-        way: 1 to return an epsilon at which the bound is at most the target; -1 for one at which it is above the
-            target, or 0 if there is none.
-    """
-    x, before, gap = near, math.nan, math.nan
-    for _ in range(_SECANTS):
-        last, gap = gap, math.log(max(bound(x), 5e-324) / target)
-        if (x - before) * (gap - last) < 0:
-            slope = (last - gap) / (x - before)
-        before, x = x, max(x + gap / slope, 0.0)
-        if abs(x - before) <= _NEAR * x:
-            break
-    step = way * _NEAR * x
-    while (bound(x) > target) == (way > 0) and 0 < x < math.inf:
-        x, step = max(x + step, 0.0), 2 * step
-    return x
 
 
 def _largest(

@@ -10,17 +10,16 @@ laws/derivation.md.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtri_exp
 
-from dpzero_theory.bisection import halved, outward
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bounds
 from dpzero_theory.privacy.laws.fourier import composed, window
-from dpzero_theory.privacy.laws.law import TILTS, UNIT, Parts, chernoff_epsilon, log_c, log_moments
+from dpzero_theory.privacy.laws.law import TILTS, UNIT, Parts, chernoff_epsilon, crossed, log_c, log_moments
 
 LEAST_DELTA = 1e-30
 """The smallest delta that a grid tells from 0."""
@@ -38,174 +37,140 @@ and more points narrow them little, no more are tried. Where they are wider than
 times as many points are tried next."""
 _ROUGH_LAW = 0.1
 """The width of bounds counts as this share at least where their laws are rough ones."""
-_FARTHEST, _HALVINGS = 1e7, 36
-"""The largest epsilon that is searched for; and the number of halvings after which a search for an epsilon ends."""
 
 
-@dataclass(frozen=True)
-class _Sketch:
-    """About the law of the privacy loss of one release: probabilities e^log_mass at the values `loss`, for `count` such
-    releases. It only chooses tilts and grids, so that its errors make no bound wrong."""
+_Sketches = Sequence[tuple[int, Array, Array]]
+"""For each law of a composition the number of its releases, and the losses and logs of probabilities of
+`Law.sketch`."""
 
-    count: int
-    loss: Array
-    log_mass: Array
 
-    def moments(self, rates: Array) -> Array:
-        """The logs of E e^{rate L} for the total loss L of all the releases, at each rate."""
-        return self.count * log_moments(self.log_mass, rates, self.loss)
-
-    def tilted(self, tau: float) -> Array:
-        """The probabilities multiplied by e^{tau loss}, with the sum 1."""
-        exponent = self.log_mass + tau * self.loss
+def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
+    """The losses, the probabilities times e^{tau loss}, scaled to the sum 1, and the number of releases of each law."""
+    found = []
+    for count, loss, log_mass in sketches:
+        exponent = log_mass + tau * loss
         weights = np.exp(exponent - np.max(exponent))
-        return np.asarray(weights / np.sum(weights))
-
-
-def _tilted(sketches: Sequence[_Sketch], tau: float) -> list[tuple[Array, Array, int]]:
-    """The losses, the tilted probabilities and the number of releases of each law, as `fourier.window` takes them."""
-    return [(sketch.loss, sketch.tilted(tau), sketch.count) for sketch in sketches]
+        found.append((loss, weights / np.sum(weights), count))
+    return found
 
 
 _NEARER = np.geomspace(0.75, 1.33, 9)
 """Factors between neighbouring values of `TILTS`, for a second and finer look."""
 
 
-def _saddle(sketches: Sequence[_Sketch], value: Callable[[Array, Array], Array]) -> tuple[float, float]:
-    """Minimise a function of the tilt tau and of log E e^{tau L}, where L is the total loss of all laws. Returns the
-    best tau and the minimum."""
+def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
+    """The tilt tau with the least Chernoff bound on delta(epsilon), and the log of that bound."""
     taus = TILTS
     for _ in range(2):
-        found = value(taus, np.sum([sketch.moments(taus) for sketch in sketches], axis=0))
+        moments = sum(count * log_moments(log_mass, taus, loss) for count, loss, log_mass in sketches)
+        found = moments + log_c(taus) - taus * epsilon
         best = int(np.argmin(found))
         taus, tau, least = taus[best] * _NEARER, float(taus[best]), float(found[best])
     return tau, least
 
 
-@dataclass(frozen=True)
-class _Upper:
-    """Upper bounds on delta(epsilon), from the tilted law of the total loss of the laws that dominate.
-
-    Attributes:
-        centre: the epsilon for which they were made.
-        tau: the tilt.
-        width: the width of the grid.
-        first: the first loss of the sums.
-        known: the smallest epsilon with a bound.
-        gained, lost: the sums of P's and of Q's weights from each loss on, in units of e^log_scale.
-        wrong: a bound on the absolute error of delta in these units, at `centre`.
-        relative: a bound on the relative error besides.
-        most: the largest total loss.
-    """
-
-    centre: float
-    tau: float
-    width: float
-    first: float
-    known: float
-    gained: Array
-    lost: Array
-    wrong: float
-    relative: float
-    log_scale: float
-    most: float = math.inf
-
-    def delta(self, epsilon: float) -> float:
-        """The bound at an epsilon; infinite where there is none."""
-        return min(self._delta(epsilon), max(-math.expm1(epsilon - self.most) * (1 + 4 * UNIT), 0.0))
-
-    def _delta(self, epsilon: float) -> float:
-        beyond = epsilon - self.centre
-        wrong = self.wrong * math.exp(min(-self.tau * beyond, 700.0))
-        at = max(math.floor((epsilon - self.first) / self.width) + 1, 0)
-        if epsilon < self.known:
-            return math.inf
-        if at < len(self.gained):
-            gained, lost = float(self.gained[at]), float(self.lost[at]) * math.exp(beyond)
-            wrong += max(gained - lost, 0.0) * (1 + 1e-9) + 4 * UNIT * len(self.gained) * (gained + lost)
-        return math.exp(min(self.log_scale + math.log(wrong), 1.0)) * (1 + self.relative) if wrong > 0 else 0.0
+def _reach(parts: Parts, delta: float) -> float:
+    """The z up to which outputs count, for `Law.cells`: those of all releases beyond it have the probability
+    `_LEFT_OUT` times `delta`."""
+    return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
-@dataclass(frozen=True)
-class _Lower:
-    """Lower bounds on delta(epsilon): the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum of
-    the numbers of the cells in which the losses are.
-
-    Attributes:
-        centre: the epsilon for which they were made.
-        kept, lost: for each k a lower bound on the first probability, and an upper one on the second times e^centre,
-            both times e^-log_scale.
-    """
-
-    centre: float
-    kept: Array
-    lost: Array
-    log_scale: float
-
-    def delta(self, epsilon: float) -> float:
-        if not len(self.kept):
-            return 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            best = float(np.max(self.kept - math.exp(min(epsilon - self.centre, 700.0)) * self.lost))
-        return best * math.exp(min(self.log_scale, 300.0)) if best > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class _Composed:
-    """Bounds on delta near one epsilon. `left` bounds the probability of all outputs of which neither bound knows."""
-
-    above: _Upper
-    below: _Lower | None
-    left: float
-
-    def upper(self, epsilon: float) -> float:
-        return min((self.above.delta(epsilon) + self.left) * (1 + 4 * UNIT) + 5e-324, 1.0)
-
-    def lower(self, epsilon: float) -> float:
-        return self.below.delta(epsilon) if self.below else 0.0
-
-
-class _Grid:
-    """The grid of total losses of one composition: its range and width, and the cells of each law.
+class _Curve:
+    """Bounds on delta(epsilon) of one composition near one epsilon, by one grid of total losses.
 
     Args:
         parts: the laws with their counts.
-        z: how far from the means outputs count, as in `Law.cells`.
-        sketches: those of the laws.
-        epsilon: where the bounds on delta are to be good.
-        tau: the tilt.
+        epsilon: where the bounds are to be good.
+        delta: about delta there.
         points: the number of points of the grid.
-        log_folded: the log of about the share of the tilted total loss that lies beyond the grid.
+
+    Attributes:
+        tau: the tilt.
+        known: the smallest epsilon with an upper bound.
 
     Raises:
-        OverflowError: no such grid is accurate enough.
+        OverflowError: no grid of so many points is accurate enough.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        z: float,
-        sketches: list[_Sketch],
-        epsilon: float,
-        tau: float,
-        points: int,
-        log_folded: float,
-    ) -> None:
-        self.epsilon, self.tau, self.points, self.sketches = epsilon, tau, points, sketches
-        bottom, top, self.up, self.down = window(_tilted(self.sketches, tau), log_folded)
-        lowest = bottom - top
-        broadest = max(float(np.max(s.loss)) - max(float(np.min(s.loss)), lowest) for s in self.sketches)
-        # The laws on the grid spread a little more than the rough ones.
-        more = 0.01 * (top - bottom)
-        self.bottom, top = bottom - more, top + more
-        self.width = max((top - self.bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
-        self.laws = [(law.cells(z, tau, self.width, lowest), count) for law, count in parts]
-        self.relative = 1.1 * math.fsum(count * (c.error + 40 * UNIT) for c, count in self.laws)
-        self.relative += 16 * UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
-        if self.relative > 0.1:
-            raise OverflowError("rounding errors exceed the answer")
+    def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
+        self._centre, self._points, nothing = epsilon, points, np.zeros(0)
+        z = _reach(parts, delta)
+        self._sketches = [(count, *law.sketch(z)) for law, count in parts]
+        # Outputs of which neither end knows: those beyond z, and infinite losses.
+        self._left = 2 * delta * _LEFT_OUT + math.fsum(count * law.infinite for law, count in parts)
+        self._most = math.fsum(count * law.largest(z) for law, count in parts)
+        self.tau, self.known, self._first, self._wrong, self._log_scale = 0.0, self._most, epsilon, 0.0, 0.0
+        self._gained = self._lost = self._kept = self._taken = nothing
+        if self._most <= epsilon:  # No total loss exceeds epsilon, nor any larger epsilon.
+            self._width = 1.0
+            return
+        try:
+            self._compose(parts, z, delta)
+        except OverflowError:
+            self._chernoff(parts, z)
 
-    def composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
+    def _compose(self, parts: Parts, z: float, delta: float) -> None:
+        """Put the laws on a grid and compose them."""
+        epsilon, points = self._centre, self._points
+        self.tau, log_most = _saddle(self._sketches, epsilon)
+        log_folded = min(max(math.log(delta) - log_most - 18.0, -36.0), -12.0)
+        bottom, top, self._up, self._down = window(_tilted(self._sketches, self.tau), log_folded)
+        lowest = bottom - top
+        broadest = max(float(np.max(loss)) - max(float(np.min(loss)), lowest) for _, loss, _ in self._sketches)
+        # The laws on the grid spread a little more than the sketches.
+        more = 0.01 * (top - bottom)
+        bottom, top = bottom - more, top + more
+        self._width = max((top - bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
+        self._laws = [(law.cells(z, self.tau, self._width, lowest), count) for law, count in parts]
+        self._relative = 1.1 * math.fsum(count * (c.error + 40 * UNIT) for c, count in self._laws)
+        self._relative += 16 * UNIT * (self.tau * epsilon + (1 + self.tau) * (abs(top) + abs(bottom)) + 1)
+        if self._relative > 0.1:
+            raise OverflowError("rounding errors exceed the answer")
+        self._compose_above(bottom)
+        # A law that underflows at this tilt says nothing of the lower end.
+        if min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
+            self._compose_below(bottom)
+
+    def _chernoff(self, parts: Parts, z: float) -> None:
+        """Bound delta from above by Chernoff's bound on the laws that dominate, where no grid holds the total loss."""
+        best, epsilon = math.inf, self._centre
+        for tau in np.geomspace(1.0, 1e5, 11).tolist():
+            with suppress(OverflowError, ValueError):
+                log_scale = 64 * UNIT * tau * epsilon - tau * epsilon
+                for law, count in parts:
+                    largest = abs(law.largest(z))
+                    cells = law.cells(z, tau, (largest + 1e-9) / _FEWEST, -4 * largest)
+                    log_scale += count * (math.log(float(np.sum(cells.upper))) + cells.log_scale)
+                    log_scale += count * (1.01 * tau * cells.slip + 1.1 * (cells.error + 40 * UNIT))
+                if log_scale + log_c(tau) < best:
+                    best, self.tau, self._log_scale = log_scale + log_c(tau), tau, log_scale
+        if best == math.inf:
+            raise OverflowError("a law that no tilt resolves")
+        self.known, self._wrong, self._relative, self._width = -math.inf, math.exp(log_c(self.tau)), 1e-12, 1.0
+        self._gained = self._kept = np.zeros(0)
+
+    def upper(self, epsilon: float) -> float:
+        """An upper bound on delta(epsilon), 1 where there is none."""
+        beyond = epsilon - self._centre
+        wrong = self._wrong * math.exp(min(-self.tau * beyond, 700.0))
+        at, found = max(math.floor((epsilon - self._first) / self._width) + 1, 0), 0.0
+        if at < len(self._gained):
+            gained, lost = float(self._gained[at]), float(self._lost[at]) * math.exp(beyond)
+            wrong += max(gained - lost, 0.0) * (1 + 1e-9) + 4 * UNIT * len(self._gained) * (gained + lost)
+        if wrong > 0:
+            found = math.exp(min(self._log_scale + math.log(wrong), 1.0)) * (1 + self._relative)
+        found = min(found, -math.expm1(min(epsilon - self._most, 0.0)) * (1 + 4 * UNIT))
+        return min((found + self._left) * (1 + 4 * UNIT) + 5e-324, 1.0) if epsilon >= self.known else 1.0
+
+    def lower(self, epsilon: float) -> float:
+        """A lower bound on delta(epsilon): the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum
+        of the numbers of the cells in which the losses are."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            rise = math.exp(min(epsilon - self._centre, 700.0))
+            best = float(np.max(self._kept - rise * self._taken, initial=0.0))
+        return best * math.exp(min(self._log_below, 300.0)) if best > 0 else 0.0
+
+    def _composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
         """Compose weights of the laws.
 
         Args:
@@ -217,120 +182,72 @@ class _Grid:
             by which they were divided; a bound on the Euclidean norm of their errors; and one on the weight that comes
             from beyond the grid.
         """
-        start = math.floor(bottom / self.width)
+        start = math.floor(bottom / self._width)
         totals = [float(np.sum(mass)) for mass in masses]
         if not min(totals) > 1e-250:
             raise OverflowError("a tilt at which a law underflows")
-        ones = [(c.first, mass / total, n) for (c, n), mass, total in zip(self.laws, masses, totals, strict=True)]
-        law, error, beyond = composed(ones, self.width, start, self.points, self.up, self.down)
-        log_scale = math.fsum(n * (math.log(t) + c.log_scale) for (c, n), t in zip(self.laws, totals, strict=True))
+        ones = [(c.first, mass / total, n) for (c, n), mass, total in zip(self._laws, masses, totals, strict=True)]
+        law, error, beyond = composed(ones, self._width, start, self._points, self._up, self._down)
+        log_scale = math.fsum(n * (math.log(t) + c.log_scale) for (c, n), t in zip(self._laws, totals, strict=True))
         return start, law, log_scale, error, beyond
 
     @np.errstate(over="ignore")
-    def upper(self) -> _Upper:
-        """Compose the laws that dominate."""
-        tau, width = self.tau, self.width
-        centre = self.epsilon
-        start, law, log_scale, error, tail = self.composed([c.upper for c, _ in self.laws], self.bottom)
-        slip = 1.01 * math.fsum(count * c.slip for c, count in self.laws)
+    def _compose_above(self, bottom: float) -> None:
+        """Compose the laws that dominate, and sum P's and Q's weights from each loss on, in units of e^log_scale."""
+        tau, width, centre = self.tau, self._width, self._centre
+        start, law, log_scale, error, tail = self._composed([c.upper for c, _ in self._laws], bottom)
+        slip = 1.01 * math.fsum(count * c.slip for c, count in self._laws)
         # The losses are larger by at most `slip`: so is the first one that counts.
         skipped = max(math.floor((centre - _REACH / (1 + tau)) / width) - start, 0)
         law = law[skipped:]
         beyond = (start + skipped + np.arange(len(law))) * width + slip - centre
         weights = law * np.exp(np.minimum(-tau * beyond, 700.0))
-        gained, lost = (np.cumsum(each[::-1])[::-1] for each in (weights, weights * np.exp(-beyond)))
+        self._gained, self._lost = (np.cumsum(each[::-1])[::-1] for each in (weights, weights * np.exp(-beyond)))
         # The weight (1 - e^-y) e^{-tau y} of a loss y beyond epsilon is at most c(tau), and falls after its peak. So
         # its sum over the grid is at most c + 1/(H tau (tau + 1)), which bounds its Euclidean norm.
         c = math.exp(log_c(tau))
-        wrong = 1.01 * (error * math.sqrt(c * (c + 1 / (width * tau * (1 + tau)))) + tail * c)
-        first = float(beyond[0]) + centre if len(law) else centre
-        known = first if skipped else -math.inf
-        return _Upper(
-            centre, tau, width, first, known, gained, lost, wrong, self.relative, log_scale - tau * centre + tau * slip
-        )
+        self._wrong = 1.01 * (error * math.sqrt(c * (c + 1 / (width * tau * (1 + tau)))) + tail * c)
+        self._first = float(beyond[0]) + centre if len(law) else centre
+        self.known = self._first if skipped else -math.inf
+        self._log_scale = log_scale - tau * centre + tau * slip
 
     @np.errstate(over="ignore", invalid="ignore")
-    def lower(self) -> _Lower:
-        """Compose the laws that are dominated."""
-        tau, width, centre = self.tau, self.width, self.epsilon
-        # a law that underflows at this tilt says nothing of the lower end
-        if min(float(np.sum(mass)) for c, _ in self.laws for mass in (c.p, c.q)) < 1e-250:
-            return _Lower(centre, np.zeros(0), np.zeros(0), 0.0)
+    def _compose_below(self, bottom: float) -> None:
+        """Compose the laws that are dominated. For each k, `_kept` becomes a lower bound on P(S >= k), and `_taken` an
+        upper one on Q(S >= k) times e^centre, both in units of e^log_below."""
+        tau, width, centre = self.tau, self._width, self._centre
         # the mean total loss, under the tilted laws, less its mean when each loss is replaced by the centre of its cell
         offset = 0.0
-        for sketch, (c, count) in zip(self.sketches, self.laws, strict=True):
+        for (loss, weights, _), (c, count) in zip(_tilted(self._sketches, tau), self._laws, strict=True):
             at: Array = (c.first + np.arange(float(len(c.p)))) * width
-            offset += count * float(np.sum(sketch.tilted(tau) * sketch.loss) - np.sum(at * c.p) / np.sum(c.p))
+            offset += count * float(np.sum(weights * loss) - np.sum(at * c.p) / np.sum(c.p))
         (start, p, log_p, error_p, tail_p), (_, q, log_q, error_q, _) = (
-            self.composed(masses, self.bottom - offset)
-            for masses in ([c.p for c, _ in self.laws], [c.q for c, _ in self.laws])
+            self._composed(masses, bottom - offset)
+            for masses in ([c.p for c, _ in self._laws], [c.q for c, _ in self._laws])
         )
-        beyond = (start + np.arange(self.points)) * width + offset - centre
+        beyond = (start + np.arange(self._points)) * width + offset - centre
         near = beyond > -_REACH / (1 + tau)
-        if not near.any():
-            return _Lower(centre, np.zeros(0), np.zeros(0), 0.0)
         beyond = beyond[near]
-        log_scale = log_p + tau * (offset - centre)
-        fall_p = np.exp(-tau * beyond)
-        fall_q = np.exp(np.minimum(log_q + (1 + tau) * offset - tau * centre - log_scale - (1 + tau) * beyond, 700.0))
-        kept, lost = (np.cumsum((mass[near] * fall)[::-1])[::-1] for mass, fall in ((p, fall_p), (q, fall_q)))
+        self._log_below = log_p + tau * (offset - centre)
+        fall_p, log_fall = np.exp(-tau * beyond), log_q + (1 + tau) * offset - tau * centre - self._log_below
+        fall_q = np.exp(np.minimum(log_fall - (1 + tau) * beyond, 700.0))
+        kept, taken = (np.cumsum((mass[near] * fall)[::-1])[::-1] for mass, fall in ((p, fall_p), (q, fall_q)))
         rounded, more = (
             error * np.hypot.accumulate(fall[::-1])[::-1] for error, fall in ((error_p, fall_p), (error_q, fall_q))
         )
         slack = 4 * UNIT * len(kept)
-        kept = kept * (1 - self.relative - slack) - 1.01 * (rounded + tail_p * fall_p)
-        lost = lost * (1 + self.relative + slack) + 1.01 * more
-        return _Lower(centre, kept, lost, log_scale)
+        self._kept = kept * (1 - self._relative - slack) - 1.01 * (rounded + tail_p * fall_p)
+        self._taken = taken * (1 + self._relative + slack) + 1.01 * more
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A composition that is to be put on a grid.
-
-    Attributes:
-        parts: the laws with their counts.
-        delta: about delta at the epsilon in question.
-        points: the number of points of the grid.
-        rough: whether a finer grid has other laws with narrower bounds.
-    """
-
-    parts: Parts
-    delta: float
-    """About delta at the epsilon in question."""
-    points: int = _FEWEST
-    rough: bool = False
-    """Whether grids of more points have sharper laws."""
-
-    @property
-    def z(self) -> float:
-        """The distance from the means, in standard deviations of the noise, up to which outputs count: those of all
-        steps that are farther away have the probability `delta` times `_LEFT_OUT`."""
-        return -float(ndtri_exp(math.log(self.delta * _LEFT_OUT) - math.log(2 * sum(n for _, n in self.parts))))
-
-    def refined(self, points: int) -> "_Plan":
-        """Return the plan for a grid of so many points, with the laws that suit it."""
-        if not self.parts:
-            return self
-        parts = tuple((law.refined(points, self.z), count) for law, count in self.parts)
-        return _Plan(parts, self.delta, points, points == _FEWEST and parts != self.parts)
-
-    def sketches(self) -> list[_Sketch]:
-        return [_Sketch(count, *law.sketch(self.z)) for law, count in self.parts]
-
-    def composed(self, epsilon: float) -> _Composed:
-        """Return bounds on delta near `epsilon`. Raises OverflowError if there are none."""
-        z, sketches = self.z, self.sketches()
-        left = 2 * self.delta * _LEFT_OUT + math.fsum(count * law.infinite for law, count in self.parts)
-        most = math.fsum(count * law.largest(z) for law, count in self.parts)
-        if most <= epsilon:
-            # No total loss exceeds epsilon, nor any larger epsilon; of smaller ones nothing is said.
-            nothing = np.zeros(0)
-            above = _Upper(epsilon, 0.0, 1.0, epsilon, most, nothing, nothing, 0.0, 0.0, 0.0)
-            return _Composed(above, None, left)
-        tau, log_most = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)
-        log_folded = min(max(math.log(self.delta) - log_most - 18.0, -36.0), -12.0)
-        grid = _Grid(self.parts, z, sketches, epsilon, tau, self.points, log_folded)
-        return _Composed(replace(grid.upper(), most=most), grid.lower(), left)
+def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
+    """The laws that suit a grid of so many points, where delta is about `delta`; and whether finer grids have other
+    laws with narrower bounds."""
+    if not parts:
+        return parts, False
+    z = _reach(parts, delta)
+    found = tuple((law.refined(points, z), count) for law, count in parts)
+    return found, points == _FEWEST and found != parts
 
 
 _Make = Callable[[int], tuple[Bounds, bool]]
@@ -390,10 +307,11 @@ def _width(bounds: Bounds) -> float:
 
 
 @lru_cache(maxsize=256)
-def _at(plan: _Plan, epsilon: float, lower_at: float) -> Bounds:
-    """Bounds on delta by a plan: from above at `epsilon`, from below at `lower_at`."""
-    found = plan.composed(epsilon)
-    return Bounds(found.lower(lower_at), found.upper(epsilon))
+def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int) -> Bounds:
+    """Bounds on delta of a composition: from above at `epsilon`, from below at `lower_at`. The others are arguments of
+    `_Curve`."""
+    curve = _Curve(parts, epsilon, delta, points)
+    return Bounds(curve.lower(lower_at), curve.upper(epsilon))
 
 
 def delta_bounds(
@@ -422,11 +340,11 @@ def delta_bounds(
         def bounds(points: int) -> tuple[Bounds, bool]:
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
-            plan = _Plan(parts, guess).refined(points)
-            found = _at(plan, epsilon, lower_at)
+            laws, rough = _refined(parts, guess, points)
+            found = _at(laws, epsilon, lower_at, guess, points)
             if near is None:
                 guess = max(min(guess, found.upper), LEAST_DELTA)
-            return found, plan.rough
+            return found, rough
 
         return bounds
 
@@ -441,8 +359,9 @@ def delta_bounds(
 
 def _guess(parts: Parts, epsilon: float) -> float:
     """Chernoff's bound on delta(epsilon) by sketches of the laws, from `LEAST_DELTA` to 0.1."""
-    sketches = _Plan(parts, 1e-20 / _LEFT_OUT).refined(_FEWEST).sketches()
-    log_delta = _saddle(sketches, lambda tau, moment: moment + log_c(tau) - tau * epsilon)[1]
+    tiny = 1e-20 / _LEFT_OUT
+    laws, _ = _refined(parts, tiny, _FEWEST)
+    log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
 
@@ -457,62 +376,31 @@ def epsilon_bounds(
         least_delta: the delta of the lower end, if it differs.
         wanted: the relative width at which no more points are tried.
     """
-    makes = [_Root(parts, delta, least_delta or delta).bounds for parts in compositions]
+    makes = [_root(parts, delta, least_delta or delta) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
-class _Root:
-    """The search for the epsilon at which delta of one composition is `delta` (for the lower end `least_delta`), by
-    finer and finer grids."""
+def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
+    """The function that bounds the epsilon at which delta of one composition is `delta`, from below `least_delta`."""
+    start: float | None = None
 
-    def __init__(self, parts: Parts, delta: float, least_delta: float) -> None:
-        self.plan, self.delta, self.least_delta = _Plan(parts, delta), delta, least_delta
-        self.at: float | None = None
-
-    def _start(self) -> float:
-        """A guess of epsilon, by Chernoff's bound on delta."""
-        sketches = self.plan.refined(_FEWEST).sketches()
-        return 0.95 * chernoff_epsilon([(one.count, one.loss, one.log_mass) for one in sketches], self.delta)
-
-    def bounds(self, points: int) -> tuple[Bounds, bool]:
-        """Bounds on the epsilon by a grid of so many points, and whether a finer grid has laws with narrower bounds."""
-        at, plan = max(self._start() if self.at is None else self.at, 0.0), self.plan.refined(points)
+    def bounds(points: int) -> tuple[Bounds, bool]:
+        nonlocal start
+        if start is None:
+            laws, z = _refined(parts, delta, _FEWEST)[0], _reach(parts, delta)
+            start = 0.95 * chernoff_epsilon([(count, *law.sketch(z)) for law, count in laws], delta)
+        (laws, rough), at = _refined(parts, delta, points), start
         for _ in range(8):
-            found = plan.composed(at)
-            upper = _root(found.upper, self.delta, at, below=False)
-            # A root at the end of what is known is not one.
-            known = upper > found.above.known * (1 + 1e-9)
-            if known and (abs(upper - at) < 3 / (1 + found.above.tau) or upper > 1.2 * at + 0.01):
+            curve = _Curve(laws, at, delta, points)
+            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is where nothing is known
+                upper, at = curve.known, 0.8 * curve.known
+                continue
+            upper = crossed(curve.upper, delta, at, 1 + curve.tau, way=1)
+            if abs(upper - at) < 3 / (1 + curve.tau) or upper > 1.2 * at + 0.01:
                 break
-            at = upper if known else 0.8 * upper
-        lower = _root(found.lower, self.least_delta, min(upper, 1.2 * at + 0.01), below=True)
-        self.at = upper if lower > 0.9 * upper or upper < at else at
-        return Bounds(min(lower, upper), upper), plan.rough
+            at = upper
+        lower = crossed(curve.lower, least_delta, min(upper, 1.2 * at + 0.01), 1 + curve.tau, way=-1)
+        start = upper if lower > 0.9 * upper or upper < at else at
+        return Bounds(min(lower, upper), upper), rough
 
-
-def _root(delta: Callable[[float], float], target: float, near: float, *, below: bool) -> float:
-    """The epsilon >= 0 at which a falling function, delta, crosses the target, rounded to a side.
-
-    Args:
-        delta: the function.
-        target: the delta that is crossed.
-        near: where the search begins.
-        below: whether to return the largest epsilon that is found with delta above the target; else the smallest with
-            delta at most the target, infinite if there is none.
-    """
-
-    def over(epsilon: float) -> bool:
-        return delta(epsilon) > target
-
-    step = 1e-3 * max(near, 1e-3)
-    if over(near):
-        low, high = outward(lambda x: not over(x), near + step, step, growth=4, most=_FARTHEST)
-        low = max(low if low < high else near, near)
-        if high == _FARTHEST and over(high):
-            return low if below else math.inf
-    else:
-        high, low = outward(over, max(near - step, 0.0), -step, growth=4, most=0.0)
-        high = min(high if high > low else near, near)
-        if low == 0 and not over(0.0):
-            return 0.0
-    return halved(over, low, high, _HALVINGS)[0 if below else 1]
+    return bounds

@@ -34,8 +34,8 @@ e^l differ, which is at least 8e-7."""
 
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
-    """The pair that dominates every (xi, rho)-zCDP release, the same in both directions. Its pair below is one outcome,
-    so that lower ends of delta are 0.
+    """A pair that dominates every (xi, rho)-zCDP release, the same in both directions. Its dominated pair has one
+    outcome, so that lower ends of delta are 0.
 
     `rho` is from `LEAST_RHO` to `MOST_RHO`, and `xi` >= 0.
     """

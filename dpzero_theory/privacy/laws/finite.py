@@ -20,6 +20,7 @@ _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
 the probabilities of events."""
 _MOST_CELLS = 2**20
+"""The most cells of a grid that the losses of a pair may fill."""
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
@@ -31,9 +32,10 @@ class FinitePair(Law):
     """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): one dominates it, and one it dominates.
 
     Attributes:
-        loss, mass, infinite: the pair that dominates, by the law of its privacy loss under P: the weights at the
-            losses, which rise, and the weight of an infinite loss.
-        p, q: the pair that is dominated, by the weights under P and under Q on one partition of the outputs.
+        loss, mass: the pair that dominates: its privacy losses, which rise, and their probabilities under its first
+            law.
+        infinite: the probability of an infinite loss there.
+        p, q: the pair that is dominated: the probabilities of its outcomes under its first and its second law.
     """
 
     loss: Array
@@ -86,13 +88,16 @@ class FinitePair(Law):
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """The finite pair that dominates (P, Q) and the one that it dominates, made from a partition of the outputs.
+    """Two finite pairs, one that dominates (P, Q) and one that it dominates, from a partition of the outputs into sets.
 
-    The k-th set of the partition has the masses p[k] under P and q[k] under Q, up to the absolute errors p_error[k] and
-    q_error[k], and losses between least[k] and most[k]. To tell only the set of an output is post-processing, so the
-    masses are a pair that (P, Q) dominates. If the masses of each set are split between the losses at its ends so that
-    both are kept, the pair dominates (P, Q). Where least[k] is -inf all of P's mass counts at most[k], and where
-    most[k] is inf it counts as an infinite loss.
+    To tell only the set of an output is post-processing, so the masses of the sets are a pair that (P, Q) dominates. If
+    the masses of each set are split between the losses at its ends so that both are kept, the pair dominates (P, Q).
+
+    Args:
+        p, q: the masses of the sets under P and under Q.
+        least, most: the least and the largest loss in each set. Where least is -inf all of P's mass counts at the
+            largest loss, and where most is inf it counts as an infinite loss.
+        p_error, q_error: bounds on the absolute errors of p and q.
     """
     more_p, less_q = p + p_error, np.maximum(q - q_error, 0.0)
     split = np.isfinite(least) & np.isfinite(most) & (most > least)
@@ -114,7 +119,7 @@ def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q
 
 
 def _convex(x: Array, y: Array) -> list[int]:
-    """The indices of those points (x, y) that are on the lower convex hull of all the points; x must rise."""
+    """The indices of those points (x, y) that are on the lower convex hull of all points; x must rise."""
     kept: list[int] = []
     for k in range(len(x)):
         while len(kept) > 1:
@@ -127,9 +132,13 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """The losses above 0 of a pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
+    """The losses above 0 of a pair that dominates (P, Q), P's and Q's weights at them, and P's weight at an infinite
+    loss.
 
-    Bounds on the divergences of (P, Q) at rising losses from 0 on are `above`; at loss 0 `at_zero` is used instead.
+    Args:
+        loss: losses l that rise from 0.
+        above: bounds on P(A) - e^l Q(A) for every event A, at each loss.
+        at_zero: the bound at loss 0 that is used in place of the first of `above`.
     """
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
@@ -140,11 +149,12 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """The finite pair that dominates (P, Q), from bounds on its divergences. The pair below is a copy, and bounds
-    nothing.
+    """A finite pair that dominates (P, Q), from bounds on its divergences. The dominated pair in the result is a copy,
+    and bounds nothing.
 
-    Each of `forward` and `backward` is losses l that rise from 0, and bounds on P(A) - e^l Q(A) for every event A; the
-    second with P and Q exchanged.
+    Args:
+        forward: losses l that rise from 0, and bounds on P(A) - e^l Q(A) for every event A.
+        backward: the same with P and Q exchanged.
     """
     at_zero = min(float(forward[1][0]), float(backward[1][0]))
     loss, p, _, infinite = _weights(*forward, at_zero)
@@ -157,8 +167,13 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """The finite pair that (P, Q) dominates, from lower bounds p on the probabilities of events under P and upper ones
-    q under Q, in any order. The pair above is a copy, and bounds nothing."""
+    """A finite pair that (P, Q) dominates, from the probabilities of some events. The dominating pair in the result is
+    a copy, and bounds nothing.
+
+    Args:
+        p: lower bounds on the probabilities of the events under P, in any order.
+        q: upper bounds on their probabilities under Q.
+    """
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])

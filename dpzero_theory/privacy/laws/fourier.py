@@ -20,13 +20,18 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, log_sum, sketched
 
 _LOG_NEGLIGIBLE = -80.0
+"""Products of powers that are certainly below e to this count as 0."""
 
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """The transform of a law of total e^log_total at the frequencies 0, ..., N/2, as e^{-i omega shift} (1 + w).
+    """The Fourier transform of a law at the frequencies 0, ..., N/2, as e^log_total e^{-i omega shift} (1 + w).
 
     Attributes:
+        size: N.
+        shift: the integer with the largest weight.
+        log_total: the log of the sum of the weights.
+        w: see above.
         wrong: bounds on the errors of w.
         log_most: log of |1 + w| + wrong.
     """
@@ -107,15 +112,20 @@ def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Arra
 
 
 Product = Sequence[tuple[Array, int]]
-"""Independent variables, as the weights of the law of each at the same points and the number of its copies."""
+"""Independent variables: for each the weights of its law, at points that are the same for all, and the number of its
+copies."""
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of a sum of independent variables at the values `at`, tilted by e^{theta sum} and scaled to total 1.
+    """The law of a sum of independent variables at the values `at`, multiplied by e^{theta sum} (tilted) and scaled to
+    total 1.
 
     Attributes:
-        log_scale: the log of the factor that the weights lack.
+        theta: the tilt, >= 0.
+        at: the values, equally spaced.
+        law: the weights.
+        log_scale: the log of the factor by which the weights were divided.
         error: a bound on the Euclidean norm of their errors.
         beyond: a bound on the tilted mass beyond the grid.
         wrong: a bound on the relative error of every weight besides.
@@ -130,14 +140,16 @@ class _Sum:
     wrong: float
 
     def _relative(self, exponent: float) -> float:
-        """A bound on the relative error of weights whose tilt is undone, where it is at most e^exponent."""
+        """A bound on the relative error of weights whose tilt is undone by a factor of at most e^exponent. Raises
+        OverflowError if it is above 0.01."""
         relative = self.wrong + 16 * UNIT * (abs(self.log_scale) + abs(exponent))
         if relative > 0.01:
             raise OverflowError("rounding errors exceed the answer")
         return 1.1 * relative
 
     def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E (sum - threshold)_+ at rising thresholds, and the errors that they contain."""
+        """Upper bounds on E (sum - threshold)_+ at rising thresholds, and bounds on how much too large they are by
+        errors."""
         theta, here = self.theta, float(thresholds[0])
         # (y)_+ e^{-theta y} is at most 1/(e theta), and its sum over the grid at most that plus 1/(width theta^2).
         y = self.at - here
@@ -155,7 +167,8 @@ class _Sum:
             return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
 
     def tails(self, sign: int) -> Array:
-        """Bounds on the probabilities that the sum is at least each value: lower ones for sign -1, upper ones for 1."""
+        """Bounds on the probabilities that the sum is at least each value of `at`: lower ones for sign -1, upper ones
+        for 1."""
         exponent = self.log_scale - self.theta * self.at
         # theta times a value is at most 700 away from log_scale where the weight is a float.
         relative = self._relative(abs(self.log_scale) + 700)
@@ -170,11 +183,19 @@ class _Sum:
 def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, near: tuple[float, float] | None = None
 ) -> tuple[float, float, float, float]:
-    """The range (lowest, highest) of a sum with at most e^log_folded of its law beyond each end, by Chernoff's bounds,
-    and the rates at which the bounds above and below it are least.
+    """The range of a sum of independent variables with at most e^log_folded of its law beyond each end, by Chernoff's
+    bounds.
 
-    The `laws` are for each variable its values, their weights, of total 1, and the number of its copies. The best rates
-    above and below are near those of `near`, if that is known.
+    Args:
+        laws: for each variable its values, their probabilities, and the number of its copies.
+        log_folded: see above.
+        near: about the two rates that are returned, if they are known.
+
+    Returns:
+        The lower and the upper end, and the rates at which the Chernoff bounds above and below the range are least.
+
+    Raises:
+        OverflowError: the sum is all but one value.
     """
     means = [float(np.sum(weights * values)) for values, weights, _ in laws]
     centred = [(n, log_law(weights), values - mean) for (values, weights, n), mean in zip(laws, means, strict=True)]

@@ -29,16 +29,19 @@ _RULE_ERROR = 1e-13
 """A bound on the relative error of that rule for normal densities on intervals of at most 1/50 of a standard deviation
 (derivation.md, section 3)."""
 _MOST_PIECES = 2**19
-"""The most pieces into which the outputs of one branch are cut."""
+"""The largest number of pieces into which a line of outputs is cut."""
 _MOST_FROM_ZERO = 2**50
 """The largest absolute loss in units of half a cell. The rounding error of a larger one is not small against a cell."""
 _SKETCHED = 1600
+"""The number of outputs of a sketch."""
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
+"""The number of pieces to a standard deviation by which a log moment is computed, and the largest log moment that
+is."""
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """A part x > start of the line of outputs on which P and the privacy loss L each have one formula.
+    """A half-line x > start of outputs, or the whole line, on which P and the privacy loss L have one formula each.
 
     There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x).
     """
@@ -55,6 +58,7 @@ _BRANCHES = {
     "replace": (_Branch(1.0, 1.0, 1.0, -math.inf),),
     "fixed-size": (_Branch(1.0, 1.0, 0.0, 0.5), _Branch(0.0, -1.0, 0.0, 0.5)),
 }
+"""The half-lines or lines of each kind of pair in the table above."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Gaussian(Law):
         kind: `remove` if the record is there under P and missing under Q; `add` for the other way round; `replace` if
             it has another value under Q; `fixed-size` for replace-one with batches of fixed size.
         rate: the sample rate q in (0, 1].
-        noise: s, the standard deviation of the noise over the unit of length.
+        noise: s, the standard deviation of the noise over the largest change of the sum.
     """
 
     kind: str
@@ -75,6 +79,7 @@ class Gaussian(Law):
 
     @property
     def branches(self) -> tuple[_Branch, ...]:
+        """The half-lines or the line of outputs of this kind."""
         return _BRANCHES[self.kind]
 
     def largest(self, z: float) -> float:
@@ -87,16 +92,16 @@ class Gaussian(Law):
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """The log of A(x). Its relative error is small where it is near 0, and its absolute error elsewhere."""
+        """log A(x). Its relative error is small where it is near 0, and its absolute error elsewhere."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses at the outputs x of one branch of the pair, and log A(x) for the density ratio A."""
+        """The privacy losses L(x) and log A(x) at outputs x of one branch."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Bounds on the absolute rounding errors of the losses and of log A that `losses` returns."""
+        """Bounds on the absolute rounding errors of the two arrays that `losses` returns at x."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -112,7 +117,8 @@ class Gaussian(Law):
         return one + error(-x) if branch.down else one, one
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """The outputs x at which log A(x), or log A(x) - log A(-x), is about `level`. Both rise in x.
+        """The outputs x at which the loss of a branch is about `level` or, for `add`, -`level`: log A(x), or log A(x) -
+        log A(-x) for `replace`, is `level`. Both rise in x.
 
         The error of x is not bounded here: callers measure the loss at x.
         """
@@ -132,7 +138,8 @@ class Gaussian(Law):
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
     def _ends(self, branch: _Branch, z: float) -> tuple[float, float]:
-        """The least and the largest output of a branch that count."""
+        """The least and the largest output of a branch that count, at most z standard deviations from the means 0 and
+        1."""
         return max(-self.noise * z, branch.start), 1 + self.noise * z
 
     def sketch(self, z: float) -> tuple[Array, Array]:
@@ -150,6 +157,9 @@ class Gaussian(Law):
         return np.concatenate(losses), np.concatenate(logs)
 
     def _nodes(self, branch: _Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
+        """Cut the outputs from `low` to `high` of a branch where the loss crosses the multiples of `width`/2, and each
+        piece into Gauss-Legendre nodes. Losses below `lowest` are left out. Raises OverflowError for too many
+        pieces."""
         s, sign, half = self.noise, branch.up, width / 2
         ends = np.array([low, high])
         first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])
@@ -188,10 +198,13 @@ class Gaussian(Law):
         )
 
     def log_moment(self, t: float) -> tuple[float, float]:
-        """A lower and an upper bound on log E_P e^{t L}, for t > 0. Raises OverflowError if that is beyond floats.
+        """A lower and an upper bound on log E_P e^{t L}, for t > 0.
 
-        The outputs are cut at equal distances. What each cell tells bounds from below (Jensen), and the split of its
-        masses between the losses at its ends from above.
+        The outputs are cut at equal distances. To tell only the cell of an output bounds the moment from below
+        (Jensen), and the split of the cells' masses between the losses at their ends bounds it from above.
+
+        Raises:
+            OverflowError: the moment is too large for floating-point numbers.
         """
         s, q, far = self.noise, self.rate, 38.0
         low_sum, high_sum = -math.inf, -math.inf
@@ -267,10 +280,13 @@ class Gaussian(Law):
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of a quadrature rule over the outputs of a branch: the half cell of each, its loss and the log of P's mass.
+    """Nodes of a quadrature rule over the outputs of a branch.
 
     Attributes:
-        slip: a bound on how far the losses of a half cell may be beyond its ends.
+        half: the number k for each node whose loss is from k to k + 1 half widths of the grid.
+        loss: the loss at each node.
+        log_mass: the log of P's mass that the node stands for.
+        slip: a bound on how far the losses of a node may be outside its half cell.
         error: a bound on the relative error of the masses.
     """
 

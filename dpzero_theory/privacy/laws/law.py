@@ -7,7 +7,7 @@ costs of different steps add up.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -110,6 +110,34 @@ def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float)
     """
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
+
+
+def crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
+    """An epsilon >= 0 at which a bound on delta crosses a target, up to 1e-11 of itself, rounded to a side.
+
+    Args:
+        bound: the bound on delta, a falling function of epsilon.
+        target: the delta that is crossed.
+        near: where the search begins.
+        slope: about how fast -log(bound) rises there.
+        way: 1 to return an epsilon at which the bound is at most the target, infinite if there is none; -1 for one at
+            which it is above the target, or 0 if there is none.
+    """
+    low, high, x, before, gap = -1.0, math.inf, near, math.nan, math.nan
+    for _ in range(60):
+        last, gap = gap, math.log(max(bound(x), 5e-324) / target)
+        low, high = (x, high) if gap > 0 else (low, x)
+        if (x - before) * (gap - last) < 0:
+            slope = (last - gap) / (x - before)
+        before, x = x, min(max(x + gap / slope, 0.0), 4 * x + 1)
+        if before == 0 >= gap or abs(x - before) <= 1e-11 * x:
+            break
+        if not low < x < high:  # where the bound jumps, secants do not help
+            x = (low + high) / 2
+    x, step = before, way * 1e-11 * max(before, 1e-11)
+    while (x > 0 or way > 0) and x < math.inf and (bound(x) > target) == (way > 0):
+        x, step = max(x + step, 0.0), 2 * step
+    return x
 
 
 @dataclass(frozen=True)

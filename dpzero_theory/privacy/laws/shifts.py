@@ -56,8 +56,7 @@ _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64
 first number over k, but from the second number to the first."""
 
 _Mixture = tuple[tuple[float, float], ...]
-"""The law of a random shift as ((c, log p), ...), where the shift c >= 0, in clips, has the probability p. The shifts
-rise."""
+"""The law of a random shift c >= 0, in clips, as pairs (c, log of its probability), with rising c."""
 
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
@@ -81,26 +80,36 @@ def any_drawn(rate: float, size: int) -> float:
 class _Noise(ABC):
     """A law of noise on a sum: how outputs are cut into intervals, and the masses and density ratios of the noise.
 
-    bounded: whether the loss is constant beyond the outermost centres.
+    Attributes:
+        bounded: whether the loss is constant beyond the outermost centres.
     """
 
     bounded = False
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """The ends (first, last) of the intervals, with the two outer ones, for centres from `bottom` to the largest
-        shift. Of an outer interval only the inner end is used."""
+        """Cut the outputs into intervals.
+
+        Args:
+            shifts: the law of the shift.
+            bottom: the least centre; the largest is the largest shift.
+
+        Returns:
+            The first and the last output of each interval, the two outer intervals included, of which only the inner
+            end is used.
+        """
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of the intervals, and bounds on their absolute errors."""
+        """The probabilities of the intervals from `first` to `last` for noise with this centre, and bounds on their
+        absolute errors."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
         """The log of the ratio at x of the density with this centre to the one with centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """What `masses` returns, for the centres sign c of the shifts c with their probabilities."""
+        """What `masses` returns, for noise with a random centre: `sign` times the shift."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -111,7 +120,8 @@ class _Noise(ABC):
         return total, error
 
     def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
-        """The privacy losses at the outputs x, and bounds on their errors."""
+        """The privacy losses at the outputs x, and bounds on their absolute errors. Under P the centre is a random
+        shift; under Q it is 0 or, with `replaced`, minus the shift."""
 
         def log_mean(y: Array) -> tuple[Array, Array]:
             each = [(self.log_ratio(y, centre), log_weight) for centre, log_weight in shifts]
@@ -231,15 +241,15 @@ def _total(sigma: float) -> float:
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Two results, each with a finite pair of laws that dominates one release whose sum has a random shift, and one
-    that it dominates.
-
-    The first result is for (P, Q), with the shift under P, and the second for (Q, P).
+    """Finite pairs of laws that bound one release whose sum has a random shift.
 
     Args:
         noise: its parameter must be in the range above, of `NormalNoise` in units of the largest shift.
-        shifts: the law of the shift.
+        shifts: the law of the shift under P.
         replaced: whether the shift is the opposite one under Q; else there is none.
+
+    Returns:
+        The pairs for (P, Q), and the pairs for (Q, P).
     """
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
