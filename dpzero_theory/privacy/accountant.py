@@ -109,7 +109,7 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
         return bracket
     check.precondition(
         found.upper < math.inf,
-        f"group must be small enough for this noise to protect it; got {group}, and no epsilon up to"
+        f"group must be small enough for this noise to protect the group; got {group}, and no epsilon up to"
         f" {_MOST_EPSILON * group:g} is known to hold (`calibrate` with this group says how much noise protects it)",
     )
     if found.upper < _VACUOUS:
