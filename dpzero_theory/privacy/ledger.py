@@ -305,7 +305,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         level = "FULL" if durable else "NORMAL"
         try:
             if not self._level:  # not before the first write: opening a file and refusing it must not change the file
-                _log_of(self.path).touch()
+                if self.path.exists():  # a ledger in memory has no file
+                    _log_of(self.path).touch()
                 self._db.execute("PRAGMA journal_mode=WAL")
             if level != self._level:
                 self._db.execute(f"PRAGMA synchronous={level}")

@@ -325,3 +325,11 @@ def test_numbers_survive_the_file_exactly(path: Path) -> None:
         assert ledger.account.step == odd
         ledger.spend()
         assert ledger.history == [odd]
+
+
+def test_a_file_in_memory_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Ledger.for_records(None, "a run") as ledger:
+        ledger.record(0, b"1")
+        assert ledger.records() == [(0, b"1")]
+    assert not list(tmp_path.iterdir())
