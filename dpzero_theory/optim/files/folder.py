@@ -53,7 +53,7 @@ def create(
 
     Raises:
         FileExistsError, OSError: there is something at `path`, or the folder cannot be made.
-        ValueError: a plan that costs more than the budget.
+        ValueError: the plan costs more than the budget.
     """
     path = path.resolve()
     with made_whole(path) as new:

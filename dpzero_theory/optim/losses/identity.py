@@ -88,11 +88,9 @@ def of_records(data: Any, key: bytes) -> str:
 
 
 def of_all(values: Iterable[Any], key: bytes) -> str:
-    """Return the HMAC-SHA-256 of values, 64 hexadecimal digits; "" if one of them cannot be pickled.
+    """Return the HMAC-SHA-256 of values under a key, 64 hexadecimal digits; "" if one of them cannot be pickled.
 
-    Args:
-        values: tensors, arrays, numbers, texts, mappings and lists of these, or objects that can be pickled.
-        key: the key of the HMAC.
+    Values are tensors, arrays, numbers, texts, mappings and lists of these, or objects that can be pickled.
     """
     found = hmac.new(key, digestmod="sha256")
     try:

@@ -72,7 +72,7 @@ def examine(
     *,
     probe: bool,
 ) -> Evaluation:
-    """Test that the losses keep records apart, as the module's docstring says.
+    """Test that no record's loss depends on other records: evaluate a few records again, beside others, and alone.
 
     Args:
         weights: the trainable weights of the run's module.
@@ -88,7 +88,7 @@ def examine(
         An `Evaluation`, with which the run reads records and evaluates their losses.
 
     Raises:
-        ValueError: the losses do not keep records apart. The module is then as it was.
+        ValueError: a record's loss depends on other records, or is not a number. The module is then as it was.
         Exception: what the losses raise for every record.
     """
     look = _Look(weights, losses, data, collate, plan)

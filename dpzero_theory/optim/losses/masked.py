@@ -44,11 +44,9 @@ class Masked:
         return self.drawn(index, index)
 
     def drawn(self, index: int, seed: int) -> dict[str, Tensor]:
-        """Return one masked record: tensors by name, without an axis for the batch.
+        """Return the masked record with the number `index`, from 0: tensors by name, without an axis for the batch.
 
-        Args:
-            index: the number of the record, from 0.
-            seed: the integer in [0, 2^64) from which the mask is drawn.
+        The mask is drawn from `seed`, an integer in [0, 2^64).
         """
         (record,) = read(self._data, [index], seed.to_bytes(8, "little"))
         with seeded(seed):
@@ -56,12 +54,8 @@ class Masked:
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of masked records: tensors by name, of shape (batch, tokens) where a record has tokens.
-
-        Records are padded to the longest of them, at the side where the tokenizer pads.
-
-        Args:
-            records: masked records, as `drawn` returns them.
+        """Return the batch of masked records, which `drawn` returned: tensors by name, of shape (batch, tokens) where a
+        record has tokens. Records are padded to the longest of them, at the side where the tokenizer pads.
         """
         padding = {
             "input_ids": self._tokenizer.pad_token_id,

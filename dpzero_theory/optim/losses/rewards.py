@@ -80,14 +80,9 @@ def reward_losses(
 
 
 def _rewards(given: Any, count: int) -> Tensor:
-    """Return the rewards as a float64 tensor of shape (count,).
+    """Return what the reward function has returned, `given`, as a float64 tensor of shape (count,).
 
-    Args:
-        given: what the reward function has returned.
-        count: the number of records.
-
-    Raises:
-        ValueError: `given` is not one number in [0, 1] for each record; NaN is refused.
+    Raises ValueError unless it is one number in [0, 1] for each of `count` records; NaN is refused.
     """
     try:
         values = torch.as_tensor(given, dtype=torch.float64).cpu()

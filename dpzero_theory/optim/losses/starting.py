@@ -80,6 +80,9 @@ def starting_values(
         settings: the other settings of the run, as `Plan.for_target` takes them: target_epsilon, target_delta,
             expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be.
 
+    Returns:
+        A `Start`, whose `target` has the settings that were given and those that were chosen.
+
     Raises:
         ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
         PreconditionError: the losses of half of the public records do not change along the directions.

@@ -187,7 +187,7 @@ class Directions:
         `device`.
 
         They are those of the parameter with index `parameter`. Each product is rounded once to dtype, float32 or
-        float64. For low-rank laws this gives the signs alone, which `signs` deals out.
+        float64. For low-rank laws use `factors` or `sum` instead.
         """
         table, skipped = self._table(scale, dtype, device), start % self._per_word
         words = self.words(number, parameter, start // self._per_word, -(-(count + skipped) // self._per_word))
@@ -227,8 +227,7 @@ class Directions:
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        """Return rows first, ..., last - 1 of one parameter of a sum of directions; the rows of a vector are its
-        entries.
+        """Return the sum of several directions, each times a number, for one parameter and some of its rows.
 
         Call this method inside `exactly`. For low-rank laws the sum is one matrix product, whose bits are the same for
         every order of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so
@@ -240,7 +239,7 @@ class Directions:
             amounts: pairs (number of a direction u, amount), which stand for the sum of amount u. For the law `sphere`
                 the caller has multiplied each amount by the direction's `factor`.
             parameter: the index of the parameter; `shapes` are the shapes of all parameters.
-            first, last: the first row, and the row after the last one.
+            first, last: the first row, and the row after the last one. The rows of a vector are its entries.
             dtype, device: the type of the result, float32 or float64, and its device.
 
         Returns:
@@ -274,10 +273,15 @@ class Directions:
         return self.parts(self.signs(numbers, shapes, dtype, device), parameter, shapes)
 
     def parts(self, signs: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
-        """Return one parameter's part of a tensor with a number in place of each sign of P directions, as `factors`
-        does.
+        """Return the views of one parameter in a tensor that has a number in the place of each sign of P directions.
 
-        `signs` has the layout of what the method `signs` returns, shape (P, all signs of a direction).
+        Args:
+            signs: a tensor of the shape that the method `signs` returns, (P, signs of a direction).
+            parameter: the index of the parameter.
+            shapes: the shapes of all parameters.
+
+        Returns:
+            The two views that `factors` returns.
         """
         (start, rows, columns), rank = _places(shapes, self.law.rank)[0][parameter], self.law.rank
         if not columns:
@@ -288,10 +292,11 @@ class Directions:
     def signs(
         self, numbers: tuple[int, ...], shapes: _Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
     ) -> Tensor:
-        """Return all signs of the low-rank directions with these numbers, one direction a row.
+        """Return the random signs of which low-rank directions are made, all signs of a direction in one row.
 
-        The tensor is kept: the next call for as many directions, of this type and device, writes into it. `shapes` are
-        the shapes of all parameters.
+        The tensor is kept: the next call for as many directions, of this type and device, writes into it. `numbers` are
+        the numbers of the directions, and `shapes` the shapes of all parameters, to which the signs are dealt out in
+        order.
         """
         kept, total = self._kept.setdefault(len(numbers), _Kept()), _places(shapes, self.law.rank)[1]
         if kept.numbers != numbers:

@@ -226,16 +226,12 @@ class Weights:
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
-        """Move the weights: x <- x + the sum of amount u_number over pairs (number of a direction, amount).
+        """Move the weights: x <- x + the sum of amount u_number over the pairs (number of a direction, amount) in
+        `amounts`.
 
         The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 (float64 for
-        float64) in the order given, and added at once.
-
-        Args:
-            amounts: the pairs.
-
-        Raises:
-            ValueError: an amount that is not finite, or a call inside `shifted`.
+        float64) in the order given, and added at once. Raises ValueError for an amount that is not finite, and inside
+        `shifted`.
         """
         if self._evaluating:
             raise ValueError("move_ must not be called inside shifted")
@@ -333,11 +329,7 @@ class Weights:
     def load_values(self, values: Mapping[str, Tensor]) -> None:
         """Set the parameters to whole ones, as `values` returns them, in this process, sharded or not.
 
-        Args:
-            values: the whole parameters by name.
-
-        Raises:
-            ValueError: names or shapes that are not those of the trainable parameters.
+        Raises ValueError for names, shapes or types that are not those of the trainable parameters.
         """
         if set(values) != set(self.names):
             raise ValueError(f"state must hold the parameters {sorted(self.names)}; got {sorted(values)}")

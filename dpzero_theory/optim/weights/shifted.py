@@ -190,10 +190,11 @@ class Shifted(TorchFunctionMode):
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Return the factors of the parameter with this index in the shifts of all points, as `Directions.factors`
-        does.
+        """Return the two factors whose product is the shift of one parameter at each point, in the form of
+        `Directions.factors`; for a vector, its shifts and None.
 
-        The first of them is multiplied by each point's shift, and for a matrix by rank^(-1/2).
+        The point's shift and rank^(-1/2) are in the first factor. `index` is that of the parameter among the trainable
+        ones, and `dtype` and `device` are those of the factors.
         """
         numbers, shapes, directions = self._numbers, self._weights.shapes, self._directions
         if (dtype, device) not in self._scaled:
@@ -404,8 +405,7 @@ class Shifted(TorchFunctionMode):
         return value.detach() + moved.view(self._points, *value.shape)
 
     def _grouped(self, x: Tensor, index: int | None) -> Tensor:
-        """Return x with all points as blocks of its first axis: as it is, or repeated if it has one row for all
-        records.
+        """Return x with a block of rows for each point along its first axis: x itself, or x expanded if it has one row.
 
         Raises ValueError, which names the parameter with this index, if the first axis of x is not the records.
         """
