@@ -270,10 +270,8 @@ class Plan:
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
         """Return how a release moves the weights: pairs (number of a direction u, amount), for the sum of amount u.
 
-        Args:
-            release: the number of the release, from 0.
-            sums: its K released sums. The weights move by -alpha times the mean over the K directions of (released
-                average) u.
+        The weights move by -alpha times the mean over the K directions of (released average) u. `sums` are the K
+        released sums of the release with this number, from 0.
         """
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit

@@ -70,7 +70,7 @@ class Run:
         self._noise, self._batches = noise, batches
         self._paid = range(0)  # the releases that are paid for and not begun
         self._position: int | None = None  # how many releases the weights have; None if unknown
-        self._current = False  # whether the weights have all that the transcript holds
+        self._current = False  # whether the weights have all releases in the file
 
     def step(self) -> Record:
         """Make one release, move the weights by it, and return what was released.
@@ -93,7 +93,7 @@ class Run:
         return record
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
-        """Make all steps that are left, after the weights have caught up with the transcript (`catch_up`).
+        """Make all steps that are left, after the weights have caught up with the run's file (`catch_up`).
 
         Args:
             callback: a function that is called after each step with what the step released; None for none. If it ends

@@ -50,12 +50,9 @@ _CANNOT_TELL = (
 
 
 class _Finding(NamedTuple):
-    """One line of the report.
+    """One line of the report: what is checked or told, and what was found, or in words what does not hold.
 
-    Attributes:
-        name: what is checked or told.
-        value: what was found, or in words what does not hold.
-        holds: whether the check passed; None if the value is told and not checked.
+    `holds` says whether the check passed; it is None if the value is told and not checked.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""A run's folder: its transcript and ledger, its checkpoints, and what they state."""
+"""A run's folder: its file and checkpoints, and what they state."""

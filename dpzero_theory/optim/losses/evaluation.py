@@ -165,15 +165,11 @@ def _repeated(batch: _Batch, copies: int) -> Any:
 
 
 def per_record(losses: object, batch: int) -> Tensor:
-    """Return a copy of the losses of the records of a batch in float64, of shape (batch,), on their device.
+    """Return a copy of what a loss function has returned, `losses`, in float64, of shape (batch,), on its device.
 
-    Args:
-        losses: what a loss function has returned.
-        batch: the number of records of the batch.
-
-    Raises:
-        ValueError: `losses` is no float32 or float64 tensor of shape (batch,). A loss that is reduced over records
-            could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
+    `batch` is the number of records. Raises ValueError unless `losses` is a float32 or float64 tensor of shape
+    (batch,): a loss that is reduced over records could only be clipped for the batch, which bounds no record, and half
+    precision cannot show a difference.
     """
     if not isinstance(losses, Tensor) or losses.shape != (batch,):
         found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__

@@ -91,10 +91,9 @@ class ByUser:
         return lambda users: [parts(texts) for texts in users]
 
     def losses(self, losses: Losses) -> Losses:
-        """Return the loss function of users: the mean loss of each user's texts, for batches that `collate` made.
+        """Return the loss function of users, for batches that `collate` made: the mean loss of each user's texts.
 
-        Args:
-            losses: a function (module, batch of texts) -> one loss for each text.
+        `losses` is a function (module, batch of texts) -> one loss for each text.
         """
 
         @wraps(losses)

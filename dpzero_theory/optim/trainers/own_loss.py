@@ -24,14 +24,10 @@ _PAIRS = 4
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
-    """Return the per-record losses that `compute_loss` of a Trainer is the mean of, if they are known.
+    """Return the losses of single records whose mean a Trainer's `compute_loss` is; None if they are not known.
 
-    Returns:
-        The losses if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer; None for
-        any other `compute_loss`.
-
-    Raises:
-        ValueError: the task of the Trainer's model is none that `losses_for` knows.
+    They are known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer. Raises
+    ValueError if the task of the Trainer's model is none that `losses_for` knows.
     """
     if trainer.compute_loss_func is not None:
         return None
@@ -93,12 +89,11 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 
 
 def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data) -> None:
-    """Raise ValueError unless the loss of two records lies between the losses of each, for four pairs of records.
+    """Raise ValueError unless the loss of two records lies between the losses of each, for four pairs of records in
+    `data`.
 
-    Args:
-        losses: a function from a list of batches to one number for each.
-        join: makes a batch of a list of records.
-        data: the records; pairs whose losses are not finite do not count.
+    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records.
+    Pairs whose losses are not finite do not count.
     """
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:

@@ -51,9 +51,7 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 def whole(held: Tensor, parameter: Tensor) -> Tensor:
     """Return the pieces of all processes as one tensor of the parameter's shape. Every process must call this.
 
-    Args:
-        held: this process's piece, a tensor of the shape that `piece` returns for the parameter.
-        parameter: the parameter.
+    `held` is this process's piece, a tensor of the shape that `piece` returns for the parameter.
     """
     if not is_sharded(parameter):
         return held.view(parameter.shape)

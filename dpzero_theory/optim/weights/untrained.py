@@ -79,9 +79,8 @@ class Untrained:
     def put_back(self, *, written: bool) -> None:
         """Put back the buffers and the module's entries that an evaluation has changed. Safe to repeat.
 
-        Args:
-            written: whether the evaluation may have written buffers. If False, only changes that torch counts are
-                looked for.
+        If `written` is False, only changes that torch counts are looked for; it must be True if the evaluation may have
+        written buffers in other ways.
         """
         if self._live is not None and (written or not self._same()):
             self._restore()
