@@ -114,7 +114,7 @@ class Plan:
                 raise ValueError(f"coordinates of step must be {numbers}, as a release has, or left out; got {given}")
             object.__setattr__(self, "step", replace(self.step, coordinates=numbers))
             check.real("noise_multiplier", self.step.noise, above=0, at_most=_MOST_SCALE / rule.levels)
-            replace(self.step, steps=self.steps)  # which refuses too little noise for so many
+            replace(self.step, steps=self.steps)  # a Step refuses too little noise for so many steps
 
     @classmethod
     def for_target(cls, *, n: int, **target: Unpack[Target]) -> "Plan":
@@ -152,7 +152,7 @@ class Plan:
         check.settings(target, Target.__annotations__, Target.__required_keys__)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
         for name, known in (("algorithm", ALGORITHMS), ("direction", DIRECTIONS), ("difference", DIFFERENCES)):
-            if not isinstance(given.get(name, ""), str):  # such as a list, which is no key
+            if not isinstance(given.get(name, ""), str):  # a list, for example, cannot be looked up
                 check.choice(name, given[name], tuple(known))
         take = given.pop
         rule = _private(given["algorithm"])
@@ -201,7 +201,7 @@ class Plan:
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        # what is cached is found again by the process that gets the plan
+        # the process that gets the plan computes cached properties again
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property

@@ -239,7 +239,7 @@ def _make(
     ranks.share_(module)
     private = budget is not None
     isolation = isolation if private or isolation == "exact" else ""
-    if isolation == "exact":  # the bits of a loss are a record's own where no other record is beside it
+    if isolation == "exact":  # no other record can then change a bit of a loss
         micro_batch = 1
     header = Header(plan, ranks.lead(key.hex), "", private=private, isolation=isolation, unit=unit)
     weights = header.weights(module)
@@ -247,7 +247,7 @@ def _make(
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, at_once, probe=isolation != "")
     header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint())
-    files: Folder | None = None  # rank 0 alone has it
+    files: Folder | None = None  # stays None on other ranks than 0
 
     def open_folder() -> Header:
         nonlocal files
@@ -264,7 +264,7 @@ def _make(
         weights.directions = header.directions  # the header of a resumed run has that run's key
         # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
         # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
-        secret = files.secret if files else bytes(SECRET_BYTES)  # rank 0 alone draws batches
+        secret = files.secret if files else bytes(SECRET_BYTES)  # other ranks than 0 draw no batches
         if seed is None:
             batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
         else:
@@ -325,7 +325,7 @@ def _same_on_every_rank(
         raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
     ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: settings)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
-    secret = ranks.lead(lambda: os.urandom(SECRET_BYTES))  # for this comparison between ranks alone
+    secret = ranks.lead(lambda: os.urandom(SECRET_BYTES))  # this key serves for the comparison alone
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 
@@ -337,7 +337,7 @@ def _require(module: object, losses: object, data: Data, folder: object, collate
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
-    Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # before a plan is made of n
+    Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # a plan is made of it next
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")

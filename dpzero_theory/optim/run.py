@@ -66,9 +66,9 @@ class Run:
         self.sums = sums
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
-        self._file: Any = file  # rank 0 alone has it
+        self._file: Any = file  # None on other ranks than 0
         self._noise, self._batches = noise, batches
-        self._paid = range(0)  # the releases that are paid for and not begun
+        self._paid = range(0)  # the releases that are paid for and not made yet
         self._position: int | None = None  # how many releases the weights have; None if unknown
         self._current = False  # whether the weights have all releases in the file
 

@@ -48,15 +48,13 @@ from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 """The ways in which it is made sure that a record's loss depends on no other record."""
-_TRIED = 64  # records, spread over the data set, are tried until two have losses whose shape can be tested
-_LOOKED_AT = 32  # records are evaluated to see if there is anything to learn
-_MOST_LOST = 0.25  # the largest share of these that may have no loss
-_FEWEST = 6  # the least number of records that are compared, if a data set has so many
-_DEVIATIONS = 6  # a batch of random size is taken to have at most q n records plus this many times sqrt(q n)
-_SMALL = (
-    0.1  # is added to the largest loss before a change is compared with it, so that tiny losses may change a little
-)
-_VISIBLE = 0.1  # the share of the clip by which rounding may move the sum over an expected batch without a warning
+_TRIED = 64  # so many records are tried at most until two have losses whose shape can be tested
+_LOOKED_AT = 32  # so many records are evaluated to see if there is anything to learn
+_MOST_LOST = 0.25  # at most this share of them may have no loss
+_FEWEST = 6  # at least so many records are compared, if the data set has them
+_DEVIATIONS = 6  # a batch of random size is taken to have at most q n plus this many times sqrt(q n) records
+_SMALL = 0.1  # this is added to the largest loss when changes are compared with it, so that tiny losses may change
+_VISIBLE = 0.1  # rounding may move the sum over an expected batch by this share of the clip without a warning
 _T = TypeVar("_T")
 
 
@@ -102,7 +100,7 @@ def examine(
         else:
             values = look.evaluable(lambda records: look(records[:few]), places).values
             weights.require_used()
-        if not plan.smoothing and not values.any():  # as for 0-1 losses
+        if not plan.smoothing and not values.any():  # the derivatives of 0-1 losses are 0
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)
@@ -283,8 +281,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    again = look(here, (1, 0))  # what the losses change in a batch shows in the other order of the points
-    # equal operations give equal bits on a CPU, and on other devices if they just did
+    again = look(here, (1, 0))  # the other order shows losses that change the batch or keep a state
+    # equal operations give equal bits on a CPU, and on another device if they did so in these two evaluations
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:

@@ -33,7 +33,7 @@ class Masked:
 
     def __init__(self, data: Data, collate: Any) -> None:
         self._data, self._collate = data, copy.copy(collate)
-        # a generator of the collator's own would go on from record to record
+        # with a generator of the collator's own, a mask would depend on the records before it
         self._collate.seed = self._collate.generator = None
         self._tokenizer = collate.tokenizer
 

@@ -51,7 +51,7 @@ def clip_jointly(rows: Array, clip: float) -> Array:
     infinite = np.isinf(known)
     known = np.where(infinite.any(axis=1, keepdims=True), np.where(infinite, np.sign(known) * clip, 0.0), known)
     size = np.abs(known).max(axis=1, initial=0.0)
-    unit = np.where(size > 0, size, 1.0)[:, None]  # so that squares neither overflow nor underflow
+    unit = np.where(size > 0, size, 1.0)[:, None]  # in this unit squares neither overflow nor underflow
     scaled = known / unit
     norms = np.linalg.norm(scaled, axis=1, keepdims=True)
     with np.errstate(over="ignore"):

@@ -72,7 +72,7 @@ _HONOURED_IN = {
 """Fields that a private run honours beside `HONOURED`, by the name of TRL's configuration that has them."""
 _PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
 _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
-    "_BaseConfig": _PLAIN,  # the base of all
+    "_BaseConfig": _PLAIN,  # the base of all of them
     # A pair's reference numbers must not depend on the lengths of the pairs beside it, so they are computed one by one.
     "DPOConfig": {**_PLAIN, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 1},
 }

@@ -72,7 +72,7 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
         return torch.stack(found)
 
     training = [part for part in trainer.model.modules() if part.training]
-    trainer.model.eval()  # as in a run
+    trainer.model.eval()  # a run evaluates in this mode too
     try:
         with torch.no_grad():
             _require_mean(partial(losses, trainer.model), join, data)

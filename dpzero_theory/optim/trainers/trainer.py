@@ -154,7 +154,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 "model must be one that can be saved, or save_strategy 'no'; got a base quantised by"
                 f" {getattr(method, 'value', method)}, which cannot: train an adapter on it (peft)"
             )
-        self._losses = known_losses(self) if losses is None else losses  # None: by compute_loss
+        self._losses = known_losses(self) if losses is None else losses  # None stands for compute_loss
         self._private, self._public_evaluation = dict(private), public_evaluation
         self._looked_at: dict[int, object] = {}
 

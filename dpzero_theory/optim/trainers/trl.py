@@ -87,7 +87,7 @@ class _TRLTrainer(DPZeroTrainer):
         if not isinstance(args, self.config):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
         if isinstance(args, DPOConfig) and options.get("losses") is None:
-            options["losses"] = preference_losses(args.beta)  # refused before the reference model is evaluated
+            options["losses"] = preference_losses(args.beta)  # refuses a bad beta before the model is evaluated
         whole = _Whole.of(train_dataset, "train_dataset")
         known = ", ".join(train_dataset.column_names)
         if owner is not None and owner not in train_dataset.column_names:

@@ -6,7 +6,8 @@ graphs), and later steps replay a recording as a whole. It reads and writes the 
 replayed, the batch, the shifts, and the signs and amounts of the directions (`Directions.write`) are written there.
 
 What cannot be recorded runs as it is, and a warning says so once: losses that wait for the GPU or compute on another
-device, and losses whose replay does not give the same bits.
+device, and losses whose replay does not give the same bits. One pool of GPU memory is kept until the process ends;
+otherwise a recording touches what its evaluation or move touches.
 """
 
 import warnings
@@ -41,7 +42,7 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             found = function()
     except Exception:
-        _nothing()  # else torch's generator of random numbers stays in the state of a recording
+        _nothing()  # this takes torch's random generator out of the state of a recording
         raise
 
     def replay() -> _Answer:
@@ -112,7 +113,7 @@ class Recorded:
         shape = _shape_of(content)
         content = each_tensor(content, lambda value: value.to(self._device, non_blocking=True))
         memory = self._weights.memory()
-        if memory != self._memory:  # recordings read the memory that the weights had
+        if memory != self._memory:  # recordings read the old memory
             self._found, self._memory = {}, memory
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
@@ -150,13 +151,13 @@ class Recorded:
             return torch.stack(self._weights.evaluated(part, ask(own), len(part), records, scale=scale)).view(-1)
 
         self._write(part, scale)
-        wanted = once()  # raises what the losses raise
+        wanted = once()  # this also raises whatever the losses raise
         if (self._drawn(), untrained.restored) != before:
             return self._refuse("they draw anew in each step, or write buffers")
         try:
             replay = self._record(once)
             same = bool((replay().view(torch.int64) == wanted.view(torch.int64)).all())
-        except Exception as error:  # its own text may hold what is the records' own
+        except Exception as error:  # its text may show private records
             return self._refuse(f"recording them raised {type(error).__name__}")
         if not same:
             return self._refuse("their replay gives other bits")

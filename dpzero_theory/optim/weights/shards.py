@@ -89,6 +89,6 @@ def reshard(module: nn.Module) -> None:
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):
-            with suppress(RuntimeError, AttributeError):  # raised by an inner module, which its outer one resets
+            with suppress(RuntimeError, AttributeError):  # an inner module raises, and is reset by its outer one
                 part.reset_iter_state()
             part.reshard()

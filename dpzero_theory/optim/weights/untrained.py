@@ -115,7 +115,7 @@ class Untrained:
     def _take(self) -> None:
         """Note the module's buffers, frozen parameters and entries as they are now."""
         self.taken += 1
-        self._live = None  # if a line below raises, None stays, and then nothing is compared or put back
+        self._live = None  # it stays None if a line below raises, so that nothing is compared or put back
         parts = list(self._module.modules())
         live: list[Any] = []
         for part in parts:
