@@ -214,7 +214,7 @@ class Shifted(TorchFunctionMode):
             return value
         with (
             nullcontext() if self._guard is None else _disable_current_modes()
-        ):  # `_hidden`, without the time of a call
+        ):  # `_hidden` without a call
             own, dtype = value.detach(), value.dtype
             summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
