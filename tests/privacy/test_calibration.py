@@ -153,8 +153,8 @@ def test_laplace_noise_whose_first_guess_is_below_the_least_that_is_accounted(st
     [
         ("random-allocation:3", 0.75, 1, 200.0, 1e-30),
         ("random-allocation:3", 0.75, 1, 1.0, 0.05),
-        *(("fixed-size", 1 - 1e-9, 1, epsilon, delta) for epsilon in (1.0, 200.0) for delta in (1e-30, 1e-10)),
-        *(("fixed-size", 1 - 1e-9, 3, epsilon, 0.05) for epsilon in (1.0, 200.0)),
+        *(("fixed-size", 1 - 1e-9, 1, epsilon, delta) for epsilon, delta in ((1.0, 1e-10), (200.0, 1e-30))),
+        ("fixed-size", 1 - 1e-9, 3, 200.0, 0.05),
         *(("poisson", 0.9, 3, epsilon, delta) for epsilon in (1.0, 200.0) for delta in (1e-30, 0.05)),
         *(("cyclic-poisson:4", 0.25, 3, epsilon, 1e-10) for epsilon in (1.0, 200.0)),
     ],

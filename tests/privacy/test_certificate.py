@@ -128,9 +128,14 @@ ALTERED: list[tuple[str, object]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def certificate() -> dict[str, Any]:
+    """The certificate that is altered."""
+    return privacy_certificate(HISTORIES["poisson"], 1e-5)
+
+
 @pytest.mark.parametrize(("path", "value"), ALTERED)
-def test_an_altered_certificate_is_refused_in_one_line(path: str, value: object) -> None:
-    certificate = privacy_certificate(HISTORIES["poisson"], 1e-5)
+def test_an_altered_certificate_is_refused_in_one_line(certificate: dict[str, Any], path: str, value: object) -> None:
     with pytest.raises(Refused) as refused:
         confirm(json.dumps(changed(certificate, path, value)))
     assert "\n" not in str(refused.value)

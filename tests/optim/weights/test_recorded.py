@@ -87,18 +87,17 @@ def run(folder: Path | None = None, ask: Any = losses, *, net: nn.Module | None 
     return sums, made.weights.fingerprint()
 
 
-@pytest.mark.parametrize("rank", ["low-rank", "low-rank:2"])
 @pytest.mark.parametrize(
-    "how",
+    ("rank", "how"),
     [
-        {},
-        {"plan": {"directions_per_step": 3}},
-        {"plan": {"directions_per_step": 3, "difference": "forward"}, "points_at_once": 4},
-        {"dtype": torch.bfloat16},
+        ("low-rank:2", {}),
+        ("low-rank", {"plan": {"directions_per_step": 3}}),
+        ("low-rank:2", {"plan": {"directions_per_step": 3, "difference": "forward"}, "points_at_once": 4}),
+        ("low-rank", {"dtype": torch.bfloat16}),
     ],
 )
 def test_recorded_steps_have_the_same_bits(
-    how: dict[str, Any], rank: str, tape: Tape, monkeypatch: pytest.MonkeyPatch
+    rank: str, how: dict[str, Any], tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Poisson batches of 10 to 30 records: several numbers of rows, the last of them filled up
     how = {**how, "plan": {"direction": rank, **how.get("plan", {})}}
