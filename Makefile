@@ -20,14 +20,15 @@ $(VENV)/.%: pyproject.toml constraints.txt
 demo: $(VENV)/.demo
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks demo
 
-# linters beside the tests; what they say comes last
+# linters beside the tests; what they say comes last. Each of two processes takes half of the tests in their order, so that
+# what the tests of a file or folder share is made once, and at the end some of what the other has left
 test: $(VENV)/.dev
 	@said=$$(mktemp); $(MAKE) -s lint > $$said 2>&1 & linters=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist loadgroup; tests=$$?; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal; tests=$$?; \
 	wait $$linters; linted=$$?; cat $$said; rm $$said; exit $$((tests + linted))
 
 coverage: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --cov --cov-report=term --cov-report=html:out/coverage
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term --cov-report=html:out/coverage
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

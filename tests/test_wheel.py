@@ -19,8 +19,6 @@ import pytest
 
 import dpzero_theory
 
-pytestmark = pytest.mark.xdist_group("wheel")  # One test worker runs these tests, so that their fixtures are made once
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "dpzero_theory"
 NOT_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "out", "results", "*.egg-info", "__pycache__")

@@ -12,8 +12,6 @@ from dpzero_theory.optim.verify import verify
 from tests import forks
 from tests.optim.sharded import RUNS, Net, finished, half_way, mezo, resumed, seeded, shifted_output, weights
 
-pytestmark = pytest.mark.xdist_group("shards")  # One test worker runs these tests, so that their fixtures are made once
-
 COUNT = 4  # more processes than some parameters have rows
 
 
@@ -84,12 +82,6 @@ def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[
 def test_mixed_precision_shifts_the_cast_weights(ranks: list[dict[str, Any]]) -> None:
     expected = shifted_output(Net().bfloat16())
     assert all(torch.equal(rank["mixed"], expected) for rank in ranks)
-
-
-def test_one_worker_runs_all_of_these(request: pytest.FixtureRequest) -> None:
-    """pytest-xdist knows a group by the end of a test's name: under a version of pytest that it does not suit, names
-    have none."""
-    assert request.node.nodeid.endswith("@shards") or not request.config.getoption("loadgroup", False)
 
 
 def test_what_cannot_be_supported_is_one_line(ranks: list[dict[str, Any]]) -> None:
