@@ -25,7 +25,7 @@ from dpzero_theory.privacy.sampling import SAMPLINGS, FixedSize, FullBatch, Pois
 from dpzero_theory.privacy.schedule import Indices, allocation
 from dpzero_theory.privacy.step import Step
 from tests.optim.small import STEP, Logistic, N, data, losses
-from tests.privacy.oracle import around, made, noise_for
+from tests.privacy.oracle import around, made
 from tests.privacy.test_truncation import over_all_data
 
 
