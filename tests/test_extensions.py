@@ -6,7 +6,7 @@ Each is defined in this file and registered once, and then used from calibration
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.laws.law import Cost
+from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS, Made, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
@@ -61,7 +61,7 @@ class Wide(Mechanism):
 
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
         pure = size * step.steps * step.relation.sensitivity / (2 * step.noise) * (1 + 1e-12)
-        return Cost(pure=(pure, 0.0), apart=pure)
+        return replace(UNKNOWN, pure=(pure, 0.0))
 
     def multiplier(self, step: Made, target_epsilon: float) -> float:
         return step.steps * step.relation.sensitivity / (2 * target_epsilon) * (1 + 1e-11)

@@ -122,21 +122,11 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
 
 def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
-    """Bounds on delta of a history at `epsilon`, separately for the two orders of neighbouring data sets.
+    """Bounds on delta of a history at an epsilon >= 0, separately for the two orders of neighbouring data sets.
 
-    Let P be the law of what is released with the record (under replace-one: with its first value), and Q the law
-    without it (with its second value).
-
-    Args:
-        history: steps, all with one relation, as in `delta_of_history`.
-        epsilon: epsilon >= 0.
-
-    Returns:
-        Two bounds: on the largest P(E) - e^epsilon Q(E) over events E, and on the largest Q(E) - e^epsilon P(E). The
-        larger one is delta of the history.
-
-    Raises:
-        ValueError: an argument outside its range.
+    With P the law of what is released with the record (under replace-one: with its first value) and Q the law without
+    it (with its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second
+    on the largest Q(E) - e^epsilon P(E). The arguments and errors are those of `delta_of_history`.
     """
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
@@ -147,13 +137,7 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
 class Group:
     """The privacy of a history for data sets that differ in up to `size` of n records; `size` is 1 for a single record.
 
-    Args:
-        history: steps, all with one relation.
-        size: the number of records in which neighbouring data sets may differ, from 1 to n.
-        n: the number of records of the larger data set, or None if it is not known.
-
-    Raises:
-        ValueError: as `delta_of_history` with `group` for `size`.
+    The arguments and errors are those of `delta_of_history`, with `size` for `group`.
     """
 
     def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
@@ -254,18 +238,11 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The same steps with the sample rates at which every one of `size` records, removed one after another, costs at
-    most one record of these steps.
+    """The steps with the sample rates at which one record costs at least as much as each of `size` records that are
+    removed one after another from n.
 
-    Only fixed-size batches under add-remove get another rate: fewer records share the same batch once some are removed.
-
-    Args:
-        history: the steps.
-        size: the number of records that are removed, at least 2.
-        n: the number of records before, or None if it is not known.
-
-    Raises:
-        ValueError: with such batches, if n is None or the batches leave out fewer than `size` records.
+    Only fixed-size batches under add-remove get another rate, because fewer records share a batch once some are
+    removed. Raises ValueError with such batches if n is None, or if they leave out fewer than `size` records.
     """
     parts = []
     for part in history:
@@ -295,53 +272,33 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon.
-
-    Args:
-        cost: what all steps cost.
-        epsilon: epsilon >= 0.
-        near, wanted: arguments of `grid.delta_bounds`.
-        ends: which ends the caller uses. The other end may be wrong.
-    """
+    """Bounds on the smallest delta of a cost at an epsilon >= 0. The other arguments are those of `Group.delta`."""
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
         return Bounds(0.0, 0.0)
     # Noise on a fine lattice costs what continuous noise does up to a ratio e^G of probabilities: delta(epsilon) is at
-    # most e^G delta'(epsilon - 2 G), with delta' for continuous noise. Steps that are in no law shift epsilon, too.
-    left, shifted = epsilon - 2 * ratio, 2.0**-50 * (ratio + cost.apart > 0)
-    at, least_at = max(left - cost.apart, 0.0) * (1 - shifted), (epsilon + 2 * ratio) * (1 + shifted)
+    # most e^G delta'(epsilon - 2 G), with delta' for continuous noise.
+    left, shifted = epsilon - 2 * ratio, 2.0**-50 * (ratio > 0)
+    at, least_at = max(left, 0.0) * (1 - shifted), (epsilon + 2 * ratio) * (1 + shifted)
 
     def integral(parts: Parts) -> Bounds | None:
         answers = contour.answers(parts, at)
         return Bounds(answers.lower(least_at), answers.upper(at)) if answers else None
 
     gridded = partial(grid.delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
-    composed = partial(_largest, integral, gridded)
-    found = _bounds(cost, ends, composed, partial(_plain_delta, at), partial(_least_plain_delta, least_at))
+    found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_delta, (at, least_at)))
     # No loss exceeds the pure epsilon.
     most = min(-math.expm1(epsilon - pure) * (1 + 1e-15), 1.0)
     if not shifted:
         return Bounds(min(found.lower, most), min(found.upper, most))
-    # Steps with pure epsilon e alone have at an epsilon x < e a delta of at most (e^e - e^x)/(1 + e^e).
-    apart = cost.apart
-    missing = -math.expm1(max(left, 0.0) - apart) / (1 + math.exp(-apart)) if apart > left else 0.0
-    missing = max(missing, 0.0) - math.expm1(min(left, 0.0))
-    upper = min((found.upper + missing) * math.exp(ratio) * (1 + 1e-15), most)
+    # At an epsilon below 0 delta is larger than at 0 by at most 1 - e^epsilon.
+    upper = min((found.upper - math.expm1(min(left, 0.0))) * math.exp(ratio) * (1 + 1e-15), most)
     return Bounds(min(found.lower * math.exp(-ratio) * (1 - 1e-15), upper), upper)
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta.
-
-    Args:
-        cost: what all steps cost.
-        delta: 0, or from 1e-30 to below 1.
-        wanted: the relative width at which no finer grid is tried.
-        ends: which ends the caller uses. The other end may be wrong.
-
-    Raises:
-        ValueError: a delta outside its range, or one that the cost exceeds at every epsilon.
-    """
+    """Bounds on the smallest epsilon of a cost at a delta, of which `ends` are used. No finer grid is tried once their
+    relative width is `wanted`. The errors are those of `Group.epsilon`."""
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:
@@ -350,18 +307,16 @@ def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends 
     if cost.closed and not any(cost.squares):
         return Bounds(0.0, pure)
     check.real("delta", delta, at_least=grid.LEAST_DELTA, below=1)
-    shifted = 2.0**-50 * (cost.ratio + cost.apart > 0)
+    shifted = 2.0**-50 * (cost.ratio > 0)
     more = math.exp(cost.ratio) * (1 + shifted)
-    integral = partial(_integral_epsilon, delta=delta / more, least_delta=delta * more)
-    gridded = partial(grid.epsilon_bounds, delta=delta / more, least_delta=delta * more, wanted=wanted)
-    composed = partial(_largest, integral, gridded)
-    found = _bounds(
-        cost, ends, composed, partial(_plain_epsilon, delta / more), partial(_least_plain_epsilon, delta * more)
-    )
+    at, least_at = delta / more, delta * more
+    integral = partial(_integral_epsilon, delta=at, least_delta=least_at)
+    gridded = partial(grid.epsilon_bounds, delta=at, least_delta=least_at, wanted=wanted)
+    found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_epsilon, (at, least_at)))
     if min(found.upper, pure) == math.inf and ends != "lower":
         shown = max((sum(n * law.infinite for law, n in parts) for parts in _compositions(cost, 0)), default=1.0)
         raise ValueError(f"delta must be above {shown:.3g}, what this history shows for certain; got {delta!r}")
-    upper = min((found.upper + 2 * cost.ratio + cost.apart) * (1 + shifted), pure)
+    upper = min((found.upper + 2 * cost.ratio) * (1 + shifted), pure)
     return Bounds(min(max(found.lower - 2 * cost.ratio * (1 + 2.0**-50), 0.0), upper), upper)
 
 
@@ -369,17 +324,14 @@ def _bounds(
     cost: Cost,
     ends: Ends,
     composed: Callable[[list[Parts]], Bounds],
-    plain: Callable[[float], float],
-    least_plain: Callable[[float], float],
+    plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta, or on the epsilon, of a cost.
+    """Bounds on the delta, or on the epsilon, of a cost, of which `ends` are used. The other end may say nothing.
 
     Args:
-        cost: what all steps cost.
-        ends: which ends the caller uses. The other end may say nothing.
         composed: a function that returns bounds on the largest number of several compositions of laws.
-        plain: a function from mu^2 of plain Gaussian releases to an upper bound on their number.
-        least_plain: the same for a lower bound.
+        plain: a function that bounds the number of plain Gaussian releases: `_plain_delta` or `_plain_epsilon` without
+            its first argument.
     """
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
@@ -388,24 +340,19 @@ def _bounds(
     else:
         upper, lower = math.inf, 0.0
         if known and ends != "lower":
-            upper = plain(cost.squares[0]) if closed else composed(_compositions(cost, 0)).upper
+            upper = plain(cost.squares[0], 0) if closed else composed(_compositions(cost, 0)).upper
         if ends != "upper":
             below = any(cost.below)
-            lower = composed(_compositions(cost, 1)).lower if below else least_plain(cost.squares[1])
+            lower = composed(_compositions(cost, 1)).lower if below else plain(cost.squares[1], 1)
         found = Bounds(min(lower, upper), upper)
     if not closed and cost.unamplified < math.inf and (not exact or found.upper > _VAGUE * found.lower):
-        found = found.within(Bounds(0.0, plain(cost.unamplified)))
+        found = found.within(Bounds(0.0, plain(cost.unamplified, 0)))
     return found
 
 
 def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds | None:
-    """Bounds on epsilon of a composition by its integral; None if there is no integral and a grid must answer.
-
-    Args:
-        parts: the laws that are composed, with their counts.
-        delta: the delta of the upper bound.
-        least_delta: the delta of the lower bound, at least `delta`.
-    """
+    """Bounds on epsilon of a composition by its integral: the upper one at `delta`, the lower one at `least_delta` >=
+    delta. None if there is no integral, so that a grid must answer."""
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
@@ -420,13 +367,8 @@ def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds 
 def _largest(
     integral: Callable[[Parts], Bounds | None], gridded: Callable[[list[Parts]], Bounds], compositions: list[Parts]
 ) -> Bounds:
-    """Bounds on the largest number (delta or epsilon) of several compositions.
-
-    Args:
-        integral: a function that returns the bounds of one composition, or None if it has no integral.
-        gridded: a function that returns bounds on the largest number of those compositions that have no integral.
-        compositions: the laws with their counts, at least one composition.
-    """
+    """Bounds on the largest number (delta or epsilon) of several compositions. `integral` returns the bounds of one of
+    them, or None if it has no integral, and `gridded` those of the largest number of the others."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -454,23 +396,14 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     return found
 
 
-def _plain_delta(epsilon: float, square: float) -> float:
-    """An upper bound on delta of plain Gaussian releases with this mu^2."""
-    if square == 0:
-        return 0.0
-    return min(float(delta_from_gdp(epsilon, math.sqrt(square))) * (1 + GDP_ACCURACY) + 5e-324, 1.0)
+def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
+    """A bound on delta of plain Gaussian releases with mu^2 = `square`, at the epsilon ends[end]: from above for `end`
+    0, from below for 1."""
+    found = float(delta_from_gdp(ends[end], math.sqrt(square))) if square > 0 else 0.0
+    return found * (1 - GDP_ACCURACY) if end or not found else min(found * (1 + GDP_ACCURACY) + 5e-324, 1.0)
 
 
-def _least_plain_delta(epsilon: float, square: float) -> float:
-    """A lower bound on delta of plain Gaussian releases with this mu^2."""
-    return float(delta_from_gdp(epsilon, math.sqrt(square))) * (1 - GDP_ACCURACY) if square > 0 else 0.0
-
-
-def _plain_epsilon(delta: float, square: float) -> float:
-    """An upper bound on epsilon of plain Gaussian releases with this mu^2."""
-    return float(epsilon_from_gdp(math.sqrt(square), delta)) if square > 0 else 0.0
-
-
-def _least_plain_epsilon(delta: float, square: float) -> float:
-    """A lower bound on epsilon of plain Gaussian releases with this mu^2."""
-    return _plain_epsilon(delta, square) * (1 - 1e-9)
+def _plain_epsilon(ends: tuple[float, float], square: float, end: int) -> float:
+    """A bound on epsilon of plain Gaussian releases with mu^2 = `square`, at the delta ends[end]: from above for `end`
+    0, from below for 1."""
+    return float(epsilon_from_gdp(math.sqrt(square), ends[end])) * (1 - 1e-9 * end) if square > 0 else 0.0

@@ -92,16 +92,10 @@ def calibrate(
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """The bracket of `calibrate` for steps as a value.
+    """The bracket of `calibrate` for steps as a value, whose own noise multiplier is ignored.
 
-    Args:
-        made: the steps. Their own noise multiplier is ignored.
-        epsilon, target_delta: the target; error messages call it target_epsilon and target_delta.
-        group: the number of records in which neighbouring data sets may differ.
-        n: the number of all records, or None if it is not known.
-
-    Raises:
-        ValueError, PreconditionError: as `calibrate`.
+    The target is epsilon and target_delta; error messages call it target_epsilon and target_delta. The other arguments
+    and the errors are those of `calibrate`.
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
@@ -118,7 +112,8 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
         return Group(made.with_noise(noise), size, n).excess(epsilon, delta)
 
     # The pure epsilon of a group is that of its records one after another.
-    pure, composed = MECHANISMS[made.mechanism].multiplier(made, epsilon / size), any(known.above) or any(known.squares)
+    pure = MECHANISMS[made.mechanism].multiplier(made, epsilon / size)
+    composed = any(known.above) or 0 < known.squares[0] < math.inf
     least = 0.0 if pure is None else pure * (1 - _PURE_ACCURACY)
     if pure is not None and (delta == 0 or pure <= LEAST_LAPLACE or not composed):
         found = loud.bracket(Bounds(0.0 if delta > 0 else least, pure))
@@ -168,18 +163,14 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
 
 
 def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
-    """Bounds on the noise multiplier at which delta(epsilon) equals a target.
+    """Bounds on the noise multiplier at which delta(epsilon) equals a target > 0. At `upper` the upper bound on delta
+    is at most the target. At `lower` the lower bound on delta is above it, or `lower` is 0.
 
     Args:
         deltas: bounds on delta at a noise multiplier.
-        epsilon: the epsilon at which delta is asked.
-        target: the target delta, > 0.
+        epsilon, target: see above.
         start: a guess of the multiplier.
         share: the relative accuracy of `upper`, unless very narrow bounds on delta are worth a finer search.
-
-    Returns:
-        At `upper` the upper bound on delta is at most the target. At `lower` the lower bound on delta is above it, or
-        `lower` is 0.
 
     Raises:
         ValueError: no noise multiplier up to 1e300 is enough.
@@ -253,7 +244,6 @@ def crossing(
     share: float = 0.0,
     whole: bool = False,
     slope: float = 5,
-    tries: int = 100,
 ) -> tuple[float | None, float | None]:
     """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
 
@@ -269,7 +259,6 @@ def crossing(
         share: the search ends once the two ends differ by at most this share of x.
         whole: whether only integers are tried; then the search ends at two neighbouring ones.
         slope: about how much the function changes while x changes by a factor e; it chooses the first step.
-        tries: the largest number of calls of the function.
 
     Returns:
         A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
@@ -281,7 +270,7 @@ def crossing(
     points: dict[bool, float] = {}
     x = min(max(round(guess) if whole else guess, least), most)
     step, last, widths = share, None, [math.inf] * 3
-    for tried in range(tries):
+    for tried in range(100):
         value = excess(x)
         side, here = value <= 0, way * math.log(x)
         if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]) and value != ends[side][1]:

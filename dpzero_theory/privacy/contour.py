@@ -31,15 +31,17 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
+"""Values among which the best is taken. Any of them is correct."""
 
 
-class _Unfit(ArithmeticError): ...
+class _Unfit(ArithmeticError):
+    """The integral would need too many nodes, or its errors are too large."""
 
 
 class _Moments:
     """The moments M(tau + i t) of the loss of one release as sums over outputs, for 0 < tau <= most and 0 <= t <= far.
 
-    All errors are shares of M(tau). error: what may come of the errors of `count` releases, about.
+    All errors are shares of M(tau). All errors of `count` releases together are to be about `error`.
     """
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
@@ -92,10 +94,8 @@ class _Moments:
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on the errors of M(tau + i t) by rounding, but for that of t, and by the last nodes.
-
-        weights: the summands of M(tau), as shares.
-        """
+        """Bounds on the errors of M(tau + i t) by rounding, other than of t, and by the last nodes. The `weights` are
+        the summands of M(tau), as shares of it."""
         power, fall, _ = self._powers(tau)
         # (d) Beyond the ends the integrand falls at least as a geometric sequence does.
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
@@ -139,11 +139,11 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon. What is in units of prod M(tau)^T e^{-tau epsilon} lacks that factor.
+    """Bounds on delta near an epsilon.
 
-    tau, t: the nodes tau + i t. terms: the summands there, without e^{-i t epsilon}. log_moment: log of prod M(tau)^T,
-    whose error `common` bounds. wrong: a bound on the error of the sum. shift, log_second: log of prod M(tau +
-    shift)^T c(tau + shift), for Chernoff's bound on the aliases.
+    The nodes are tau + i `t`, and `terms` the summands there, without e^{-i t epsilon} and over prod M(tau)^T, whose
+    log is `log_moment`, with an error of at most `common`. `wrong` bounds the error of the sum. `log_second` is the log
+    of prod M(tau + shift)^T c(tau + shift), for Chernoff's bound on the aliases.
     """
 
     tau: float
@@ -180,9 +180,9 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether an integral is tried for a composition."""
-    return all(isinstance(law, Gaussian) and law.rate < 1 and len(law.branches) == 1 for law, _ in parts) and bool(
-        parts
+    """Whether an integral is tried: Gaussian noise, sampled batches, and one formula for the losses of each law."""
+    return bool(parts) and all(
+        isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts
     )
 
 

@@ -6,6 +6,7 @@ more noise for the same guarantee. A zCDP statement of somebody else's is part o
 and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under replace-one).
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -16,7 +17,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import cost_of, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
-from dpzero_theory.privacy.laws.law import Law
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
 from dpzero_theory.privacy.step import Steps, steps_of
 
@@ -65,24 +65,17 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
             raise ValueError(f"{rule}; got sampling {release.sampling.word} and mechanism {release.mechanism}")
         closed &= cost.closed
         apart = cost.ratio * (2 * a - 1) / (a - 1)
-        for way in (0, 1):
-            for total, parts, end in ((lower, cost.below, 0), (upper, cost.above, 1)):
-                moment = math.fsum(count * _moment(part, a - 1)[end] for part, count in parts[way])
-                total[way] += a * cost.squares[1 - end] / 2 + (2 * end - 1) * apart + moment / (a - 1)
+        for way, (total, parts, end) in itertools.product((0, 1), ((lower, cost.below, 0), (upper, cost.above, 1))):
+            known_moments = [(part, count) for part, count in parts[way] if isinstance(part, GaussianLaw)]
+            try:
+                moment = math.fsum(count * part.log_moment(a - 1)[end] for part, count in known_moments)
+            except OverflowError:
+                rule = f"order must be smaller for a divergence at noise {release.noise:g} to be known"
+                raise ValueError(f"{rule}; got {a!r}") from None
+            total[way] += a * cost.squares[1 - end] / 2 + (2 * end - 1) * apart + moment / (a - 1)
     high = float(upper.max()) * (1 + _MOMENT_ROUNDING)
     low = min(max(float(lower.max()) * (1 - _MOMENT_ROUNDING), 0.0), high)
     return Bracket(low, high, high, "closed form" if closed else "grid")
-
-
-def _moment(law: Law, t: float) -> tuple[float, float]:
-    """Lower and upper bounds on log E e^{t L} of the privacy loss L of a `Gaussian` law, t > 0. Raises ValueError where
-    the quadrature would need too many nodes."""
-    assert isinstance(law, GaussianLaw)
-    try:
-        return law.log_moment(t)
-    except OverflowError:
-        noise = f"noise {law.noise:g} of its sensitivity"
-        raise ValueError(f"order must be smaller for a divergence at {noise} to be known; got {t + 1!r}") from None
 
 
 def gdp_of_history(history: Steps) -> float:

@@ -40,10 +40,7 @@ _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
 class _Unsupported(ValueError):
-    """An event, or a part of one, that is not accounted.
-
-    event: the part that is not accounted. kind: words for it, for the message.
-    """
+    """An event that is not accounted, or has such a part: `event`. `kind` names it in the message."""
 
     def __init__(self, event: object, kind: str) -> None:
         super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
@@ -141,6 +138,8 @@ _EVENTS = {
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
+    """The steps of `count` releases with the noise event `noisy`, in batches as `drawn`; None if there is no noise.
+    `whole` is the event around it, for messages."""
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")
@@ -170,6 +169,7 @@ def event_from_history(history: Steps) -> Any:
 
 
 def _event(step: Step) -> Any:
+    """The dp-accounting event of one of these steps. Raises ValueError if there is none."""
     family, _, numbers = step.mechanism.partition(":")
     made = getattr(dp_event, _EVENTS.get(family, ""), None)
     if made is None or (family == "gaussian-mixture" and step.relation.replaces):
@@ -200,10 +200,15 @@ def _event(step: Step) -> Any:
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
     """A dp-accounting accountant whose answers are the certified upper ends of this package's brackets.
 
-    neighboring_relation: dp-accounting's relation, by default ADD_OR_REMOVE_ONE; REPLACE_SPECIAL is called zero-out in
-    this package. value_discretization_interval, orders: accepted and ignored, since they set the accuracy of
-    dp-accounting's own accountants. `history_from_event` says which events are accounted and what a noise multiplier
-    means. Raises ValueError for another relation.
+    `history_from_event` says which events are accounted and what a noise multiplier means.
+
+    Args:
+        neighboring_relation: dp-accounting's relation; its REPLACE_SPECIAL is called zero-out in this package.
+        value_discretization_interval, orders: accepted and ignored; they set the accuracy of dp-accounting's own
+            accountants.
+
+    Raises:
+        ValueError: another relation.
     """
 
     def __init__(

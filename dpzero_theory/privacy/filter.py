@@ -71,9 +71,11 @@ class Filter:
         """A budget for Gaussian or discrete Gaussian noise of any size. Batches must be drawn anew in each step: full,
         Poisson, or fixed-size (not under zero-out).
 
-        planned: a step, or several, such as are expected to be made. They only determine the order t of the moments E
-        e^{t L} of the privacy loss L by which the budget is counted: the one with which most repetitions of them fit
-        into it. Whatever is made, the guarantee holds.
+        Args:
+            epsilon, delta: the budget.
+            planned: a step, or several, such as are expected to be made. They only determine the order t of the log
+                moments by which the budget is counted: the one with which most repetitions of them fit into it.
+                Whatever is made, the guarantee holds.
         """
         budget, share = _target(epsilon, delta)
         t = _best_order(planned, budget, share)
@@ -92,8 +94,10 @@ class Filter:
         Each step that is made takes one of them, however little it costs. It suits choices of when to stop, and of more
         noise or smaller batches than the worst; where most steps cost much less, `of_moments` has more room.
 
-        worst: a step with batches that are drawn anew in each step. Steps must have its relation, noise law and
-        coordinates, no less noise, and the same sampling, or Poisson batches with a smaller sample rate.
+        Args:
+            epsilon, delta: the budget.
+            worst: a step with batches that are drawn anew in each step. Steps must have its relation, noise law and
+                coordinates, no less noise, and the same sampling, or Poisson batches with a smaller sample rate.
         """
         budget, share = _target(epsilon, delta)
         _require_fresh("worst", worst)
@@ -158,6 +162,7 @@ class Filter:
         self.steps += count
 
     def _after(self, history: Steps) -> float:
+        """The sum of all parts once these steps are spent too."""
         relations, spent = set(self._relations), self._spent
         for release in steps_of(history):
             relations.add(str(release.relation))
@@ -168,18 +173,21 @@ class Filter:
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
+    """Return epsilon and delta of a budget as floats. Raises ValueError for a number outside its range."""
     return check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
 
 
 def _require_fresh(name: str, step: Step) -> None:
+    """Raise ValueError if the batches of `step` are not drawn anew in each step; `name` is the argument for the
+    message."""
     if step.sampling.scheduled:
         rule = f"{name} must have batches that are drawn anew in each step"
         raise ValueError(f"{rule}; got sampling {step.sampling.word}")
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:
-    """t epsilon + log delta - log c(t), with c of the module's docstring: how large a sum of log moments K(t) may be
-    within the budget (epsilon, delta)."""
+    """How large a sum of log moments K(t) may be within the budget (epsilon, delta): t epsilon + log delta - log c(t),
+    with c of the module's docstring."""
     return t * epsilon + math.log(delta) - log_c(t)
 
 

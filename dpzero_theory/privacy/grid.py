@@ -171,16 +171,12 @@ class _Curve:
         return best * math.exp(min(self._log_below, 300.0)) if best > 0 else 0.0
 
     def _composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
-        """Compose weights of the laws.
-
-        Args:
-            masses: the weights of each law, of any total above 1e-250.
-            bottom: the least loss of the grid.
+        """Compose the weights `masses` of the laws, of any total above 1e-250, on the grid that begins at the loss
+        `bottom`.
 
         Returns:
-            The number of the grid's first point; the weights of the composition, with the sum 1; the log of the factor
-            by which they were divided; a bound on the Euclidean norm of their errors; and one on the weight that comes
-            from beyond the grid.
+            The number of the grid's first point; the weights, with the sum 1; the log of the factor by which they were
+            divided; a bound on the Euclidean norm of their errors; and one on the weight from beyond the grid.
         """
         start = math.floor(bottom / self._width)
         totals = [float(np.sum(mass)) for mass in masses]
@@ -256,16 +252,12 @@ laws with narrower bounds."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Bounds on the largest of some numbers, each of which a finer grid tells better.
+    """Bounds on the largest of some numbers. Each of `makes` bounds one of them, and finer grids do so more narrowly.
 
-    Grids get finer until the bounds are narrow enough, or until more points do not help. A number that certainly is not
-    the largest keeps its first bounds. Bounds that are far apart do not stop the search: cells that are wide beside the
-    losses of one of many releases give such bounds.
-
-    Args:
-        makes: for each number the function that bounds it.
-        wanted: the width of the bounds, as a share of the upper end, at which the search ends.
-        far: a function that says whether the caller does not care for narrower bounds.
+    Grids get finer until the width of the bounds is the share `wanted` of the upper end, until more points do not help,
+    or where `far` says that the caller does not care. A number that certainly is not the largest keeps its first
+    bounds. Bounds that are far apart do not stop the search: cells that are wide beside the losses of one of many
+    releases give such bounds.
     """
     if not makes:
         return Bounds(0.0, math.inf)
@@ -368,14 +360,9 @@ def _guess(parts: Parts, epsilon: float) -> float:
 def epsilon_bounds(
     compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`.
-
-    Args:
-        compositions: the laws with their counts, as in `delta_bounds`.
-        delta: the delta of the upper end, from 1e-30 to below 1.
-        least_delta: the delta of the lower end, if it differs.
-        wanted: the relative width at which no more points are tried.
-    """
+    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`, from 1e-30
+    to below 1. For the lower end delta is `least_delta`, if that differs. The other arguments are those of
+    `delta_bounds`."""
     makes = [_root(parts, delta, least_delta or delta) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 

@@ -170,7 +170,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def for_records(cls, path: str | os.PathLike[str] | None, run: str) -> Self:
-        """Start a file without a budget, at `path` or, if that is None, in memory. run: what it is for."""
+        """Start a file without a budget, at `path` or, if that is None, in memory. `run` is a text that says what it is
+        for."""
         if path is not None:
             return cls._made(Path(path), {"run": run})
         db = sqlite3.connect(":memory:", isolation_level=None)
@@ -193,9 +194,14 @@ class Ledger(AbstractContextManager["Ledger"]):
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
         """Resume the ledger at `path`, verifying every row.
 
-        moved: whether to accept a file that was copied or brought from another disk. It must then be the only copy that
-        goes on. Raises LedgerError if the file is damaged, was moved without `moved`, or is open in another process,
-        and OSError if it cannot be read or written.
+        Args:
+            path: the file.
+            moved: whether to accept a file that was copied or brought from another disk. It must then be the only copy
+                that goes on.
+
+        Raises:
+            LedgerError: the file is damaged, was moved without `moved`, or is open in another process.
+            OSError: it cannot be read or written.
         """
         path = Path(path)
         _require_log(path)
@@ -262,7 +268,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are spent, in the form that the accountant takes."""
+        """The releases that are spent, as steps."""
         step = self.account.step
         return [replace(step, steps=self._spent)] if step is not None and self._spent else []
 
@@ -295,6 +301,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         return found
 
     def _add(self, last: bytes, release: int, spent: int, sums: bytes | None, *, durable: bool = True) -> None:
+        """Add a row to the log, with the hash `last` of the row before. The other arguments are the columns of the
+        row."""
         chain = _chained(last, release, spent, sums)
         row = "INSERT INTO log (release, spent, sums, chain) VALUES (?, ?, ?, ?)"
         self._write(row, release, spent, sums, chain, durable=durable)
@@ -345,6 +353,7 @@ def sync_folder(path: Path) -> None:
 
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
+    """Write the header of a new file, in which `begun` is what it was created with and `inode` its number."""
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
     db.execute("INSERT INTO header VALUES (?, ?, ?, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
@@ -352,7 +361,8 @@ def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
 
 
 def _read(db: sqlite3.Connection, path: Path) -> Account:
-    """Read a file and check all its hashes. Raises LedgerError where one does not fit, or a row is missing."""
+    """Read a file and check all its hashes. `path` is for messages. Raises LedgerError where a hash does not fit, or a
+    row is missing."""
     try:
         text, digest, inode, moves = db.execute("SELECT * FROM header").fetchone()
         last = hashlib.sha256(text.encode()).digest()
@@ -382,12 +392,14 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
 
 
 def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes:
-    """Return the hash of a row, where `last` is the hash of the row before, or of the header."""
+    """Return the hash of a row of the log; `last` is the hash of the row before, or of the header. The others are its
+    columns."""
     kind = b"payment" if sums is None else b"record"
     return hashlib.sha256(b"%b %b %d %d %b" % (last, kind, release, spent, sums or b"")).digest()[:8]
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open the file with SQLite in the mode "rw" or "ro". Raises LedgerError."""
     try:
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
     except sqlite3.Error as error:
@@ -395,6 +407,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _close(db: sqlite3.Connection, path: Path | None, lock: int | None, pid: int) -> None:
+    """Close the file and its lock, unless the process `pid` that opened them is another one (the parent of a fork)."""
     if os.getpid() != pid:
         return
     closed = False
@@ -410,7 +423,7 @@ def _close(db: sqlite3.Connection, path: Path | None, lock: int | None, pid: int
 
 
 def _explained(path: Path, error: sqlite3.Error) -> LedgerError:
-    """Return the error of one line, which says what to do, in place of one of SQLite."""
+    """Return a LedgerError of one line, which says what to do, in place of an error of SQLite."""
     # Every other class says that the file is no database, or a damaged one; without tables it was emptied, and a type
     # that was changed makes a text of bytes.
     usable = isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError)

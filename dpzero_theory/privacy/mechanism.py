@@ -38,11 +38,11 @@ from dpzero_theory.registry import Registry
 MOST_COMPOSED = 2**24
 """The largest number of equal steps whose cost is computed from a finite pair of laws."""
 _KERNEL = 2
-"""The parameter tau, in units of the lattice, of the random rounding that turns continuous into discrete noise. It is
-the one with which the noise of training runs is accounted."""
+"""The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
+continuous noise (laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
 _RATIO = 1e-12
-"""Where (_KERNEL/sigma)^2 exceeds `_SAME`, tau is the smallest one whose G is about this. G is a bound on the absolute
-log of the ratio of probabilities with discrete and with continuous noise."""
+"""Where the noise is small, tau is the smallest one whose G is about this. G is a bound on the absolute log of the
+ratio of probabilities with discrete and with continuous noise."""
 _SAME = 2.0**-46
 """If (tau/sigma)^2 is at most this, continuous noise with the multiplier of the discrete noise counts as the same: the
 multipliers with which it costs more or less differ by less than 1e-14 of it."""
@@ -77,9 +77,9 @@ class Mechanism(ABC):
         noise: the family of laws to which it belongs, which is the name that runs take.
         lattice: whether sums and noise are integers.
         exactness: one sentence on what is drawn.
-        coordinates: the largest number of coordinates of a release, whose vector is clipped in L2 norm.
+        coordinates: the largest number of coordinates of a release; its vector is clipped in L2 norm.
         samplings: the names of the samplings with which the law is accounted for, or None for all.
-        note: a sentence that whoever reads an accountant's answer must know, or empty.
+        note: a sentence that a reader of the accountant's answer must know, or "".
     """
 
     name: str
@@ -91,13 +91,13 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """The law of this family for a lattice on which the clip is `levels` units; laws without a lattice return
-        themselves."""
+        """Return the law of this family for a lattice on which the clip is `levels` units. A law without a lattice
+        returns itself."""
         return self
 
     def require(self, step: Made) -> None:
-        """Raise ValueError unless steps with this law, this sampling and this number of coordinates are accounted, and
-        if they have so little noise that their cost is not known."""
+        """Raise ValueError for steps that are not accounted: with a sampling or a number of coordinates that the law
+        does not take, or with too little noise."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -108,23 +108,21 @@ class Mechanism(ABC):
 
     @abstractmethod
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        """What the steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if it is not known.
+        """What the steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if no bound is known.
 
         `n` is the number of all records; None stands for any number. Raises ValueError for steps outside the law's
         range.
         """
 
     def multiplier(self, step: Made, target_epsilon: float) -> float | None:
-        """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None for a law
-        without pure epsilon."""
+        """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0; None for a law without
+        pure epsilon."""
         return None
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
-        """The parameter of the law of noise with this multiplier, in units of the sum, whose clip is `levels` units.
-
-        For laws on a lattice it is an integer, rounded up.
-        """
+        """The parameter of the noise in units of the sum, for a noise multiplier and a clip of `levels` units. For laws
+        on a lattice it is an integer, rounded up."""
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -153,8 +151,9 @@ class Gaussian(Mechanism):
 class _OnLattice(Mechanism):
     """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
 
-    `levels` is M, or 0 where M is not stated. The noise is then named `whole`, and stands for any lattice on which the
-    clip is at least `fine` units, as in all runs.
+    Args:
+        levels: M, or 0 if M is not stated. The noise is then named `whole`, and stands for any lattice on which the
+            clip is at least `fine` units, as in all runs.
     """
 
     family: ClassVar[str]
@@ -222,7 +221,7 @@ class DiscreteGaussian(_OnLattice):
         return self.compared(step, size, n)
 
     def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        """The cost by comparison with continuous Gaussian noise."""
+        """The cost by comparison with continuous Gaussian noise; the arguments are those of `cost`."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
@@ -270,7 +269,7 @@ class _Laplace(_OnLattice):
             one = _release_epsilon(s / size, rate, replaced=replaced)
         pure = (steps * one, steps * one * (1 - _PURE_ROUNDING))
         if s / size < LEAST_LAPLACE or steps > MOST_COMPOSED:
-            return Cost(pure=pure, apart=pure[0])
+            return replace(UNKNOWN, pure=pure)
         noise, shifts = (s, binomial_shifts(q, size)) if together else (s / size, binomial_shifts(rate, 1))
         found = Cost.of(*shifted_pairs(LaplaceNoise(noise, self.levels), shifts, replaced=replaced), count=steps)
         found = replace(found, pure=pure, ratio=0.0 if self.levels else _lattice_gap(s / size, steps))
@@ -292,8 +291,8 @@ class _Laplace(_OnLattice):
 
 
 def _member(law: type[_OnLattice], arguments: str) -> Mechanism:
-    """The law with M lattice units to a clip, from the text after the colon of its name. Raises ValueError unless that
-    is a whole number from 1 on, of at most 10 digits."""
+    """The law with M lattice units to a clip, where `arguments` is the text of M. Raises ValueError unless that is a
+    whole number from 1 on, of at most 10 digits."""
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
         raise ValueError(f"mechanism must be {law.family}:M, M >= 1 integers to a clip; got {arguments!r}")
     return law(int(arguments))
@@ -307,37 +306,32 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that a training run draws from, for the name of a family of laws such as `gaussian` or `laplace`.
-
-    Sums and noise are integers with `lattice`. Raises ValueError if there is no such law.
-    """
+    """The noise law that a training run draws from, for the name of a family of laws, such as `gaussian` or `laplace`.
+    With `lattice`, sums and noise are integers. Raises ValueError if there is no such law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The width tau of the kernel, in units of the lattice: `_KERNEL` as in runs, or a smaller one if that is not small
-    against the parameter `sigma` of the noise. A run releases so many `numbers`."""
+    """The width tau of the kernel, in units of the lattice: `_KERNEL` as in runs, or less if that is not small against
+    `sigma`, the parameter of the noise in the same units. So many `numbers` are released in all."""
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: that of 2 widths
-    of the kernel.
-
-    The clip is `levels` >= 1 units of the lattice, and T releases of K integers each have T K `numbers`.
-    """
+    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: 2 widths of the
+    kernel. The clip is `levels` units of the lattice, and so many integers, `numbers`, are released in all."""
     return 2 * _kernel(1.0, numbers) / levels
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """The G = numbers * 2 artanh(kappa) by which discrete noise and a post-processing of continuous noise differ,
-    rounded up: the probabilities of the two are within a factor e^G.
+    """The G >= 0 for which the laws of discrete noise and of a post-processing of continuous noise are within a factor
+    e^G, if so many integers, `numbers`, are released in all.
 
-    kappa bounds the relative error of the rounding kernel's normaliser. It follows from the kernel's width `tau` >= 1/2
-    in units of the lattice. T releases of K integers each have T K `numbers`.
+    It is numbers * 2 artanh(kappa), rounded up, where kappa bounds the relative error of the normaliser of the kernel,
+    whose width is `tau` >= 1/2 in units of the lattice.
     """
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
@@ -347,17 +341,10 @@ def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
 def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
     """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it to cover rounding errors.
 
-    With noise of parameter b one record in the batch changes the probability of a value by a factor of at most e^a,
-    a = levels/b. So with Poisson batches a record that is there or not has log(1 + q (e^a - 1)), and one that is
-    replaced log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Both are attained.
-
-    Args:
-        noise_multiplier: b/levels > 0, the parameter b of the noise over the clip of `levels` units.
-        sample_rate: q in (0, 1].
-        replaced: True if neighbours replace a record, False if a record is there or not.
-
-    Raises:
-        ValueError: a number outside these ranges, and with q < 1 a noise_multiplier below 1/700.
+    With a = 1/noise_multiplier, one record in the batch changes the probability of a value by a factor of at most e^a.
+    So with Poisson batches of rate q a record that is there or not has log(1 + q (e^a - 1)), and one that is replaced
+    log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Both are attained. Raises ValueError
+    with q < 1 for a multiplier below 1/700.
     """
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)

@@ -29,15 +29,18 @@ _Size = int | tuple[int, ...]
 
 _WORD_BITS = 64
 _LARGEST_SCALE = 2**56
-"""2^63, about the largest int64, is 128 times this scale; a draw that far out has probability e^-128."""
+"""The largest parameter of noise on integers. 2^63, about the largest int64, is 128 times this scale; a draw that far
+out has probability e^-128."""
 
 
 class NoiseSource(ABC):
-    """A source of noise of three laws: Gaussian, discrete Gaussian and discrete Laplace. A subclass gives uniformly
-    random bytes in `_bytes(count)`.
+    """A source of noise of three laws: Gaussian, discrete Gaussian and discrete Laplace.
 
-    `private` is True only if no seed, file or other process can reproduce the draws. The argument `size` of the three
-    methods is the shape of the array that they return.
+    A subclass returns uniformly random bytes from `_bytes(count)`. The argument `size` of the three methods is the
+    shape of the array that they return, or its length. They raise ValueError for an argument outside its range.
+
+    Attributes:
+        private: True only if no seed, file or other process can reproduce the draws.
     """
 
     __slots__ = ()
@@ -47,11 +50,11 @@ class NoiseSource(ABC):
     def _bytes(self, count: int) -> bytes: ...
 
     def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
-        """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
+        """Draw N(0, std^2) in float64, with a standard deviation from 0 to 1e300, by inversion of a 64-bit uniform
+        number.
 
         One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
-        the tails are resolved as finely as the middle; |value| <= 9.2 std. Raises ValueError for a std outside this
-        range or a size that is no shape.
+        the tails are resolved as finely as the middle; |value| <= 9.2 std.
         """
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
@@ -60,11 +63,11 @@ class NoiseSource(ABC):
         return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
     def discrete_gaussian(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)).
+        """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)), for a whole number `scale`
+        from 1 to 2^56.
 
-        scale is a whole number from 1 to 2^56. It is the parameter sigma of the law; the standard deviation is smaller,
-        by 1e-7 of it at scale 1 and by less than float64 can show from scale 2. The method is algorithm 3 of Canonne,
-        Kamath and Steinke. Raises ValueError for a bad scale or size.
+        The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by less than float64 can show from
+        scale 2.
         """
         # Laplace noise of scale t is kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)).
         sigma = scale if type(scale) is int and 0 < scale <= _LARGEST_SCALE else _scale(scale)
@@ -78,18 +81,14 @@ class NoiseSource(ABC):
         return self._drawn(t, size, keeps)
 
     def discrete_laplace(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an integer x with probability exactly proportional to exp(-|x|/scale).
-
-        scale is a whole number from 1 to 2^56. The method is algorithm 2 of Canonne, Kamath and Steinke. Raises
-        ValueError for a bad scale or size.
-        """
+        """Draw an integer x with probability exactly proportional to exp(-|x|/scale), for a whole number `scale` from 1
+        to 2^56."""
         return self._drawn(_scale(scale), size)
 
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        """Draw discrete Laplace noise of this scale, of which `keeps` says which draws are kept, until there are enough
-        of them."""
+        """Draw discrete Laplace noise of this scale until there are enough draws that `keeps` keeps; None keeps all."""
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -98,7 +97,7 @@ class NoiseSource(ABC):
         return found[:count].reshape(shape)
 
     def _laplace(self, scale: int, tries: int) -> NDArray[np.int64]:
-        """The draws of so many tries, by algorithm 2."""
+        """Try so many times to draw discrete Laplace noise, by algorithm 2, and return the draws that were accepted."""
         rest = self._below(scale, tries)
         rest = rest[self._accepted(rest / scale, lambda k: Fraction(int(rest[k]), scale))]
         whole, going = np.zeros(len(rest), np.int64), np.arange(len(rest))
@@ -111,8 +110,9 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Accept each of several tries with probability e^-rate. The exact rate of a try is `exact` of its index, from
-        which the floats differ by at most 2^-50 e^rate and 2^-50 of themselves."""
+        """Accept each of several tries with probability exactly e^-rate. `exact` is a function from the index of a try
+        to its exact rate, and `rate` has the rates as floats, which differ from them by at most 2^-50 e^rate and 2^-50
+        of themselves."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0
@@ -132,7 +132,7 @@ class NoiseSource(ABC):
             word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
 
     def _below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Draw uniform ones of the integers 0, ..., limit - 1, with a limit of at most 2^57."""
+        """Draw `count` uniformly random integers from 0, ..., limit - 1, with a limit of at most 2^57."""
         bits, found = max((limit - 1).bit_length(), 1), np.zeros(0, np.int64)
         while len(found) < count:
             values = (self._words(2 * (count - len(found)) + 8) >> np.uint64(_WORD_BITS - bits)).astype(np.int64)
@@ -140,13 +140,13 @@ class NoiseSource(ABC):
         return found[:count]
 
     def _words(self, count: int) -> NDArray[np.uint64]:
+        """Return `count` uniformly random 64-bit words."""
         return np.frombuffer(self._bytes(8 * count), dtype=np.uint64)
 
 
 @final
 class SystemNoise(NoiseSource):
-    """Noise from the operating system (`os.urandom`): it has no seed and no state, and is never saved, so that its
-    draws cannot be repeated.
+    """Noise from the operating system (`os.urandom`). It has no seed and no state, so its draws cannot be repeated.
 
     Pickling and copying raise TypeError: a saved source could be replayed.
     """
@@ -165,7 +165,8 @@ class SystemNoise(NoiseSource):
 class SeededNoise(NoiseSource):
     """Reproducible noise for tests. `private` is False, because whoever knows the seed knows every draw.
 
-    The random bits are those of numpy's PCG64 generator with `seed`, an integer in [0, 2^64).
+    Args:
+        seed: an integer in [0, 2^64), for numpy's PCG64 generator.
     """
 
     __slots__ = ("_generator",)

@@ -43,12 +43,12 @@ _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 _ACCURACY = 1e-6
 """A share of the noise multiplier: the search for a noise ends where its two ends are this far apart."""
 _NEAR, _ROUNDING = 1e-5, 1e-12
-"""A search for a true positive rate ends where it is known to this share of it; and a bound on the relative rounding
-error of the straight lines that it uses."""
+"""The search for a true positive rate ends where it is known to this share of itself; `_ROUNDING` bounds the relative
+rounding error of the straight lines that the search uses."""
 _NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
 """The epsilons that are looked at after two that are chosen as if the history were Gaussian, from the best so far."""
 _PATIENCE, _LITTLE = 4, 0.9
-"""A search ends where so many epsilons have not narrowed the bracket to this share of what it was."""
+"""The search ends where so many epsilons have not narrowed the bracket to the second number times its width."""
 _MOST_EXPONENT = 500.0
 """The largest epsilon that is considered: beyond it false positive rates would be below 1e-200."""
 
@@ -151,11 +151,13 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
 
 
 _Point = tuple[float, float, float]
+"""A point x > 0 with a lower and an upper bound on g(x) = h(x) + a x, whose minimum is a true positive rate."""
 
 
 class _Minimum(NamedTuple):
-    """Bounds on the minimum of g; the logarithm of the x at which the upper bound on g is least, and of the x at which
-    g might be as small as `lower`; and whether further points would tell little."""
+    """What is known of the minimum of g: bounds on it; the logarithms of the x at which the upper bound on g is least,
+    `best`, and at which g might be as small as `lower`, `place`; and whether further points would tell little,
+    `settled`."""
 
     lower: float
     upper: float
@@ -165,7 +167,7 @@ class _Minimum(NamedTuple):
 
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
-    """What bounds at some x > 0, in rising order, say of the minimum over x > 0 of the convex g(x) = h(x) + a x."""
+    """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, from bounds at some x in rising order."""
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)
@@ -196,7 +198,7 @@ def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
 
 
 def _gaussian(epsilon: float, delta: float) -> float:
-    """The mu of mu-GDP with this delta at this epsilon; 0 or 1 if delta is 0 or 1."""
+    """The mu of the mu-GDP that has this delta at this epsilon; 0 or 1 if delta is 0 or 1."""
     if not 0 < delta < 1:
         return float(delta >= 1)
     return float(gdp_from_epsilon(epsilon, delta)) if epsilon > 0 else 2 * float(ndtri((1 + delta) / 2))

@@ -41,7 +41,8 @@ from dpzero_theory.privacy.schedule import Indices, allocation, groups
 from dpzero_theory.registry import Registry
 
 _LEAST_GROUP_NOISE = 0.03
-"""The least noise, over the clips by which a group may move a batch, for which the bound by one record is used."""
+"""The bound for a group as one record is used for noise of at least this many times the clips by which the group may
+move a batch."""
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it. The error of
 scipy's binomial tails that is allowed for is measured, not proved: at most an eighth of it at 31,000 random tails of up
@@ -56,7 +57,7 @@ class Sampling:
 
     Args:
         sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of records. Other fields
-            are whole numbers.
+            of a subclass are whole numbers from 1 on.
 
     Attributes:
         name: the word for this sampling in files and on command lines.
@@ -66,10 +67,10 @@ class Sampling:
         lasting: whether batches depend on one another, so that a run draws them from a secret that it keeps.
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
-        told: what `note` says, in which {self} and {relation} stand for the sampling and the relation.
-        explained: what `meaning` says, in which {self} and {batch} stand for the sampling and the batch.
         refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
             takes its place, so that every other record is in batches more often.
+        told: what `note` says, with {self} and {relation} for the sampling and the relation.
+        explained: what `meaning` says, with {self} and {batch} for the sampling and the number of records in a batch.
     """
 
     sample_rate: float
@@ -90,7 +91,7 @@ class Sampling:
         object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
 
     def _rate(self, sample_rate: object) -> float:
-        """The sample rate as a float. Raises ValueError if it is outside this sampling's range."""
+        """Return the sample rate as a float. Raises ValueError if it is outside this sampling's range."""
         return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
 
     @classmethod
@@ -100,10 +101,11 @@ class Sampling:
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """The sampling that the word NAME:ARGUMENTS stands for, at this sample rate. Raises ValueError for other
-        arguments than the sampling takes, or a rate outside its range.
+        """Return the sampling that the word NAME:ARGUMENTS stands for, where `arguments` is the text after the colon,
+        empty if there is none: whole numbers, with slashes between them. `sample_rate` is q, or None for full batches.
 
-        `arguments` is the text after the colon, empty if there is none: the whole numbers, with slashes between them.
+        Raises:
+            ValueError: other arguments than the sampling takes, or a rate outside its range.
         """
         given, known = arguments.split("/") if arguments else [], cls._whole()
         least = sum(one.default is MISSING for one in known)
@@ -131,7 +133,7 @@ class Sampling:
         return None
 
     def at(self, sample_rate: float) -> Self:
-        """The same sampling at another sample rate. Raises ValueError for a rate outside its range."""
+        """Return the same sampling with another sample rate. Raises ValueError for a rate outside its range."""
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
@@ -154,7 +156,7 @@ class Sampling:
             n: the number of all records, or None, which stands for any number.
 
         Returns:
-            The cost, `UNKNOWN` if it is not known.
+            The cost; `UNKNOWN` if no bound is known.
         """
         # Whoever knows the batches sees plain Gaussian releases, and no less (joint convexity).
         known = Cost.plain(math.sqrt(self.uses(steps)) * size * self.largest_change(relation) / noise)
@@ -165,11 +167,13 @@ class Sampling:
         return self.group_amplified(noise, steps, relation, size, n)
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """The cost for a sample rate q < 1, for data sets that differ in one record. Arguments: those of `cost`."""
+        """The cost for a sample rate q < 1 and data sets that differ in one record. The arguments are those of
+        `cost`."""
         raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        """The cost for a sample rate q < 1, for data sets that differ in up to `size` >= 2 of n records."""
+        """The cost for a sample rate q < 1 and data sets that differ in up to `size` >= 2 of n records. The arguments
+        are those of `cost`."""
         return UNKNOWN
 
     @property
@@ -186,19 +190,19 @@ class Sampling:
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
-        """A sentence that whoever reads an accountant's answer under `relation` must know about this sampling at q < 1;
-        or empty."""
+        """A sentence about this sampling at q < 1 that a reader of the accountant's answer under `relation` must know,
+        or ""."""
         return self.told.format(self=self, relation=relation)
 
     def meaning(self, n: int) -> str:
-        """A clause for a privacy statement that says how batches of n records are drawn; empty if the name says it."""
+        """A clause for a privacy statement that says how batches of n records are drawn, or "" if the name says it."""
         return self.explained.format(self=self, batch=round(self.sample_rate * n))
 
     def batch_size(self, n: int) -> int | None:
-        """The number of records in every batch drawn from n, or None if that number is random.
+        """The number of records in every batch drawn from n records, or None if that number is random.
 
-        Raises ValueError if no such batches exist for n, for instance if q n is no whole number for batches of fixed
-        size.
+        Raises:
+            ValueError: no such batches exist for n, for instance if q n is no whole number for batches of fixed size.
         """
         return None
 
@@ -208,10 +212,13 @@ class Sampling:
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        """A function that takes the index of a release, from 0, and returns the indices of its batch's records.
+        """Return a function from the index of a release, from 0 on, to the indices of its batch's records.
 
-        Batches of n records that are independent of one another take random bits from `source`. Those of a `lasting`
-        sampling follow from the bytes `secret`, which must be the same in every process that continues the run.
+        Args:
+            source: random bits for batches that are independent of one another.
+            secret: the bytes from which the batches of a `lasting` sampling follow. They must be the same in every
+                process that continues the run.
+            n: the number of records.
         """
         return lambda release: self.draw(source, n)
 
@@ -278,11 +285,14 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 class TruncatedPoisson(Poisson):
     """Poisson batches with a limit on their size, such as what fits in memory.
 
-    Each record is drawn with probability sample_rate, in (0, 1). Of a batch with more than `largest` records, `largest`
-    are kept, chosen uniformly at random. n is the number of all records.
-    With add-remove the two data sets have n and n - 1 records: with one's own number for n, the statement covers
-    whoever might leave. It covers whoever might join only if n is that number plus 1.
-    The word in files and on command lines is truncated-poisson:B/n, with B for `largest`.
+    Each record is drawn with probability `sample_rate`, in (0, 1). Of a batch with more than `largest` records,
+    `largest` are kept, chosen uniformly at random. The word in files and on command lines is truncated-poisson:B/n,
+    with B for `largest`.
+
+    Args:
+        largest: the most records in a batch, >= 1.
+        n: the number of all records, of the larger data set under add-remove. With one's own number the statement
+            covers whoever might leave; whoever might join is covered only if n is that number plus 1.
     """
 
     largest: int
@@ -306,9 +316,12 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Four probabilities, for a batch of at most B records of n: upper bounds on that of B or more records beside a
-        given one being drawn, on that of fewer, and on that of a given record being drawn and kept if B or more others
-        are drawn; and a lower bound on that of a given record being drawn and kept."""
+        """Upper bounds on three probabilities, and a lower bound on a fourth.
+
+        A batch is full if B = `largest` or more records beside a given one are drawn. The probabilities are that of a
+        full batch, that of another batch, that of the record being drawn and kept in a full batch, and that of it being
+        drawn and kept.
+        """
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
@@ -361,10 +374,13 @@ class TruncatedPoisson(Poisson):
 @dataclass(frozen=True)
 class CyclicPoisson(Sampling):
     """The records are in B groups that take turns: step i draws each record of group i mod B independently with
-    probability B q, where q = sample_rate is at most 1/B.
+    probability B q, where q = `sample_rate` is at most 1/B.
 
     The group of a record does not depend on the other records, and may be known. The word in files and on command lines
-    is cyclic-poisson:B, with B for `groups`.
+    is cyclic-poisson:B.
+
+    Args:
+        groups: B >= 1.
     """
 
     groups: int
@@ -513,6 +529,9 @@ class RandomAllocation(Sampling):
 
     An epoch has floor(taken/q) steps. The word in files and on command lines is random-allocation, or
     random-allocation:K for taken = K > 1. With K = 1 the scheme is also known as balls in bins.
+
+    Args:
+        taken: K >= 1.
     """
 
     taken: int = 1
@@ -582,8 +601,8 @@ class RandomAllocation(Sampling):
 
 
 def _epoch(sample_rate: float) -> int:
-    """The number of batches of an epoch, floor(1/q) with q = sample_rate, where a 1/q that is below an integer by at
-    most 1e-12 of it counts as that integer."""
+    """The number of batches of an epoch, floor(1/q) for q = `sample_rate`. A 1/q that is below an integer by at most
+    1e-12 of itself counts as that integer."""
     return math.floor((1 + 1e-12) / sample_rate)
 
 
@@ -593,11 +612,9 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuff
 
 
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
-    """The sampling that a word such as `poisson` or `random-allocation:2` stands for, at this sample rate.
-
-    The `sample_rate` None stands for 1 with full batches, and is refused with others. Raises ValueError for an unknown
-    word or a rate outside its range.
-    """
+    """The sampling that a word such as `poisson` or `random-allocation:2` stands for, with the sample rate q. A
+    `sample_rate` of None is allowed with full batches only. Raises ValueError for an unknown word or a rate outside its
+    range."""
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
@@ -608,11 +625,11 @@ def _runnable() -> tuple[str, ...]:
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a training run, from its word and sample rate or from a `Sampling`.
+    """The sampling of a training run, from its word or from a `Sampling`.
 
-    `sample_rate` is the expected batch over the number of records; None is allowed with full batches only. Raises
-    ValueError unless a run can draw such batches, and for a `Sampling` whose rate differs from `sample_rate` by more
-    than 1e-9 of it.
+    `sample_rate` is the expected number of records in a batch over the number of records; None is allowed with full
+    batches only. Raises ValueError for a sampling whose batches runs cannot draw, or whose rate differs from
+    `sample_rate` by more than 1e-9 of it.
     """
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):

@@ -26,12 +26,8 @@ _TABLE_CELLS = 2**24
 class _Bits:
     """A stream of random bits, SHAKE-256 of a secret and a label.
 
-    Args:
-        secret: `SECRET_BYTES` bytes. Whoever does not know them cannot tell the stream from random bits.
-        label: a text that tells streams with the same secret apart.
-
-    Raises:
-        ValueError: a secret of another length.
+    The secret has `SECRET_BYTES` bytes, else ValueError is raised; whoever does not know them cannot tell the stream
+    from random bits. The label is a text that tells streams with the same secret apart.
     """
 
     def __init__(self, secret: bytes, label: str) -> None:

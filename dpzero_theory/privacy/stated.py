@@ -36,7 +36,7 @@ class _Stated(Mechanism):
 
     Args:
         name: its family and the numbers that were stated, as `family:numbers`.
-        known: the cost of equal steps with it, for data sets that differ in one record.
+        known: a function from equal steps with it to their cost for data sets that differ in one record.
     """
 
     noise = "stated"

@@ -86,7 +86,7 @@ def test_what_has_no_divergence_is_refused_by_name(relation):
         for history in ([one], [made(9.0, 3, 1.0, relation), one]):
             with pytest.raises(ValueError, match=f"^history must have Gaussian noise and batches .*; got {named}"):
                 rdp_of_history(history, 2.0)
-    with pytest.raises(ValueError, match=r"^order must be smaller for a divergence at noise 0\.\d+ of its sensitivity"):
+    with pytest.raises(ValueError, match=r"^order must be smaller for a divergence at noise [0-9.]+ to be known"):
         rdp_of_history(made(0.1, 5, 0.1, relation), 1e6)
 
 

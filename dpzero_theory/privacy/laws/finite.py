@@ -135,10 +135,8 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
     """The losses above 0 of a pair that dominates (P, Q), P's and Q's weights at them, and P's weight at an infinite
     loss.
 
-    Args:
-        loss: losses l that rise from 0.
-        above: bounds on P(A) - e^l Q(A) for every event A, at each loss.
-        at_zero: the bound at loss 0 that is used in place of the first of `above`.
+    `loss` are losses l that rise from 0, and `above` bounds on P(A) - e^l Q(A) for every event A; at loss 0 `at_zero`
+    is the bound.
     """
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
@@ -152,9 +150,8 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
     """A finite pair that dominates (P, Q), from bounds on its divergences. The dominated pair in the result is a copy,
     and bounds nothing.
 
-    Args:
-        forward: losses l that rise from 0, and bounds on P(A) - e^l Q(A) for every event A.
-        backward: the same with P and Q exchanged.
+    `forward` is losses l that rise from 0 and bounds on P(A) - e^l Q(A) for every event A, and `backward` the same with
+    P and Q exchanged.
     """
     at_zero = min(float(forward[1][0]), float(backward[1][0]))
     loss, p, _, infinite = _weights(*forward, at_zero)
@@ -167,13 +164,8 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """A finite pair that (P, Q) dominates, from the probabilities of some events. The dominating pair in the result is
-    a copy, and bounds nothing.
-
-    Args:
-        p: lower bounds on the probabilities of the events under P, in any order.
-        q: upper bounds on their probabilities under Q.
-    """
+    """A finite pair that (P, Q) dominates, from lower bounds `p` on the probabilities of some events under P, and upper
+    bounds `q` on those under Q, in any order. The dominating pair in the result is a copy, and bounds nothing."""
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, log_sum, sketched
+from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0
 """Products of powers that are certainly below e to this count as 0."""
@@ -186,10 +186,8 @@ def window(
     """The range of a sum of independent variables with at most e^log_folded of its law beyond each end, by Chernoff's
     bounds.
 
-    Args:
-        laws: for each variable its values, their probabilities, and the number of its copies.
-        log_folded: see above.
-        near: about the two rates that are returned, if they are known.
+    `laws` has for each variable its values, their probabilities, and the number of its copies; `near` is about the two
+    rates that are returned, if they are known.
 
     Returns:
         The lower and the upper end, and the rates at which the Chernoff bounds above and below the range are least.
@@ -235,7 +233,7 @@ def composed(
     for first, mass, n in laws:
         values, logs = (first + np.arange(len(mass), dtype=np.float64)) * width, log_law(mass)
         for k, rate in enumerate((up, -down)):
-            tails[k] += n * log_sum(logs, rate, values)
+            tails[k] += n * float(log_moments(logs, np.array([rate]), values)[0])
     return law, error, sum(math.exp(min(tail, 0.0)) for tail in tails)
 
 
@@ -256,7 +254,7 @@ def sums(
         laws, log_scale = [], 0.0
         for law, count in product:
             logs = log_law(law) + theta * z
-            total = log_sum(logs, 0.0, z)
+            total = float(log_moments(logs, np.zeros(1), z)[0])
             laws.append((np.exp(logs - total), count))
             log_scale += count * total
         _, _, *near = window([(*sketched(z, law), count) for law, count in laws], log_folded)

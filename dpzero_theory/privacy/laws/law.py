@@ -36,21 +36,11 @@ def log_law(law: Array) -> Array:
 
 
 def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
-    """The log of E e^{rate X} at each rate, for a variable X with finitely many values, computed without overflow.
-
-    Args:
-        log_weight: the logs of the probabilities of the values, shape (K,).
-        rates: the rates, shape (R,).
-        points: the values of X, shape (K,).
-    """
+    """The log of E e^{rate X} for each of the `rates`, where X has the values `points` with probabilities e^log_weight.
+    It is computed without overflow."""
     terms = rates[:, None] * points + log_weight
     top = terms.max(axis=1)
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
-
-
-def log_sum(log_weight: Array, rate: float, points: Array) -> float:
-    """`log_moments` at one rate, as a float."""
-    return float(log_moments(log_weight, np.array([rate]), points)[0])
 
 
 def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
@@ -101,13 +91,8 @@ def log_c(tau: _Number) -> _Number:
 
 
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
-    """About the epsilon >= 0 at which Chernoff's bound on delta(epsilon) is `delta`.
-
-    Args:
-        sketches: for each law of a composition the number of its releases, and the two arrays that `Law.sketch`
-            returns.
-        delta: in (0, 1).
-    """
+    """About the epsilon >= 0 at which Chernoff's bound on delta(epsilon) is `delta`, in (0, 1). `sketches` has for each
+    law the number of its releases and the two arrays of `Law.sketch`."""
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
@@ -264,7 +249,6 @@ class Cost:
         squares: mu^2 of plain Gaussian releases that are in neither: for upper ends, and for lower ends.
         ratio: G >= 0 such that probabilities of events are within a factor e^G of those of the laws.
         pure: upper and lower bounds on the pure epsilon (at delta = 0) of all steps; infinity and 0 if there is none.
-        apart: the pure epsilon of steps that are in no law.
         zcdp: the sums of rho and of xi of steps that are only known to be zCDP: their Renyi divergence of order a is at
             most xi + rho a.
         unamplified: mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known.
@@ -275,7 +259,6 @@ class Cost:
     squares: tuple[float, float] = (0.0, 0.0)
     ratio: float = 0.0
     pure: tuple[float, float] = (math.inf, 0.0)
-    apart: float = 0.0
     zcdp: tuple[float, float] = (0.0, 0.0)
     unamplified: float = math.inf
 
@@ -303,7 +286,6 @@ class Cost:
             squares=(_up(self.squares[0], other.squares[0]), self.squares[1] + other.squares[1]),
             ratio=self.ratio + other.ratio,
             pure=(_up(self.pure[0], other.pure[0]), self.pure[1] + other.pure[1]),
-            apart=self.apart + other.apart,
             zcdp=(_up(self.zcdp[0], other.zcdp[0]), _up(self.zcdp[1], other.zcdp[1])),
             unamplified=_up(self.unamplified, other.unamplified),
         )

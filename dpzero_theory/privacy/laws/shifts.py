@@ -88,16 +88,8 @@ class _Noise(ABC):
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut the outputs into intervals.
-
-        Args:
-            shifts: the law of the shift.
-            bottom: the least centre; the largest is the largest shift.
-
-        Returns:
-            The first and the last output of each interval, the two outer intervals included, of which only the inner
-            end is used.
-        """
+        """Cut the outputs into intervals, for centres of the noise from `bottom` to the largest shift. Returns the
+        first and the last output of each interval. Of the two outer intervals only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
