@@ -188,7 +188,7 @@ class Group:
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
         least = _cost_epsilon(self.one, delta, ends="lower").lower
-        # One record's share is at least its epsilon. What data of the group attain is no bound on the share.
+        # One record alone costs at least `least`, so that a share of the group's epsilon is sought from there on.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if first <= most:
             share = smallest(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)

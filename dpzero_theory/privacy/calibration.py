@@ -176,7 +176,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         ValueError: no noise multiplier up to 1e300 is enough.
     """
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
-    # d log delta/d log mu is about this root.
+    # Log delta rises about so many times as fast as log mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
     fine = min(max(_NARROW * root, _FINEST), _FINE)
 
@@ -186,7 +186,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
 
     def rough(noise: float) -> float:
         found = deltas(noise, _ROUGH, "upper")
-        # The truth is mostly nearer to the lower end, of which rough laws say nothing.
+        # Delta is mostly nearer to the lower end, unless that is so far below that it says nothing.
         third = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
         return _log_mu(epsilon, third) - log_target
 
@@ -196,7 +196,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         slope = max((first - last) / math.log(met / missed), 0.5)
         guess = met * math.exp(last / slope)
     search = partial(crossing, most=_BEYOND, slope=slope)
-    # Bounds that are so near each other, as an integral gives, are quickly made again.
+    # An integral gives bounds that are so near each other, and takes so little time that a finer search pays.
     at_guess = deltas(guess, fine, "both")
     if at_guess.upper - at_guess.lower < _SHARP * at_guess.upper:
         share = min(share, _SHARP)
@@ -205,7 +205,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     gap = beyond(near := missed or met, fine, "lower")
     if gap <= 0:
-        # Ends that are far apart are not sought more finely than a share of that.
+        # If the ends are far apart, the lower one is sought up to a share of the gap only.
         wide, coarse = max(share, min(-gap, 0.01) / 16), max(fine, min(-gap * root / 16, _ROUGH))
         near = search(lambda noise: beyond(noise, coarse, "lower"), near, share=wide)[0] or 0.0
     return Bounds(near, met)
@@ -265,7 +265,7 @@ def crossing(
         most 0. One of them is None if the function has one sign in the whole range.
     """
     way = -1 if rising else 1
-    # the two ends of the bracket, by whether x meets: way log x, and the value there, halved while an end stays
+    # For each side of the change (False: above 0) the nearest x so far: `way` times its log, and the value there.
     ends: dict[bool, tuple[float, float]] = {}
     points: dict[bool, float] = {}
     x = min(max(round(guess) if whole else guess, least), most)

@@ -257,7 +257,7 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
         [sum(one.error(at, w[k])) + float(one.aliases(at, np.zeros(1))[0]) for k, at in enumerate(taus.tolist())]
         for one, w in zip(sums, weights, strict=True)
     ]
-    # (a)
+    # (a): the error by the finite step in t.
     log_moment, log_second = (
         math.fsum(one.count * float(logs[k]) for one, (_, logs) in zip(sums, found, strict=True)) for k in (0, 1)
     )
@@ -267,7 +267,7 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
     sizes = np.array([0.0, log_second - (tau + shift) * epsilon]) - log_scale - log_target
     needed = np.logaddexp(0.0, sizes) / [tau, shift]
     step = 2 * math.pi / float(needed.max())
-    stops = far * _LATER  # (b)
+    stops = far * _LATER  # (b): where the sum over t may end
     each = [one.count * one.decay(tau, float(logs[0]), stops) for one, (_, logs) in zip(sums, found, strict=True)]
     decays = np.sum(each, axis=0)
     enough = np.flatnonzero(decays - np.log(math.pi * stops) <= log_target)

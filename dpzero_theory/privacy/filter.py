@@ -119,7 +119,7 @@ class Filter:
         most = largest(fits, 1, MOST_STEPS)
         if most is None:
             raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
-        return cls(budget, share, most + 0.5, part)  # steps are counted in floats
+        return cls(budget, share, most + 0.5, part)  # half a step for rounding
 
     @classmethod
     def of_gaussian(cls, epsilon: float, delta: float) -> Self:
@@ -162,7 +162,7 @@ class Filter:
         self.steps += count
 
     def _after(self, history: Steps) -> float:
-        """The sum of all parts once these steps are spent too."""
+        """Return what `limit` limits, once these steps are spent too. Raises ValueError as `has_room`."""
         relations, spent = set(self._relations), self._spent
         for release in steps_of(history):
             relations.add(str(release.relation))

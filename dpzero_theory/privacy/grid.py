@@ -101,7 +101,7 @@ class _Curve:
         self._most = math.fsum(count * law.largest(z) for law, count in parts)
         self.tau, self.known, self._first, self._wrong, self._log_scale = 0.0, self._most, epsilon, 0.0, 0.0
         self._gained = self._lost = self._kept = self._taken = nothing
-        if self._most <= epsilon:  # No total loss exceeds epsilon, nor any larger epsilon.
+        if self._most <= epsilon:  # No total loss exceeds epsilon, so that delta is no more than what is left out.
             self._width = 1.0
             return
         try:
@@ -237,8 +237,8 @@ class _Curve:
 
 
 def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
-    """The laws that suit a grid of so many points, where delta is about `delta`; and whether finer grids have other
-    laws with narrower bounds."""
+    """Return the laws for a grid of so many points, where delta is about `delta`, and whether finer grids have other
+    laws with narrower bounds (`Law.refined`)."""
     if not parts:
         return parts, False
     z = _reach(parts, delta)
@@ -379,7 +379,7 @@ def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
         (laws, rough), at = _refined(parts, delta, points), start
         for _ in range(8):
             curve = _Curve(laws, at, delta, points)
-            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is where nothing is known
+            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is below all that is known
                 upper, at = curve.known, 0.8 * curve.known
                 continue
             upper = crossed(curve.upper, delta, at, 1 + curve.tau, way=1)

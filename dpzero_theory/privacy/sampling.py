@@ -305,7 +305,7 @@ class TruncatedPoisson(Poisson):
     )
 
     def largest_change(self, relation: Relation) -> int:
-        # A full batch is refilled.
+        # A full batch is refilled: another record takes the place of a missing one.
         return 2 if relation is Relation.ADD_REMOVE else relation.sensitivity
 
     @property
@@ -400,7 +400,7 @@ class CyclicPoisson(Sampling):
 
     @property
     def _turn(self) -> float:
-        """The probability B q with which a record of the current group is drawn."""
+        """The probability B q with which a record is drawn when its group has its turn."""
         return min(self.groups * self.sample_rate, 1.0)
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
@@ -412,7 +412,7 @@ class CyclicPoisson(Sampling):
         return -(-steps // self.groups)
 
     def chance(self, steps: int) -> float:
-        return Poisson(self._turn).chance(self.uses(steps))  # that of a record of the first group
+        return Poisson(self._turn).chance(self.uses(steps))  # a record of the first group
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         group = groups(secret, n, self.groups)
@@ -579,7 +579,7 @@ class RandomAllocation(Sampling):
         whole, rest = divmod(steps, self.epoch)
         return whole * self.taken + min(rest, self.taken)
 
-    def chance(self, steps: int) -> float:  # that of a step in the first epoch
+    def chance(self, steps: int) -> float:  # of a step in the first epoch
         if self.taken == 1:
             return min(steps / self.epoch, 1.0)
         return 1 - math.prod(max(1 - steps / (self.epoch - i), 0.0) for i in range(min(self.taken, self.epoch)))

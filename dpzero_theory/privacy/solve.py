@@ -115,7 +115,7 @@ def _whole(
         if delta == 0:
             return end - epsilon
         gap = math.log(end / delta) if end > 0 else -math.inf
-        # Epsilon is searched for with an error of its own.
+        # The search for epsilon has an error of its own, so that epsilon is asked too.
         return gap if least or gap > 0 or (more := run.excess(epsilon, delta)) <= 0 else more
 
     missed, met = crossing(missed_by, guess, least=first, most=most, rising=rising, whole=True)

@@ -44,8 +44,8 @@ def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
 
 
 def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
-    """Join the masses of neighbouring values, so that about 1600 values are left: the values and their masses. A
-    shorter law is returned as it is."""
+    """Join neighbouring values, so that about 1600 of them are left, and return them with their masses. A shorter law
+    is returned as it is."""
     if len(values) > 1600:
         starts = np.arange(0, len(values), -(-len(values) // 1600))
         total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * values, starts)
@@ -163,7 +163,8 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """Return the law to use for a grid of so many points, with outputs up to `z`."""
+        """Return the law to use for a grid of so many points, with outputs up to `z`. Some laws take long to compute
+        precisely, and coarse grids do without."""
         return self
 
     def largest(self, z: float) -> float:

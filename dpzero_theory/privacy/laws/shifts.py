@@ -157,10 +157,10 @@ class NormalNoise(_Noise):
 
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
-    """Laplace noise with parameter s; on the line, or on a lattice with `levels` points to a clip.
+    """Laplace noise with parameter s, on the line or, with `levels` > 0, on a lattice with `levels` points to a clip.
 
-    Centres are whole clips, and inside no interval. On a lattice the outermost centres themselves are in no interval
-    but the outer ones.
+    Centres are whole clips. They are ends of intervals, and on a lattice the outermost ones belong to the outer
+    intervals.
     """
 
     s: float
@@ -183,7 +183,7 @@ class LaplaceNoise(_Noise):
         found = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)
         found[0], found[-1] = math.exp((first[0] - centre) / s), math.exp((centre - last[-1]) / s)
         found /= 1 + math.exp(-gap / s)
-        # Points of a lattice are rounded, of which the second term is the share in an interval's length.
+        # Ends of intervals on a lattice are rounded. The second term is that error as a share of an interval's length.
         rounded = 8 * (last[-1] - first[0]) / (last + gap - first) if gap else 0.0
         return found, UNIT * (64 * (1 + near / s) + rounded) * found
 
@@ -193,9 +193,9 @@ class LaplaceNoise(_Noise):
 
 @dataclass(frozen=True)
 class IntegerNoise(_Noise):
-    """Gaussian noise on integers, with parameter s `levels`, where a clip is `levels` integers and x counts them.
+    """Gaussian noise on integers, where a clip is `levels` integers and the parameter is `s` times `levels`.
 
-    Every integer output has a probability and a privacy loss of its own.
+    Outputs x are integers, and each is an interval of its own.
     """
 
     s: float
@@ -310,7 +310,8 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
 
 
 def _joined(positive: FinitePair, negative: FinitePair, p: Array, q: Array) -> FinitePair:
-    """The pair with the positive and the negative losses of two laws, and with P's remaining mass at a loss of 0."""
+    """Join what the outputs with positive losses add to a pair that dominates, and what those with negative losses add.
+    The remaining mass of P has the loss 0. `p` and `q` are the masses of the pair that is dominated."""
     middle = max(1 - float(np.sum(positive.mass) + np.sum(negative.mass)) - positive.infinite, 0.0)
     loss = np.concatenate([negative.loss, [0.0], positive.loss])
     mass = np.concatenate([negative.mass, [middle], positive.mass])
