@@ -399,8 +399,10 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
     """A bound on delta of plain Gaussian releases with mu^2 = `square`, at the epsilon ends[end]: from above for `end`
     0, from below for 1."""
-    found = float(delta_from_gdp(ends[end], math.sqrt(square))) if square > 0 else 0.0
-    return found * (1 - GDP_ACCURACY) if end or not found else min(found * (1 + GDP_ACCURACY) + 5e-324, 1.0)
+    if square == 0:
+        return 0.0
+    found = float(delta_from_gdp(ends[end], math.sqrt(square)))
+    return found * (1 - GDP_ACCURACY) if end else min(found * (1 + GDP_ACCURACY) + 5e-324, 1.0)
 
 
 def _plain_epsilon(ends: tuple[float, float], square: float, end: int) -> float:

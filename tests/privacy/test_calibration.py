@@ -271,7 +271,7 @@ def test_plans_that_cost_more_once(epsilon, delta, step, tmp_path):
     assert found.value / found.lower - 1 < 1e-3
     told = epsilon_of_history(step_of(found.value, **step), delta)
     assert told.upper <= epsilon
-    assert told.upper / told.lower - 1 < 3e-3
+    assert told.upper / told.lower - 1 < 5e-3
     assert delta_of_history(step_of(found.value, **step), epsilon).upper <= delta
     kept = {name: value for name, value in step.items() if name != "steps"}
     goal = {"target_epsilon": epsilon, "target_delta": delta, "steps": step["steps"]}
