@@ -197,11 +197,10 @@ class Group:
         return Bounds(min(max(found.lower, least), upper), upper)
 
     def excess(self, target_epsilon: float, target_delta: float) -> float:
-        """The relative amount by which a target (target_epsilon, target_delta) is missed; it is met if this is at most
-        0.
+        """The relative amount by which a target (target_epsilon, target_delta) is missed; at most 0 if it is met.
 
-        The larger one of two amounts is returned: of epsilon at target_delta over target_epsilon, and of delta at
-        target_epsilon over target_delta.
+        It is the larger one of epsilon at target_delta over target_epsilon and delta at target_epsilon over
+        target_delta, minus 1.
         """
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
@@ -377,8 +376,7 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions of laws whose largest delta bounds the delta of a cost, from above for `end` 0, from below for
-    1."""
+    """The compositions of laws whose largest delta bounds delta of a cost: from above for `end` 0, from below for 1."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))

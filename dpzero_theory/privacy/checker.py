@@ -169,7 +169,7 @@ def _rounded_up(x: arb) -> int:
 
 def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
     """A law on multiples of H = `width` at least as costly as one step with divergence `h`, by the module's point 1.
-    bits: masses are in units of 2^-bits. small: at either end losses of less than this probability are cut."""
+    Masses are in units of 2^-bits. Losses of less than the probability `small` are cut at either end."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
