@@ -6,7 +6,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import Group
@@ -226,6 +226,7 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
         ValueError: no float is enough.
     """
     value: float | None = bracket.upper
+    beyond = cache(beyond)  # the crossing begins where the first look was
     if (missed := beyond(bracket.upper)) > 0:
         share = min(max(missed, _CLOSED), _SETTLED)
         value = crossing(beyond, bracket.upper, least=bracket.upper, most=_BEYOND, share=share)[1]

@@ -143,10 +143,12 @@ def line(first, second, s, epsilon):
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
 
 
-def two_steps_of_an_epoch(epsilon):
+def two_steps_of_an_epoch(epsilon, replaced=False):
     x = np.linspace(-9, 10, 4001)
     ratio, base = np.exp((2 * x - 1) / 2), np.exp(-(x**2) / 2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
-    return float((np.outer(base, base) * np.maximum((ratio[:, None] + ratio) / 2 - math.exp(epsilon), 0)).sum())
+    other = np.exp((-2 * x - 1) / 2) if replaced else np.ones(len(x))
+    gain = np.add.outer(ratio, ratio) - math.exp(epsilon) * np.add.outer(other, other)
+    return float((np.outer(base, base) * np.maximum(gain, 0)).sum()) / 2
 
 
 def two_of_three_steps(epsilon):
@@ -185,6 +187,12 @@ def ratio(monkeypatch, factor):
     return 1.0
 
 
+def one_step(monkeypatch, factor):
+    """Moves the density ratio of one step of an epoch; the noise differs a little, as laws are kept by it."""
+    scaled(epoch, "_one_step")(monkeypatch, factor)
+    return 1 + 1e-9 * (factor - 1)
+
+
 def noise(monkeypatch, factor):
     """Returns the factor as that of the law's noise."""
     return factor
@@ -199,14 +207,15 @@ def shifted(noise, rate, size=1):
     return pair(lambda s: made(noise(s), shifts.binomial_shifts(rate, size), replaced=False)[0])
 
 
-def two_steps(s, epsilon):
-    above = epoch.dominating_pairs.__wrapped__(s, 2, 2, replaced=False, reach=9.0, near=9.0, ratio=0.06)
-    return allocated(s, 2, 1, epsilon)[0], pair_delta(above[0], epsilon)[1]
+def two_steps(s, epsilon, replaced=False):
+    above = epoch.dominating_pairs.__wrapped__(s, 2, 2, replaced=replaced, reach=9.0, near=9.0, ratio=0.03)
+    return allocated(s, 2, 1, epsilon, replaced)[0], pair_delta(above[0], epsilon)[1]
 
 
-def allocated(s, t, k, epsilon):
+def allocated(s, t, k, epsilon, replaced=False):
     """Returns the bound from below of a whole epoch, and 1."""
-    return pair_delta(epoch.dominated_pairs.__wrapped__(s, t, t, k, replaced=False, points=2**15)[0], epsilon)[0], 1.0
+    below = epoch.dominated_pairs.__wrapped__(s, t, t, k, replaced=replaced, points=2**15)
+    return pair_delta(below[0], epsilon)[0], 1.0
 
 
 def composed(s, epsilon):
@@ -235,10 +244,16 @@ PLANTED = {
         lambda e: line({0: 0.8, 2: 0.2}, {0: 0.8, 1: 0.2}, 1.5, e),
     ),
     "epoch": (
-        scaled(epoch, "normal_mass"),
+        one_step,
         two_steps,
         0.5,
         two_steps_of_an_epoch,
+    ),
+    "replaced": (
+        scaled(epoch, "normal_mass"),
+        lambda s, e: two_steps(s, e, replaced=True),
+        0.5,
+        lambda e: two_steps_of_an_epoch(e, replaced=True),
     ),
     "integers": (
         noise,

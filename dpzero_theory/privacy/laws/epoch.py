@@ -4,10 +4,12 @@ x_i is the output of step i of an epoch of t steps, s the noise multiplier. With
 ratio of the outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
 replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1.
 
-From above, for one step: the divergence at a ratio a is E_R (S - a S')_+, so a mean of the positive part of a sum of
-independent variables V_i less a constant, with V = Y, -Y' or Y - a Y'. From below, for any number of steps: for each of
-a few numbers c, the sum over an epoch of the log(1 - c + c Y_i), rounded to a grid, is a function of the outputs whose
-laws are known. Sums are composed by `fourier.sums`. Statements and proofs: derivation.md, section 7.
+From above, for one step: without a record under Q, the law of S under R is bounded by one on few points that is larger
+in convex order, and is at once a pair that dominates. With another record the divergence at a ratio a is
+E_R (S - a S')_+, the mean of the positive part of a sum of independent variables V_i = Y_i - a Y'_i less a constant,
+which is composed by `fourier.sums` for each of some ratios. From below, for any number of steps: for each of a few
+numbers c, the sum over an epoch of the log(1 - c + c Y_i), rounded to a grid, is a function of the outputs whose laws
+are known. Statements and proofs: derivation.md, section 7.
 """
 
 import math
@@ -16,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_ndtr, ndtr, ndtri_exp
+from scipy.special import expit, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, dominated, dominating
@@ -27,7 +29,7 @@ from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal
 LEAST_EPOCH_NOISE = 0.1
 """The least noise multiplier s; with less the density ratios, which are e^{1/(2 s^2)} and more, need too long a grid,
 and OverflowError is raised."""
-_LONGEST, _LONGEST_CAREFUL, _FINER = 2**20, 2**17, 400
+_LONGEST, _LONGEST_CAREFUL, _FINER = 2**19, 2**17, 400
 """The most cells of a grid, and of one that replaces a grid whose errors were too large; a longer one takes seconds, so
 OverflowError is raised. And, for sums with another record under Q, the number of cells between 0 and the largest value
 that matters, at cells of relative width 1."""
@@ -38,17 +40,26 @@ _CLIPPED = 4.0
 _DENSE = 12.0
 """Every cell of the grid has a weight up to this many standard deviations from the mean of V; beyond, fewer do."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
-"""The log of about the share of a tilted sum that lies beyond the grid, if that serves many thresholds and if it serves
-one."""
+"""The log of about the share of a tilted sum that lies beyond the grid, if its errors must be small, and if not."""
 _SPARED = 9.0
-_ACCURATE, _ACCURATE_ONCE = 1e-4, 3e-3
-"""One tilt serves the thresholds at which its errors are at most the first share of the divergence, and at least one at
-which they are at most the second."""
-_COARSE, _LESS_FINE, _FINE = (0.3, 0.4), (0.06, 0.15), (0.03, 0.1)
+_ACCURATE = 3e-3
+"""The largest share of a divergence that its errors may be; if they are more, a longer grid is tried."""
+_COARSE, _LESS_FINE, _FINE = (0.15, 0.4), (0.025, 0.15), (0.016, 0.1)
 """The width of a grid's cells in standard deviations: of rough laws; of sharp ones at noise multipliers below 1, which
 take longer; and of sharp ones at 1 and above. Each pair has the width for neighbours with and without the record first,
 then that for two values of a record (replace-one)."""
-_FEW_POINTS, _MANY_POINTS = 2**12, 2**15
+_NODES, _SHARES = np.polynomial.legendre.leggauss(20)
+"""The nodes and weights on [-1, 1] of the Gauss-Legendre rule for the masses of a cell. In a cell of at most 0.15
+standard deviations of the noise its relative error is below 1e-20 (derivation.md, section 7)."""
+_SELDOM = 0.02
+"""The standard deviation of a sum counts without values that one of its terms exceeds with about this probability."""
+_SMALLEST = 12.0
+"""Sums of Y are told apart down to e to the minus this number."""
+_LEAST_WEIGHT = 1e-100
+"""Weights and density ratios of a sum below this count as infinite losses."""
+_PAIRS = 2**15
+"""About how many pairs of values are added at once; it bounds the memory."""
+_FEW_POINTS, _MANY_POINTS = 2**12, 2**16
 """From below: the number of grid points for the sum of an epoch's losses, for rough laws and for sharp ones."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
 """The probabilities under P of the events {sum above a level} that are used."""
@@ -61,6 +72,10 @@ _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1
 """For lower bounds some constants c are tried. These numbers are log(c/(1-c)) minus the same of (k-1)/t for a record in
 k of t steps, in units of 1/s with noise s, or of 1/t for k = 1, in units of 2/s and at least 2: first for relations in
 which the record is there or not, then for replace-one."""
+_LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
+_SAME, _LEAST_GAP = 1e-3, 1e-20
+"""A fine grid is made of those constants whose divergence is the largest at one of these losses on a rough grid; as the
+largest count those that are smaller by at most the first share. Divergences below the second number don't count."""
 _LARGEST_LOGIT = 600.0
 """The largest absolute value of such a difference that is used, so that c/(1-c) is a float."""
 _LEAST_CHANCE = 1e-18
@@ -101,52 +116,127 @@ class Epoch(Law):
         if self.end == "lower":
             count = _FEW_POINTS if points <= _FEW_POINTS else _MANY_POINTS
             return dominated_pairs(*kind_of, self.taken, replaced=self.replaced, points=count)[self.way]
-        reach = math.ceil(-2 * float(ndtri_exp(log_ndtr(-z) - math.log(self.released)))) / 2
-        near = min(reach, 4 + reach / math.sqrt(self.epochs))
         ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
+        # Outputs beyond z, or beyond that distance in any of the steps, do not matter. Few distances serve many z.
+        each = self.released if self.replaced else 1
+        reach = math.ceil(-float(ndtri_exp(log_ndtr(-z) - math.log(each))))
+        near = min(reach, math.ceil(4 + reach / math.sqrt(self.epochs)))
         return dominating_pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio)[self.way]
 
 
-@dataclass(frozen=True)
-class Side:
-    """Which two laws of an epoch's outputs are compared, a first one with a second one; R is the law without any
-    record.
+_Values = tuple[Array, Array, float]
+"""A law of a random value: the values, which rise; weights; and a bound on the relative error of every weight."""
 
-    Attributes:
-        up: 1 if the first law is the one with the record, which is in one random step; 0 if it is R.
-        down: 1 if the second law is the one with the other record of replace-one, in one random step; 0 if it is R.
+
+def _one_step(s: float, reach: float, ratio: float) -> _Values:
+    """A law on few points that is larger in convex order than that of Y - 1, for outputs up to 1 + reach s.
+
+    The mass of a cell of outputs is split between the values at its ends so that its mean is kept.
     """
+    x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
+    beyond = ratio * (1 + _NODES) / 2
+    density = np.exp(-((x[:-1, None] / s + beyond) ** 2) / 2) * (ratio * _SHARES / math.sqrt(8 * math.pi))
+    up = np.expm1(beyond / s) / math.expm1(ratio / s)
+    weights = np.zeros(len(x) + 1)
+    weights[2:] = density @ up
+    weights[1:-1] += density @ (-np.expm1((beyond - ratio) / s) / -math.expm1(-ratio / s))
+    exponent = (2 * x - 1) / (2 * s * s)
+    # Outputs below the first cell have a Y between 0 and that at its end, and the mean of Y over them is known.
+    weights[0], weights[-1] = ndtr(x[0] / s), weights[-1] + ndtr(-x[-1] / s)
+    weights[1] += ndtr((x[0] - 1) / s) * math.exp(-exponent[0])
+    most = float(x[-1] / s)
+    return np.concatenate([[-1.0], np.expm1(exponent)]), weights, UNIT * (256 + 16 * most * most + 8 * most / ratio)
 
-    up: int
-    down: int
+
+def _points(s: float, steps: int, lowest: float, highest: float, near: float, ratio: float) -> Array:
+    """The points of the grid for a sum of so many Y - 1: equally spaced by `ratio` standard deviations up to `near` of
+    them, then wider and wider. Far points are multiples of powers of two, and those for more steps are mostly points
+    for fewer steps, so that a large value is not moved each time that steps are added."""
+    z = max(-float(ndtri(_SELDOM / steps)), 3.0)
+    variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
+    deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
+    parts = [ratio * deviation * np.arange(math.ceil(near / ratio) + 1)]
+    width, count = 2.0 ** math.ceil(math.log2(ratio * deviation)), math.ceil(min(s, 1.0) / ratio)
+    while (last := parts[-1][-1]) < max(highest, -lowest):
+        first = math.ceil(last / width)
+        parts.append(width * np.arange(first, first + count))
+        width *= 2
+    side = np.concatenate(parts)
+    # Small sums of few terms differ in their logarithms.
+    small = np.exp(-np.arange(0.0, _SMALLEST, ratio / min(s, 1.0))) * min(steps, deviation * min(s, 1.0)) - steps
+    points = np.union1d(np.concatenate([-side[:0:-1], side]), small[small > -near * deviation])
+    return np.concatenate([[lowest], points[(points > lowest) & (points < highest)], [highest]])
+
+
+@lru_cache(maxsize=64)
+def _summed(s: float, steps: int, reach: float, near: float, ratio: float) -> _Values:
+    """A law on few points that is larger in convex order than that of the sum of Y_i - 1 over so many steps."""
+    if steps == 1:
+        return _one_step(s, reach, ratio)
+    half = steps // 2 if steps % 2 == 0 else steps - 1
+    (one, p, wrong), (other, q, more) = (_summed(s, count, reach, near, ratio) for count in (half, steps - half))
+    at, most = _points(s, steps, one[0] + other[0], one[-1] + other[-1], near, ratio), 0
+    found, rows = np.zeros(len(at)), max(_PAIRS // len(other), 1)
+    for first in range(0, len(one), rows):
+        # Of two equal laws each pair of different values counts twice.
+        start = first if half == steps - half else 0
+        weight = np.multiply.outer(p[first : first + rows], q[start:])
+        if half == steps - half:
+            weight[:, rows:] *= 2
+        value = np.add.outer(one[first : first + rows], other[start:]).ravel()
+        k = np.minimum(np.searchsorted(at, value, side="right") - 1, len(at) - 2)
+        low, high = at[k], at[k + 1]
+        weight = weight.ravel() / (high - low)
+        found += np.bincount(k, weight * (high - value), len(at))
+        found += np.bincount(k + 1, weight * (value - low), len(at))
+        most += int(np.bincount(k).max())
+    return at, found, wrong + more + UNIT * (2 * most + 16)
+
+
+def _spread_pairs(
+    s: float, epoch: int, released: int, reach: float, near: float, ratio: float
+) -> tuple[FinitePair, FinitePair]:
+    """The pairs of `dominating_pairs` where the record is there or not."""
+    at, weights, wrong = _summed(s, released, reach, near, ratio)
+    if wrong > 0.01:
+        raise OverflowError("rounding errors exceed the answer")
+    more, weights = at / epoch, weights * (1 + wrong)
+    # S has few roundings to each addition, relative to S and to 1.
+    slip = UNIT * (16 * released.bit_length() + 8 * (reach / s + 1 / s**2))
+    high, low = more + slip * (2 + more), more - slip * (2 + more)
+    # What the mean of Y lacks in the last cell counts as an infinite loss, and so do weights that all but are 0.
+    lost = released / epoch * float(ndtr(-reach)) * (1 + 1e-12)
+    seen, rare = weights > _LEAST_WEIGHT, weights <= _LEAST_WEIGHT
+    lost += float(weights[rare] @ (1 + high[rare])) * 1.01
+    loss = np.log1p(high[seen])
+    mass = weights[seen] * np.exp(loss) * (1 + 4 * UNIT)
+    forward = FinitePair(loss, mass, lost, mass, weights[seen])
+    seen &= low > _LEAST_WEIGHT - 1
+    back, mass = -np.log1p(low[seen])[::-1], weights[seen][::-1]
+    infinite = float(np.sum(weights[~seen])) * 1.01
+    return forward, FinitePair(back, mass, infinite, mass, mass * np.exp(-back))
 
 
 class _Grid:
-    """The grid for sums of V over some steps: V = Y, -Y' or Y - a Y', for each side. It serves thresholds from
-    `threshold` up to `most`. A cell has the width `ratio` in standard deviations of V."""
+    """The grid for sums of V = Y - a Y' over some steps. A cell has the width `ratio` in standard deviations of V."""
 
-    def __init__(self, side: Side, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
-        self.side, self.s, self.a, self.steps = side, s, a, steps
-        both, reach = side.up and side.down, 10 * s + 2
+    def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
+        self.s, self.a, self.steps = s, a, steps
+        reach = 10 * s + 2
         x = np.linspace(-reach, reach, 401)
         weight = np.exp(-((x / s) ** 2) / 2)
         weight /= weight.sum()
-        value = side.up * np.exp((2 * x - 1) / (2 * s * s))
-        value = value - (a if both else side.down) * np.exp((-2 * x - 1) / (2 * s * s))
-        mean, least, largest, root = float(side.up - (a if both else side.down)), -math.inf, math.inf, math.sqrt(steps)
+        value = np.exp((2 * x - 1) / (2 * s * s)) - a * np.exp((-2 * x - 1) / (2 * s * s))
+        least, largest, root = -math.inf, math.inf, math.sqrt(steps)
         for _ in range(12):
             # Values farther away than matters are clipped, so that they are not to widen the cells.
             clipped = np.clip(value, least, largest)
-            mean = float(weight @ clipped) if both else mean
+            mean = float(weight @ clipped)
             deviation = math.sqrt(float(weight @ (clipped - mean) ** 2))
             beyond = max(threshold - steps * mean, 0.0)
             span = deviation * root
-            farthest = beyond + span if both else 2 * beyond + 2 * span
+            farthest = beyond + span
             least, largest = mean - 2 * _CLIPPED * span, mean + farthest + _CLIPPED * span
-            if not side.up:
-                least = max(least, 1.2 * threshold)
-        # Without a record up the scale of what matters is that of the threshold, which rises to 0.
-        self.most = steps * mean + farthest if side.up else min(steps * mean + farthest, 0.85 * threshold)
         clipped = np.clip(value, least, largest)
         self.thetas = np.geomspace(min(0.05 / span, 0.5 / (farthest + span)), 1e8 / span, 128)
         exponent = self.thetas[:, None] * clipped + log_law(weight)
@@ -160,14 +250,12 @@ class _Grid:
         near = math.sqrt(float(tilted[best] @ (clipped - middle) ** 2 / total[best]))
         ratio = max(ratio, 32 * root / _LONGEST)
         self.width = ratio * min(max(deviation, beyond * min(s / 8, 0.3) / root), near)
-        if both:
-            # The size of Y where it is a Y': with little noise most values are far smaller than their deviation.
-            size = max(math.sqrt(a) * math.exp(-1 / (2 * s * s)), 1.0)
-            self.width = min(self.width, max(ratio * size * root, ratio * largest / _FINER))
+        # The size of Y where it is a Y': with little noise most values are far smaller than their deviation.
+        size = max(math.sqrt(a) * math.exp(-1 / (2 * s * s)), 1.0)
+        self.width = min(self.width, max(ratio * size * root, ratio * largest / _FINER))
         if not self.width > 0:
             raise OverflowError("values that all but are one")
-        low = math.floor((least if side.down else max(least, 0.0)) / self.width)
-        high = math.ceil((largest if side.up else min(largest, 0.0)) / self.width)
+        low, high = math.floor(least / self.width), math.ceil(largest / self.width)
         if high - low > _LONGEST:
             raise OverflowError("the noise is too little for the grid")
         offsets = [math.ceil(_DENSE / ratio)]
@@ -175,25 +263,16 @@ class _Grid:
             offsets.append(math.ceil(offsets[-1] * (1 + ratio)))
         far = np.array(offsets[1:], dtype=np.int64)
         mesh = np.concatenate([-far[::-1], np.arange(-offsets[0], offsets[0] + 1), far])
-        centres = {round(middle / self.width), 0} if both else {round(middle / self.width)}
-        points = np.unique(np.concatenate([mesh + centre for centre in centres]))
+        points = np.unique(np.concatenate([mesh + centre for centre in {round(middle / self.width), 0}]))
         self.points = np.concatenate([[low], points[(points > low) & (points < high)], [high]])
         self.z = self.points * self.width
 
     def edges(self, z: Array) -> Array:
-        """The output x at which V is z; it rises in z. If no output has so small or so large a V, it is -inf or inf.
-
-        The rounding error is accounted for by `_MISPLACED`.
-        """
-        s = self.s
+        """The output x at which V is z; it rises in z. The rounding error is accounted for by `_MISPLACED`."""
+        product = self.a * math.exp(-1 / self.s**2)
+        root = np.sqrt(z * z + 4 * product)
         with np.errstate(divide="ignore", invalid="ignore"):
-            if self.side.up and self.side.down:
-                product = self.a * math.exp(-1 / s**2)
-                root = np.sqrt(z * z + 4 * product)
-                return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
-            if self.side.up:
-                return np.asarray(s * s * np.log(np.maximum(z, 0.0)) + 0.5)
-            return np.asarray(-s * s * np.log(np.maximum(-z, 0.0)) - 0.5)
+            return np.asarray(self.s**2 * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
 
     def tilt(self, careful: bool) -> tuple[float, float]:
         """A tilt theta > 0, and the log of about the share of the tilted sum that a grid may leave out.
@@ -216,15 +295,14 @@ class _Grid:
         The mass between two points is split between them so that the mean of V is kept, or raised a little to cover
         rounding errors. Mass below the first point is counted there; of mass above the last one the mean is lost.
         """
-        s, (up, down) = self.s, (self.side.up, self.a if self.side.up else self.side.down)
-        down *= self.side.down
+        s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
         (r, r_error), (p, p_error), (q, q_error) = (
             normal_mass((ends[:-1] - mean) / s, (ends[1:] - mean) / s) for mean in (0, 1, -1)
         )
-        p_most, q_least = up * (p + p_error), down * np.maximum(q - q_error, 0.0)
-        excess = p_most - q_least - z * np.where(z > 0, np.maximum(r - r_error, 0.0), r + r_error)
+        excess = p + p_error - self.a * np.maximum(q - q_error, 0.0)
+        excess -= z * np.where(z > 0, np.maximum(r - r_error, 0.0), r + r_error)
         lost = max(float(excess[-1]), 0.0)
         higher = np.maximum(excess[:-1], 0.0) / np.diff(z)
         higher = np.where(ends[1:-1] > ends[:-2], higher, 0.0)
@@ -239,74 +317,58 @@ class _Grid:
         return law, lost
 
 
-def divergences(side: Side, noise: float, epoch: int, released: int, loss: Array, ratio: float) -> Array:
-    """Upper bounds on the divergences of the first `released` steps of an epoch, at the losses `loss` >= 0.
+def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
+    """Upper bounds on the divergences of the first `released` steps of an epoch under replace-one.
 
     Args:
-        side: which law is compared with which.
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
         ratio: the width of the cells; the width of the bounds falls as its square.
+        least: smaller divergences are not told apart.
     """
     if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
-    both, a = side.up and side.down, np.exp(loss)
-    if both:
-        threshold = (epoch - released) * np.expm1(loss)
-    elif side.up:
-        threshold = released + epoch * np.expm1(loss)
-    else:
-        threshold = -(released + epoch * np.expm1(-loss))
-    # Without a record up V is negative, so that no sum exceeds a threshold above 0.
-    possible = len(loss) if side.up else int(np.sum(threshold < 0))
-    found, k = np.zeros(len(loss)), 0
-    while k < possible:
-        alike = slice(k, k + 1 if both else possible)
+    found = np.zeros(len(loss))
+    for k, a in enumerate(np.exp(loss)):
         value, wrong = np.full(1, math.inf), np.zeros(1)
+        threshold = np.array([(epoch - released) * math.expm1(loss[k])])
         try:
-            grid = _Grid(side, noise, float(a[k]), released, float(threshold[k]), ratio)
+            grid = _Grid(noise, float(a), released, float(threshold[0]), ratio)
             law, lost = grid.spread()
             for careful in (False, True):
                 (theta, log_folded), longest = grid.tilt(careful), _LONGEST_CAREFUL if careful else _LONGEST
                 (total,) = sums(grid.points, grid.width, [(theta, [(law, released)])], log_folded, longest)
-                value, wrong = total.excess(threshold[alike])
-                if wrong[0] <= _ACCURATE_ONCE * value[0]:
+                value, wrong = total.excess(threshold)
+                if wrong[0] <= _ACCURATE * value[0]:
                     break
         except OverflowError:
-            if not math.isfinite(value[0]):
-                if k == 0:
-                    raise
-                # Divergences fall with the ratio.
-                found[k:possible] = found[k - 1]
-                break
-        value = value + released * lost * (1 + 1e-12)
-        good = (wrong <= _ACCURATE * value) & (threshold[alike] <= grid.most)
-        good[0] = True
-        count = len(good) if good.all() else int(np.argmin(good))
-        found[k : k + count] = value[:count]
-        k += count
-    return found * (1 / epoch if side.up else a / epoch) * (1 + 16 * UNIT)
+            if k == 0 and not math.isfinite(value[0]):
+                raise
+        found[k] = (value[0] + released * lost * (1 + 1e-12)) / epoch * (1 + 16 * UNIT)
+        # Divergences fall with the ratio.
+        if not found[k] < math.inf or found[k] <= least:
+            found[k:] = min(found[k], found[max(k - 1, 0)])
+            break
+    return found
 
 
 _MOST_LOSSES = 500
 """Divergences are computed at this many losses at most."""
 
 
-def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """The losses at which divergences of an epoch are computed, from 0 to beyond the largest one that matters.
+def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
+    """The losses at which divergences of an epoch under replace-one are computed, from 0 to beyond the largest one that
+    matters.
 
     They are equally spaced, by `ratio` standard deviations of an epoch's loss, up to `near` of them, and then farther
     and farther apart. Outputs farther than `reach` standard deviations from their means do not matter.
     """
-    both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
-    deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
-    spread = math.sqrt(math.log1p(variance))
+    deviation, spread = math.sqrt(math.log1p(4 * variance)), math.sqrt(math.log1p(variance))
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
-    top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) if side.up else 0.0
-    top += reach * spread + spread**2 / 2 if side.down else 0.0
+    top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) + reach * spread + spread**2 / 2
     losses = [0.0]
     while losses[-1] < top and len(losses) < _MOST_LOSSES:
         step = min(deviation + max(losses[-1] - near * deviation, 0.0), max(deviation, 1 / s))
@@ -336,12 +398,12 @@ def dominating_pairs(
     """
     if noise < LEAST_EPOCH_NOISE:
         raise OverflowError("the noise is too little for the grid")
-    heights = []
-    for side in (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1)):
-        loss = _losses(side, noise, epoch, released, reach, near, ratio)
-        heights.append((loss, divergences(side, noise, epoch, released, loss, ratio)))
-    forward = dominating(heights[0], heights[-1])
-    return forward, forward if replaced else dominating(heights[-1], heights[0])
+    if not replaced:
+        return _spread_pairs(noise, epoch, released, reach, near, ratio)
+    loss = _losses(noise, epoch, released, reach, near, ratio)
+    heights = loss, divergences(noise, epoch, released, loss, ratio, released * float(ndtr(-reach)))
+    both = dominating(heights, heights)
+    return both, both
 
 
 def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float]], float]:
@@ -390,6 +452,47 @@ def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int
     return np.arange(round(float(level[0]) / width), round(float(level[-1]) / width) + 1), width
 
 
+_Family = tuple[Array, Array]
+"""Of one constant c, for (P, Q) and for (Q, P): lower bounds on the probabilities of some events under the first law,
+and upper ones under the second, as two rows."""
+
+
+def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool, points: int, shift: float) -> _Family:
+    """The events of the constant c that `shift` stands for, as in `_REMOVED`. Other arguments: `dominated_pairs`."""
+    present, missing = counts(epoch, taken, released)
+    absent = present if replaced else [(0, 1.0)]
+    kind, other = ("replace", -1) if replaced else ("remove", 1)
+    # Of one step the sum of the Y_i is the best statistic, which is where c falls to 0.
+    unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
+    odds = math.exp(min(max(shift * unit, -_LARGEST_LOGIT), _LARGEST_LOGIT)) * max(taken - 1, 1) / (epoch - taken + 1)
+    pair, found = Gaussian(kind, odds / (1 + odds), noise), []
+    cells, width = _grid(pair, released, taken, replaced, points)
+    masses = _masses(pair, cells, width)
+    # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's laws
+    # are tilted by e^{loss/2}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
+    for way in (1,) if replaced else (1, -1):
+        there, without = ((1, present), (other, absent))[::way]
+        jobs: list[tuple[float, Product]] = []
+        for tilt, sign, (mean, chances) in ((0.5, -1, there), (1.5, 1, without)):
+            used, still = masses[mean, sign][::way], masses[0, sign][::way]
+            jobs += [(tilt, [(used, j), (still, released - j)]) for j, _ in chances]
+        laws = sums((way * cells)[::way], width, jobs, _LOG_FOLDED, _LONGEST)
+        kept = zip(there[1], laws, strict=False)
+        p = np.sum([chance * law.tails(-1) for (_, chance), law in kept], axis=0)
+        lost = zip(without[1], laws[len(there[1]) :], strict=True)
+        q = np.sum([chance * law.tails(1) for (_, chance), law in lost], axis=0)
+        at = np.unique(np.minimum(np.searchsorted(-p, -_EVENTS), len(p) - 1))
+        found.append(np.array([p[at], np.minimum(q[at] + missing, 1.0)]))
+    return found[0], found[-1]
+
+
+@lru_cache(maxsize=16)
+def _rough_families(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> dict[float, _Family]:
+    """The events of every constant on a rough grid, by the constants' shifts."""
+    shifts = _REPLACED if replaced else _REMOVED
+    return {x: _family(noise, epoch, released, taken, replaced, _FEW_POINTS, x) for x in shifts}
+
+
 @lru_cache(maxsize=8)
 def dominated_pairs(
     noise: float, epoch: int, released: int, taken: int, *, replaced: bool, points: int
@@ -404,32 +507,18 @@ def dominated_pairs(
         replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
-    present, missing = counts(epoch, taken, released)
-    absent = present if replaced else [(0, 1.0)]
-    kind, other, shifts = ("replace", -1, _REPLACED) if replaced else ("remove", 1, _REMOVED)
-    found: dict[int, list[Array]] = {1: [], -1: []}
-    # Of one step the sum of the Y_i is the best statistic, which is where c falls to 0.
-    unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
-    for shift in shifts:
-        odds = math.exp(min(max(shift * unit, -_LARGEST_LOGIT), _LARGEST_LOGIT))
-        odds *= max(taken - 1, 1) / (epoch - taken + 1)
-        pair = Gaussian(kind, odds / (1 + odds), noise)
-        cells, width = _grid(pair, released, taken, replaced, points)
-        masses = _masses(pair, cells, width)
-        # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's
-        # laws are tilted by e^{loss/2}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
-        for way in (1,) if replaced else (1, -1):
-            there, without = ((1, present), (other, absent))[::way]
-            jobs: list[tuple[float, Product]] = []
-            for tilt, sign, (mean, chances) in ((0.5, -1, there), (1.5, 1, without)):
-                used, still = masses[mean, sign][::way], masses[0, sign][::way]
-                jobs += [(tilt, [(used, j), (still, released - j)]) for j, _ in chances]
-            laws = sums((way * cells)[::way], width, jobs, _LOG_FOLDED, _LONGEST)
-            kept = zip(there[1], laws, strict=False)
-            p = np.sum([chance * law.tails(-1) for (_, chance), law in kept], axis=0)
-            lost = zip(without[1], laws[len(there[1]) :], strict=True)
-            q = np.sum([chance * law.tails(1) for (_, chance), law in lost], axis=0)
-            at = np.unique(np.minimum(np.searchsorted(-p, -_EVENTS), len(p) - 1))
-            found[way].append(np.array([p[at], np.minimum(q[at] + missing, 1.0)]))
-    forward = dominated(*np.hstack(found[1]))
-    return forward, forward if replaced else dominated(*np.hstack(found[-1]))
+    setting = noise, epoch, released, taken, replaced
+    families = _rough_families(*setting)
+    if points > _FEW_POINTS:
+        # On a fine grid the few constants do that are the best on a rough one.
+        best = set()
+        for way in (0, 1):
+            pairs = [dominated(*family[way]) for family in families.values()]
+            ratio = np.exp(_LEVELS)[:, None]
+            gaps = np.array([np.maximum(one.p - ratio * one.q, 0.0).sum(axis=1) for one in pairs])
+            most = gaps.max(axis=0)
+            best |= set(np.argmax(gaps >= most * (1 - _SAME), axis=0)[most > _LEAST_GAP].tolist())
+        families = families | {x: _family(*setting, points, x) for k, x in enumerate(families) if k in best}
+    forward, backward = (np.hstack([family[way] for family in families.values()]) for way in (0, 1))
+    first = dominated(*forward)
+    return first, first if replaced else dominated(*backward)
