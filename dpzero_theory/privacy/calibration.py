@@ -83,7 +83,7 @@ def calibrate(
 
     Raises:
         ValueError: an argument outside its range, or a target that random allocation with epochs of over 100 steps
-            meets with a multiplier below 0.35.
+            meets with a multiplier below 0.2 (0.35 with replace-one).
         PreconditionError: every noise multiplier, however small, meets the target, because a record is used at all with
             probability at most delta: 1 - (1-q)^T with Poisson batches of rate q.
     """
@@ -126,7 +126,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
-    first = made.sampling.least_sought
+    first = made.sampling.least_sought(made.relation)
     if first and not known.closed and deltas(first, _ROUGH, "upper").upper <= delta:
         rule = f"target_epsilon must need a noise multiplier of at least {first:g} with sampling {made.sampling.word}"
         raise ValueError(f"{rule}, as less is not searched for; got {epsilon!r} (epsilon of given noise is answered)")

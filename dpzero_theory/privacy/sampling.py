@@ -176,8 +176,7 @@ class Sampling:
         are those of `cost`."""
         return UNKNOWN
 
-    @property
-    def least_sought(self) -> float:
+    def least_sought(self, relation: Relation) -> float:
         """The least noise multiplier that is searched for; a search for less would take longer than 5 s."""
         return 0.0
 
@@ -545,9 +544,8 @@ class RandomAllocation(Sampling):
         """The number of steps of one epoch, in which each record takes part in `taken` of them."""
         return _epoch(self.sample_rate / self.taken)
 
-    @property
-    def least_sought(self) -> float:
-        return 0.35 if self.epoch > 100 else 0.0
+    def least_sought(self, relation: Relation) -> float:
+        return (0.35 if relation.replaces else 0.2) if self.epoch > 100 else 0.0
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
         epoch, taken, replaced = self.epoch, self.taken, relation.replaces

@@ -400,8 +400,11 @@ def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
 
 
 def test_what_takes_too_long_is_refused_and_the_rest_answered():
-    words = {"sampling": "random-allocation", "relation": "add-remove", "sample_rate": 1 / 1000}
-    with pytest.raises(ValueError, match=r"^target_epsilon must need a noise multiplier of at least 0\.35 .* got 20"):
-        noise_for(target_epsilon=20, target_delta=1e-5, steps=1000, **words)
-    found = noise_for(target_epsilon=7, target_delta=1e-5, steps=1000, **words)
-    assert 0.35 <= found.lower <= found.upper < 0.5
+    words = {"sampling": "random-allocation", "target_delta": 1e-5, "steps": 1000, "sample_rate": 1 / 1000}
+    rule = "^target_epsilon must need a noise multiplier of at least"
+    with pytest.raises(ValueError, match=rule + r" 0\.35 .* got 30"):
+        noise_for(target_epsilon=30, relation="replace-one", **words)
+    with pytest.raises(ValueError, match=rule + r" 0\.2 .* got 90"):
+        noise_for(target_epsilon=90, relation="add-remove", **words)
+    found = noise_for(target_epsilon=20, relation="add-remove", **words)
+    assert 0.2 <= found.lower <= found.upper < 0.35
