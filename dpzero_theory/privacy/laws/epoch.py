@@ -55,7 +55,7 @@ _SELDOM = 0.02
 """The standard deviation of a sum counts without values that one of its terms exceeds with about this probability."""
 _SMALLEST = 12.0
 """Sums of Y are told apart down to e to the minus this number."""
-_LEAST_WEIGHT = 1e-100
+_LEAST_WEIGHT = 1e-200
 """Weights and density ratios of a sum below this count as infinite losses."""
 _PAIRS = 2**15
 """About how many pairs of values are added at once; it bounds the memory."""
