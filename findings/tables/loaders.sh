@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Version: torch 2.13.0, accelerate 1.15.0, opacus 1.6.0, jax-privacy 2.0.0 (on Python 3.11 or newer)
+# Version: torch 2.13.0, accelerate 1.15.0, opacus 1.6.0, opake-dpsgd 0.16.1, jax-privacy 2.0.0 (on Python 3.11 or newer)
 # Source: https://docs.pytorch.org/docs/stable/data.html, https://huggingface.co/docs/accelerate/package_reference/torch_wrappers,
-#   https://opacus.ai/api/data_loader.html and https://jax-privacy.readthedocs.io (batch selection)
+#   https://opacus.ai/api/data_loader.html, https://pypi.org/project/opake-dpsgd (sampling) and https://jax-privacy.readthedocs.io (batch selection)
 # Output: the table "What a data loader draws" of docs/results/others.md, from 2,000 epochs of each loader; ends with another status than 0 if a
 #   row differs.
 set -euo pipefail
 page=$(realpath "$(dirname "$0")/../../docs/results/others.md")
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; cd "$work"
-"${PYTHON:-python3}" -m pip install -q --no-compile --target lib torch==2.13.0 accelerate==1.15.0 opacus==1.6.0 jax-privacy==2.0.0
+"${PYTHON:-python3}" -m pip install -q --no-compile --target lib torch==2.13.0 accelerate==1.15.0 opacus==1.6.0 opake-dpsgd==0.16.1 jax-privacy==2.0.0
 PYTHONPATH=lib "${PYTHON:-python3}" -W ignore - <<'PY' | tee rows.md
 import logging
 from collections import Counter
@@ -18,6 +18,8 @@ from accelerate.data_loader import BatchSamplerShard
 from jax_privacy import batch_selection as jp
 from opacus.data_loader import DPDataLoader
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from opake.dpsgd.sampling import KOutOfTSampler, PoissonSampler
+from opake.random import key
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 logging.disable(logging.WARNING)  # Opacus, about first batches that are empty
@@ -83,6 +85,10 @@ def opacus(_):
     return (batch[0] for batch in loader)
 
 
+def opake(kind, **settings):
+    return lambda number: kind(data, key=key(number), **settings)
+
+
 def jax(kind, **settings):
     return lambda _: kind(iterations=3, **settings).batch_iterator(N, rng=numbers)
 
@@ -97,6 +103,10 @@ row("the same, `even_batches=False`", two(in_batches(), even=False))
 row("the same, Poisson batches of rate 0.3", two(poisson, even=False))
 row("Opacus `UniformWithReplacementSampler`, rate 0.3", poisson)
 row("Opacus `DPDataLoader`, batches of 3", opacus)
+row("opake `PoissonSampler`, rate 0.3", opake(PoissonSampler, sample_rate=0.3, n_steps=3))
+row("the same, at most 3 records", opake(PoissonSampler, sample_rate=0.3, n_steps=3, truncated_batch_size=3))
+row('opake `KOutOfTSampler`, 2 of 7 steps, "total"', opake(KOutOfTSampler, k=2, t=7, allocation="total"))
+row('the same, "block"', opake(KOutOfTSampler, k=2, t=7, allocation="block"))
 row("jax_privacy `CyclicPoissonSampling`, rate 0.3", jax(jp.CyclicPoissonSampling, sampling_prob=0.3))
 row("the same, at most 3 records", jax(jp.CyclicPoissonSampling, sampling_prob=0.3, truncated_batch_size=3))
 row("the same, cycles of 3, rate 0.9", jax(jp.CyclicPoissonSampling, sampling_prob=0.9, cycle_length=3))
