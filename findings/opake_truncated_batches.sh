@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Version: opake-dpsgd 0.16.1 (on Python 3.13: PYTHON=python3.13; on 3.12.1 its import fails)
+# Version: opake-dpsgd 0.16.1 (on Python 3.13: PYTHON=python3.13; on 3.11.7 and 3.12.1 its import fails)
 # Source: https://arxiv.org/abs/2508.15089 (theorem 3.1, which the library names for truncated batches)
 # Behaviour: a cap on the size of Poisson batches that is passed once in a million steps raises the epsilon that is stated a fifth; the
 #   bound charges what lies beyond the cap in each step. At a delta of 1e-14 and less, without a cap, the answer jumps as well.

@@ -2,10 +2,10 @@
 # Version: dp-accounting 0.6.0 and its main branch (commit 1e2abd4), opacus 1.6.0 with torch 2.13.0, and riskcal 1.5.1 (on Python 3.11 or newer)
 # Source: https://github.com/google/differential-privacy/tree/main/python/dp_accounting, https://github.com/meta-pytorch/opacus
 #   and https://pypi.org/project/riskcal
-# Output: the table "Which answers of others are safe to quote" of docs/results/accounting.md (what others answer) and the one of events to come below
+# Output: the table "Which answers of others are safe to quote" of docs/results/accountants.md (what others answer) and the one of events to come below
 #   it; ends with another status than 0 if a row differs.
 set -euo pipefail
-page=$(realpath "$(dirname "$0")/../../docs/results/accounting.md")
+page=$(realpath "$(dirname "$0")/../../docs/results/accountants.md")
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; cd "$work"
 pip=("${PYTHON:-python3}" -m pip install -q --no-compile)
 "${pip[@]}" --target lib torch==2.13.0 dp-accounting==0.6.0 opacus==1.6.0 riskcal==1.5.1 numpy==2.4.6

@@ -2,10 +2,10 @@
 # Version: jax-privacy 2.0.0, 2.2.0 (commit 6d7add5, the last before its version became 2.3) and its main branch (commit 8967688), with dp-accounting 0.6.0 and jax 0.10.2
 # Source: https://github.com/google-deepmind/jax_privacy/commit/aab3e1c (a correction of the lower bound) and
 #   https://github.com/google-deepmind/jax_privacy/blob/main/CHANGELOG.md (2.2.0 has a date, but no tag and no file in the package index)
-# Output: the table "Lower bounds on epsilon" of docs/results/audit.md, from 200 audits in each cell; ends with another status than 0 if a row
+# Output: the table "Lower bounds of another auditor" of docs/results/accountants.md, from 200 audits in each cell; ends with another status than 0 if a row
 #   differs.
 set -euo pipefail
-page=$(realpath "$(dirname "$0")/../../docs/results/audit.md")
+page=$(realpath "$(dirname "$0")/../../docs/results/accountants.md")
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; cd "$work"
 pip=("${PYTHON:-python3}" -m pip install -q --no-compile)
 "${pip[@]}" --target lib jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6 scipy==1.17.1 dp-accounting==0.6.0 chex==0.1.92 pydantic==2.12.5
@@ -58,7 +58,7 @@ def above(draw, true):
 
 
 counts = [above(gaussian(mu), truth(mu)) for mu in (1.0, 0.2, 0.0)] + [above(law, 1.0) for law in (laplace, response)]
-print(f"| {sys.argv[1]} |", *(f"{count} |" for count in counts))
+print("|", sys.argv[1], "|", *(f"{count} |" for count in counts))
 PY
 for release in "2.0.0" "6d7add5 2.2.0" "8967688 its main branch"; do
     PYTHONPATH=${release%% *}:optax:lib "${PYTHON:-python3}" -W ignore count.py "${release#* }"
