@@ -30,15 +30,16 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _CLOSE = 3.0
-"""An integral is made anew where epsilon is farther than this over 1 + tau from the one for which it was made, with tau
-its tilt."""
+"""The integral of module `contour` is good near the epsilon for which it was computed. It is computed again for an
+answer that is farther away than this number over 1 + tau, with tau its tilt."""
 _VAGUE = 1.5
-"""Where the upper end of a bracket is this many times the lower one, the bound by plain Gaussian releases
-(`Cost.unamplified`) is tried for a smaller upper end."""
+"""Where the upper end of a bracket is more than this times the lower one, the bound by Gaussian releases without
+sampling (`Cost.unamplified`) is tried too, as it may be smaller."""
 _ROUNDING = 1e-12
-"""A bound on the relative rounding error of the bound by one record after another."""
+"""A bound on the relative rounding error of the upper end by changing one record after another
+(`Group._one_by_one`)."""
 _MOST_EPSILON = 700.0
-"""The largest epsilon of one record with which a group is bounded by one record after another; its exponential is a
+"""The largest epsilon of one record for which a group is bounded by changing one record after another; e^700 is still a
 float."""
 _MOST_IN_GROUP = 10**9
 """The largest number of records in a group."""
@@ -46,16 +47,17 @@ _ONE_BY_ONE = "one record after another"
 _VACUOUS = 50.0
 """If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
 _ABOUT_EXACT = 1.1
-"""Where the upper end of a group's bracket is at most this many times the lower end, no bound by changing one record
-after another is tried."""
+"""Where the upper end of a group's bracket is at most this many times the lower end, the bound by changing one record
+after another is not tried."""
 
 
 def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int | None = None) -> Bracket:
     """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
     Args:
-        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. Noise, batches
-            and their number must be fixed beforehand, as in `epsilon`.
+        history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
+            of the records may depend on earlier outputs; its noise, its batches and the number of steps must be fixed
+            beforehand.
         epsilon: epsilon >= 0.
         group: the number k of records in which neighbouring data sets may differ, 1 <= k <= n. It is 1 unless whole
             users are protected.
@@ -65,8 +67,8 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
     Returns:
         The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state. For
         groups the lower end is delta of the worst data of a group with full, Poisson and cyclic-Poisson batches and a
-        fixed order. With other batches it may be delta of fewer records than the group has, and is then far below
-        `upper`.
+        fixed order. With other batches the lower end may be the delta of fewer records than the group has, which is far
+        below `upper`.
 
     Raises:
         ValueError: an argument outside its range; with fixed-size batches of B records under add-remove a group above n
@@ -85,22 +87,24 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
     Args:
         history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
-            of the records may follow from the outcomes of those before. Its noise, its batches and the number of steps
-            must be fixed beforehand: for steps that are chosen as one goes there is `privacy.filter`, and a run that
-            may stop early counts with its whole plan.
-        delta: 1e-30 <= delta < 1; 0 is allowed where no noise is Gaussian.
-        group: the number of records in which neighbouring data sets may differ, as in `delta`.
-        n: the number of records of the larger data set, or None, as in `delta`.
+            of the records may depend on earlier outputs. Its noise, its batches and the number of steps must be fixed
+            beforehand: use `privacy.filter` for steps that are chosen during the run, and count a run that may stop
+            early with all its planned steps.
+        delta: 1e-30 <= delta < 1; 0 is allowed if no noise is Gaussian.
+        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
+        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
+            fixed-size batches under add-remove.
 
     Returns:
-        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the ends
-        are as those of `delta`, and a note says if epsilon is so large that it protects nothing.
+        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the lower
+        end may be the epsilon of fewer records than the group has, as in `delta_of_history`, and a note says if epsilon
+        is so large that it protects nothing.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.
         PreconditionError: no epsilon is known to hold for the group. Its records are not accounted together (for those
-            batches, or because the noise is less than 0.03 of the clips by which the group moves a batch), and by one
-            record after another no epsilon up to 700 times `group` holds.
+            batches, or because the noise is less than 0.03 of the clips by which the group moves a batch), and by
+            changing one record after another no epsilon up to 700 times `group` holds.
     """
     target, asked = check.real("delta", delta, at_least=0, below=1), Group(history, group, n)
     found = asked.epsilon(target)
@@ -126,7 +130,7 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
 
     With P the law of what is released with the record (under replace-one: with its first value) and Q the law without
     it (with its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second
-    on the largest Q(E) - e^epsilon P(E). The arguments and errors are those of `delta_of_history`.
+    on the largest Q(E) - e^epsilon P(E). `history` and the errors are those of `delta_of_history`.
     """
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
@@ -135,9 +139,22 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
 
 
 class Group:
-    """The privacy of a history for data sets that differ in up to `size` of n records; `size` is 1 for a single record.
+    """The privacy of a history for data sets that differ in up to `size` records, which is 1 for a single record.
 
-    The arguments and errors are those of `delta_of_history`, with `size` for `group`.
+    Args:
+        history: steps, as in `delta_of_history`.
+        size: the number of records in which neighbouring data sets may differ, from 1 to n.
+        n: the number of records of the larger data set, or None, as in `delta_of_history`.
+
+    Attributes:
+        made: the parts of the history.
+        size: as above.
+        one: the cost of the history for one record.
+        together: its cost for all records of the group at once, which has no upper bound if none is known.
+        each: for `size` > 1 the cost for one record that changes while others of the group are missing already.
+
+    Raises:
+        ValueError: an argument outside its range, where the message calls `size` group.
     """
 
     def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
@@ -153,11 +170,12 @@ class Group:
         self._known = self.together.squares[0] < math.inf
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
-        """Bounds on delta at an epsilon.
+        """Bounds on the smallest delta at an epsilon.
 
         Args:
             epsilon: epsilon >= 0.
-            near: a delta with which the caller compares the answer, or None. Bounds that are far from it may be wide.
+            near: a delta with which the caller compares the answer, or None. Bounds that are far from this delta may be
+                wide.
             wanted: the relative width at which the search for narrower bounds ends.
             ends: which ends the caller uses. The other end may be wrong.
         """
@@ -173,11 +191,14 @@ class Group:
         return Bounds(min(lower, upper), upper)
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
-        """Bounds on epsilon at a delta in [0, 1).
+        """Bounds on the smallest epsilon at a delta.
 
         Args:
-            delta: 0, or at least 1e-30.
+            delta: 0, or from 1e-30 to below 1.
             ends: which ends the caller uses. The other end may be wrong.
+
+        Returns:
+            The bounds; for a group the upper one is infinite if no epsilon is known to hold.
 
         Raises:
             ValueError: a delta outside its range, or one that this history exceeds at every epsilon.
@@ -188,7 +209,7 @@ class Group:
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
         least = _cost_epsilon(self.one, delta, ends="lower").lower
-        # One record alone costs at least `least`, so that a share of the group's epsilon is sought from there on.
+        # One record alone costs at least `least`, so the search for the epsilon of each changed record begins there.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if first <= most:
             share = smallest(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
@@ -197,10 +218,10 @@ class Group:
         return Bounds(min(max(found.lower, least), upper), upper)
 
     def excess(self, target_epsilon: float, target_delta: float) -> float:
-        """The relative amount by which a target (target_epsilon, target_delta) is missed; at most 0 if it is met.
+        """The relative amount by which the history misses a target, at most 0 if the target is met.
 
-        It is the larger one of epsilon at target_delta over target_epsilon and delta at target_epsilon over
-        target_delta, minus 1.
+        It is the larger one of two amounts: the certified epsilon at target_delta, over target_epsilon, minus 1, and
+        the certified delta at target_epsilon, over target_delta, minus 1. For target_delta = 0 it is the first one.
         """
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
@@ -208,9 +229,13 @@ class Group:
         return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
-        """An upper bound on delta at `size` times `epsilon`, by changing one record after another, each at `epsilon`.
+        """An upper bound on delta of the group at `size` times `epsilon`, by changing one record after another, where
+        each change is bounded at `epsilon`.
 
-        `near` is a delta with which the caller compares the bound, or None.
+        Args:
+            epsilon: the epsilon of one record, >= 0.
+            near: a delta with which the caller compares the bound, or None. A bound far from this delta may be much too
+                large.
         """
         k = self.size
         far = k * epsilon > _MOST_EPSILON
@@ -225,7 +250,12 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Return these bounds as a `Bracket` with method and notes. Its value is the upper end."""
+        """Return bounds as a `Bracket`, with the notes of the history and the method of the calls of `delta` or
+        `epsilon` so far.
+
+        Args:
+            found: the bounds, from these calls or derived from them. The bracket's value is their upper end.
+        """
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -237,11 +267,14 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The steps with the sample rates at which one record costs at least as much as each of `size` records that are
-    removed one after another from n.
+    """The steps with new sample rates, at which one record costs at least as much as each of `size` records that are
+    removed one after another from n does.
 
-    Only fixed-size batches under add-remove get another rate, because fewer records share a batch once some are
-    removed. Raises ValueError with such batches if n is None, or if they leave out fewer than `size` records.
+    Only fixed-size batches under add-remove get a larger rate, because the remaining records are in more batches once
+    some are removed.
+
+    Raises:
+        ValueError: such batches with n = None, or batches that leave out fewer than `size` records.
     """
     parts = []
     for part in history:
@@ -260,7 +293,8 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
 
 
 def cost_of(made: Sequence[Step]) -> Cost:
-    """The cost of a history: the sum of the costs of its parts. Raises ValueError unless they have one relation."""
+    """The cost of a history, given as its parts: the sum of their costs. Raises ValueError unless all have one
+    relation."""
     relations = dict.fromkeys(part.relation for part in made)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(map(str, relations))}")
@@ -271,7 +305,8 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon >= 0. The other arguments are those of `Group.delta`."""
+    """Bounds on the smallest delta of a cost at an epsilon >= 0. `near`, `wanted` and `ends` are those of
+    `Group.delta`."""
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
         return Bounds(0.0, 0.0)
@@ -296,8 +331,17 @@ def _cost_delta(
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta, of which `ends` are used. No finer grid is tried once their
-    relative width is `wanted`. The errors are those of `Group.epsilon`."""
+    """Bounds on the smallest epsilon of a cost at a delta.
+
+    Args:
+        cost: the cost.
+        delta: 0, or from 1e-30 to below 1.
+        wanted: the relative width at which the search for narrower bounds ends.
+        ends: which ends the caller uses. The other end may be wrong.
+
+    Raises:
+        ValueError: as for `Group.epsilon`.
+    """
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:
@@ -325,12 +369,14 @@ def _bounds(
     composed: Callable[[list[Parts]], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta, or on the epsilon, of a cost, of which `ends` are used. The other end may say nothing.
+    """Bounds on the delta, or on the epsilon, of a cost.
 
     Args:
-        composed: a function that returns bounds on the largest number of several compositions of laws.
-        plain: a function that bounds the number of plain Gaussian releases: `_plain_delta` or `_plain_epsilon` without
-            its first argument.
+        cost: the cost.
+        ends: which ends the caller uses. The other end may say nothing.
+        composed: a function that returns bounds on the largest delta (or epsilon) of several compositions of laws.
+        plain: a function that bounds the delta (or epsilon) of Gaussian releases without sampling: `_plain_delta` or
+            `_plain_epsilon` without its first argument.
     """
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
@@ -350,8 +396,16 @@ def _bounds(
 
 
 def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds | None:
-    """Bounds on epsilon of a composition by its integral: the upper one at `delta`, the lower one at `least_delta` >=
-    delta. None if there is no integral, so that a grid must answer."""
+    """Bounds on the epsilon of a composition by the integral of module `contour`.
+
+    Args:
+        parts: the composition.
+        delta: the delta of the upper bound.
+        least_delta: the delta of the lower bound, >= delta.
+
+    Returns:
+        The bounds, or None if the integral does not fit these laws, so that a grid must answer.
+    """
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
@@ -366,8 +420,14 @@ def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds 
 def _largest(
     integral: Callable[[Parts], Bounds | None], gridded: Callable[[list[Parts]], Bounds], compositions: list[Parts]
 ) -> Bounds:
-    """Bounds on the largest number (delta or epsilon) of several compositions. `integral` returns the bounds of one of
-    them, or None if it has no integral, and `gridded` those of the largest number of the others."""
+    """Bounds on the largest delta (or epsilon) of several compositions.
+
+    Args:
+        integral: a function that bounds the delta (or epsilon) of one composition, or returns None if its integral does
+            not fit these laws.
+        gridded: a function that bounds the largest delta (or epsilon) of several compositions, by grids.
+        compositions: the compositions, at least one.
+    """
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -376,7 +436,16 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions of laws whose largest delta bounds delta of a cost: from above for `end` 0, from below for 1."""
+    """The compositions of laws whose largest delta bounds the delta of a cost, one for each order of neighbouring data
+    sets.
+
+    Args:
+        cost: the cost. Its Gaussian releases without sampling and its zCDP steps become laws of the compositions.
+        end: 0 for bounds from above, 1 for bounds from below.
+
+    Raises:
+        ValueError: the rho of all zCDP steps is too large.
+    """
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
@@ -395,8 +464,13 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 
 
 def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
-    """A bound on delta of plain Gaussian releases with mu^2 = `square`, at the epsilon ends[end]: from above for `end`
-    0, from below for 1."""
+    """A bound on delta of Gaussian releases without sampling.
+
+    Args:
+        ends: the epsilons at which the upper and the lower bound are taken.
+        square: mu^2 >= 0 of the releases together.
+        end: 0 for the upper bound, 1 for the lower one.
+    """
     if square == 0:
         return 0.0
     found = float(delta_from_gdp(ends[end], math.sqrt(square)))
@@ -404,6 +478,11 @@ def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
 
 
 def _plain_epsilon(ends: tuple[float, float], square: float, end: int) -> float:
-    """A bound on epsilon of plain Gaussian releases with mu^2 = `square`, at the delta ends[end]: from above for `end`
-    0, from below for 1."""
+    """A bound on epsilon of Gaussian releases without sampling.
+
+    Args:
+        ends: the deltas at which the upper and the lower bound are taken.
+        square: mu^2 >= 0 of the releases together.
+        end: 0 for the upper bound, 1 for the lower one.
+    """
     return float(epsilon_from_gdp(math.sqrt(square), ends[end])) * (1 - 1e-9 * end) if square > 0 else 0.0

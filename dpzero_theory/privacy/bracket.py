@@ -25,7 +25,11 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Two certified ends `lower` <= `upper` of a number."""
+    """Two certified ends of a number: the exact number lies in [lower, upper].
+
+    Attributes:
+        lower, upper: the ends, lower <= upper.
+    """
 
     lower: float
     upper: float

@@ -1,6 +1,6 @@
 """The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta).
 
-`crossing` is the search for it, and for everything else that is found by some ten answers of the accountant.
+`crossing` searches for it, and for every other number that is found from some ten answers of the accountant.
 """
 
 import math
@@ -24,16 +24,16 @@ LARGEST_EPSILON = 1e4
 _BEYOND = 1e300
 """The largest noise multiplier and the largest target epsilon that are considered."""
 _LOUD = 1e6
-"""A noise multiplier that is in the range of every noise law."""
+"""A noise multiplier that every noise law accepts."""
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
 """The relative width of bounds on delta: the first where delta is far from the target; the others are the least and the
-most where it is near the target."""
+largest width where delta is near the target."""
 _NARROW = 4e-4
-"""The share of the noise by which bounds on delta near the target may blur it."""
+"""About the relative error of the noise multiplier that bounds on delta near the target may cause by their width."""
 _SHARP = 1e-7
-"""Bounds on delta that are relatively so near each other are worth a search as fine as this."""
+"""If bounds on delta have at most this relative width, the multiplier is searched for to this accuracy."""
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
 """The relative accuracy of the noise multiplier, in this order: of the first, rough search; of the answer; of the
 answer where delta has a closed form; and the largest step by which the answer is raised where the accountant still
@@ -44,8 +44,8 @@ _SECANTS = 6
 before."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
-"""A function from a noise multiplier, the relative width that is wanted and the ends that are used, to bounds on
-delta."""
+"""A function that bounds delta. Its arguments are a noise multiplier, the relative width that is wanted, and the ends
+of the bounds that the caller uses."""
 
 
 def calibrate(
@@ -68,10 +68,11 @@ def calibrate(
         steps: T >= 1.
         sampling: how batches are drawn, for example `Poisson(1 / 16)`.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
-        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS`.
+        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS` such as "gaussian" or "laplace".
         coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
         group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        n: the number of all records, or None if it is not known; as in `delta`.
+        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
+            fixed-size batches under add-remove.
 
     Returns:
         A bracket around the exact number; `value` is `upper`, with which the target is certainly met: there `epsilon`
@@ -92,10 +93,15 @@ def calibrate(
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """The bracket of `calibrate` for steps as a value, whose own noise multiplier is ignored.
+    """The bracket of `calibrate` for steps that are given as a value.
 
-    The target is epsilon and target_delta; error messages call it target_epsilon and target_delta. The other arguments
-    and the errors are those of `calibrate`.
+    Args:
+        made: the steps, whose own noise multiplier is ignored.
+        epsilon, target_delta: the target. Error messages call them target_epsilon and target_delta.
+        group, n: as for `calibrate`.
+
+    Raises:
+        ValueError, PreconditionError: as for `calibrate`.
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
@@ -141,8 +147,10 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
 
 
 def _log_mu(epsilon: float, delta: float) -> float:
-    """About log mu of the mu-Gaussian DP that has this delta at this epsilon. It falls about as fast as log noise
-    rises."""
+    """About the log of the mu for which mu-GDP has this delta at this epsilon; -inf for a delta of at most 0.
+
+    The search for the noise compares deltas by it, because it falls about as fast as the log of the noise rises.
+    """
     if delta <= 0:
         return -math.inf
     # mu-GDP is (mu^2/2)-zCDP.
@@ -151,8 +159,12 @@ def _log_mu(epsilon: float, delta: float) -> float:
 
 
 def _guess(made: Step, epsilon: float, delta: float) -> float:
-    """A guess of the noise multiplier for a target, from the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1)) for
-    T steps with sample rate q and noise s over the sensitivity."""
+    """About the noise multiplier for a target (epsilon, delta), where the search begins, so that its error does not
+    affect the answer.
+
+    It comes from the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1)) for T steps with sample rate q and noise s
+    over the sensitivity, where mu is the parameter of Gaussian DP at the target.
+    """
     gdp = math.exp(_log_mu(epsilon, delta))
     rate, uses = made.sampling.sample_rate, made.sampling.uses(made.steps)
     change = made.sampling.largest_change(made.relation)
@@ -163,14 +175,18 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
 
 
 def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
-    """Bounds on the noise multiplier at which delta(epsilon) equals a target > 0. At `upper` the upper bound on delta
-    is at most the target. At `lower` the lower bound on delta is above it, or `lower` is 0.
+    """Bounds on the noise multiplier at which delta(epsilon) equals a target > 0.
 
     Args:
-        deltas: bounds on delta at a noise multiplier.
-        epsilon, target: see above.
+        deltas: a function that bounds delta(epsilon) for a noise multiplier.
+        epsilon: the epsilon of these deltas, > 0.
+        target: the delta to meet, > 0.
         start: a guess of the multiplier.
-        share: the relative accuracy of `upper`, unless very narrow bounds on delta are worth a finer search.
+        share: the relative accuracy of `upper`. If bounds on delta are very narrow the search is finer.
+
+    Returns:
+        At `upper` the upper bound on delta is at most the target. At `lower` the lower bound on delta is above the
+        target, or `lower` is 0.
 
     Raises:
         ValueError: no noise multiplier up to 1e300 is enough.
@@ -186,7 +202,8 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
 
     def rough(noise: float) -> float:
         found = deltas(noise, _ROUGH, "upper")
-        # Delta is mostly nearer to the lower end, unless that is so far below that it says nothing.
+        # Delta is mostly nearer to the lower end, unless the lower end is so far below the upper one that it says
+        # nothing.
         third = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
         return _log_mu(epsilon, third) - log_target
 
@@ -196,7 +213,8 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         slope = max((first - last) / math.log(met / missed), 0.5)
         guess = met * math.exp(last / slope)
     search = partial(crossing, most=_BEYOND, slope=slope)
-    # An integral gives bounds that are so near each other, and takes so little time that a finer search pays.
+    # Bounds so near each other come from an integral (module `contour`), which takes so little time that a finer search
+    # pays.
     at_guess = deltas(guess, fine, "both")
     if at_guess.upper - at_guess.lower < _SHARP * at_guess.upper:
         share = min(share, _SHARP)
@@ -205,19 +223,19 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     gap = beyond(near := missed or met, fine, "lower")
     if gap <= 0:
-        # If the ends are far apart, the lower one is sought up to a share of the gap only.
+        # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
         wide, coarse = max(share, min(-gap, 0.01) / 16), max(fine, min(-gap * root / 16, _ROUGH))
         near = search(lambda noise: beyond(noise, coarse, "lower"), near, share=wide)[0] or 0.0
     return Bounds(near, met)
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """The bracket of a number, raised until the accountant certifies that its upper end meets the target.
+    """Raise the upper end of a bracket until the accountant certifies that it meets the target.
 
     Args:
         bracket: from a search, whose rounding differs from that of the accountant's answers.
-        beyond: a function from the number to the relative amount by which the target is missed, such as `Group.excess`
-            of the steps with this noise; at most 0 where it is met.
+        beyond: a function from the number to the relative amount by which the target is missed, at most 0 where it is
+            met. An example is `Group.excess` of the steps with this noise.
 
     Returns:
         The bracket with new `upper`, and with `value` = `upper`.

@@ -1,11 +1,14 @@
-"""delta(epsilon) of many Gaussian releases with sampled batches, by an integral: a fast way to what `grid` knows too.
+"""delta(epsilon) of many Gaussian releases with sampled batches, by an integral: the numbers that `grid` bounds too, in
+less time.
 
 With M(z) = E_P e^{zL} the moment of one release's loss L, and T releases, for every tau > 0
 
     delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
 
 Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes. Some 10 nodes in t and 50 in
-x make bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, derives every error, (a) to (e).
+x make bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, derives a bound on every error. The letters
+(a) to (e) in this module are those of its errors: (a) the step in t, (b) the last node in t, (c) the step in x, (d) the
+last nodes in x, (e) rounding.
 """
 
 import math
@@ -22,7 +25,8 @@ from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Parts, log_c
 
 _ERRORS = 1e-8, 1e-12
-"""Each error's share of an estimate of delta. The second is for deltas far below the estimate."""
+"""The size of each error that is aimed at, as a share of an estimate of delta. The second one is tried if delta turns
+out far below the estimate."""
 _WIDEST = 1e-4
 """The largest relative width of the bounds; where they are wider, a grid answers."""
 _MOST_NODES, _MOST_PRODUCTS = 4096, 2**20
@@ -31,7 +35,9 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values among which the best is taken. Any of them is correct."""
+"""Values among which the best are taken; any of them is correct. In this order: distances of Chernoff's second tau from
+tau, over the deviation of the loss; heights of the lines of (c), in units of 1/s; distances of the second tau, as
+shares of tau; and last nodes in t, over about the largest t that matters."""
 
 
 class _Unfit(ArithmeticError):
@@ -41,7 +47,17 @@ class _Unfit(ArithmeticError):
 class _Moments:
     """The moments M(tau + i t) of the loss of one release as sums over outputs, for 0 < tau <= most and 0 <= t <= far.
 
-    All errors are shares of M(tau). All errors of `count` releases together are to be about `error`.
+    All errors are shares of M(tau).
+
+    Args:
+        law: the law of one release, of a kind with one branch.
+        count: the number of releases.
+        most: the largest tau.
+        far: the largest t.
+        error: about the error of all `count` releases together, as a share of their product of moments.
+
+    Raises:
+        _Unfit: too many nodes would be needed.
     """
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
@@ -50,11 +66,12 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # Near enough nodes for (c), by the best of the lines, and for (b), which needs lines up to 0.7 above others.
+        # The step in x is small enough for (c), by the best of the lines, and for (b), which needs lines up to a height
+        # of 0.7 above the ones that it uses.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
-        # Few binary digits, so that multiples have no rounding errors.
+        # The step has few binary digits, so that its multiples have no rounding errors.
         self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)
         reach = s * (math.sqrt(2 * wanted) + 0.5)
         chance = math.exp(min(math.log(law.rate) - (2 * reach + 1) / (2 * s * s), 0.0)) / (1 - law.rate)
@@ -71,31 +88,41 @@ class _Moments:
         self.chances = [self._chance(y) for y in ((x, -x) if self.fall else (x,))]
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
-        """The power of A(x) in the integrand, minus that of A(-x), and the sum of the negative ones, all at z = tau."""
+        """The powers of A(x) in the integrand of M(tau): the power of A(x), minus the power of A(-x), and minus the sum
+        of the negative ones among both powers."""
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 
     def _chance(self, x: Array) -> tuple[Array, Array]:
-        """The probability that the record is in the batch, given the output, and a bound on its relative error."""
+        """The probability that the record is in the batch, given the outputs x, and a bound on its relative error."""
         log_q, u, log_a = math.log(self.law.rate), (2 * x - 1) / (2 * self.law.noise**2), self.law.log_mixture(x)
         error = self.law.rounding(self.law.branches[0], x)[1] + 8 * UNIT * (1 - log_q + np.abs(u) + np.abs(log_a))
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        """Logs of bounds on the integrand's mass on lines above and below the real one, a row each."""
+        """Logs of bounds on the mass of the integrand of M(tau + i t) over M(tau), on lines above and below the real
+        line: a row for each height of a line, a column for each t."""
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
 
     def log_terms(self, tau: Array) -> tuple[Array, Array]:
-        """The logs of the summands of M(tau) and of M(tau), in rows."""
+        """The logs of the summands of M(tau), a row for each entry of `tau`, and the logs of M(tau)."""
         terms = self.base + tau[:, None] * self.loss
         top = terms.max(axis=1)
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on the errors of M(tau + i t) by rounding, other than of t, and by the last nodes. The `weights` are
-        the summands of M(tau), as shares of it."""
+        """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding (e), apart from the rounding of t
+        times a loss, and by the missing nodes in x (d).
+
+        Args:
+            tau: the real part.
+            weights: the summands of M(tau), as shares of M(tau).
+
+        Raises:
+            _Unfit: the nodes end where the integrand still rises.
+        """
         power, fall, _ = self._powers(tau)
         # (d) Beyond the ends the integrand falls at least as a geometric sequence does.
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
@@ -108,7 +135,11 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        """Bounds on the error of M(tau + i t) by the finite step in x: (c)."""
+        """Bounds on the error (c) of M(tau + i t) by the finite step in x, for each entry of `t`, as shares of M(tau).
+
+        Raises:
+            _Unfit: the bounds are too large.
+        """
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -116,7 +147,17 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """Logs of bounds on |M(tau + i t')|/M(tau) that hold for all t' >= t: (b)."""
+        """Logs of bounds on |M(tau + i t')|/M(tau) that hold for all t' >= t, for each entry of `t`, to bound what
+        follows the last node in t (b).
+
+        Args:
+            tau: the real part.
+            log_m: the log of M(tau).
+            t: the imaginary parts, > 0 and rising.
+
+        Raises:
+            _Unfit: the step in x is too wide.
+        """
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -139,11 +180,17 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon.
+    """Bounds on delta near an epsilon, as sums over the nodes z = tau + i t.
 
-    The nodes are tau + i `t`, and `terms` the summands there, without e^{-i t epsilon} and over prod M(tau)^T, whose
-    log is `log_moment`, with an error of at most `common`. `wrong` bounds the error of the sum. `log_second` is the log
-    of prod M(tau + shift)^T c(tau + shift), for Chernoff's bound on the aliases.
+    Attributes:
+        tau: the real part of the nodes.
+        t: their imaginary parts, from 0 on and equally spaced.
+        terms: the summand at each node without e^{-i t epsilon}, divided by prod M(tau)^T.
+        log_moment: the log of prod M(tau)^T.
+        common: a bound on the relative error of prod M(tau)^T.
+        wrong: a bound on the error of the sum, by all but the step in t.
+        shift: the distance from tau of the second tau, at which Chernoff's bound limits the error by the step in t (a).
+        log_second: the log of c(tau + shift) prod M(tau + shift)^T, the constant of that bound (`law.log_c`).
     """
 
     tau: float
@@ -156,6 +203,7 @@ class _Integral:
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
+        """Return the sum over the nodes, a bound on its error, and the log of the factor of both in delta(epsilon)."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))
@@ -180,7 +228,8 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether an integral is tried: Gaussian noise, sampled batches, and one formula for the losses of each law."""
+    """Whether the integral may be tried for a composition: all noise is Gaussian, all batches are sampled, and the
+    losses of each law have one formula, which leaves out batches of fixed size under replace-one."""
     return bool(parts) and all(
         isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts
     )
@@ -189,7 +238,8 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """Bounds on delta near `epsilon` for a composition; None if another way must be taken."""
+    """Bounds on delta near `epsilon` for a composition; None if the integral does not fit or its bounds are too wide,
+    so that a grid must answer."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
@@ -203,8 +253,19 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """A tau at which the integrand is about least, the standard deviation of the total loss under the law that it
-    tilts, and the shift from tau with which Chernoff's bound makes the aliases small."""
+    """Choose the real parts of the nodes. Any choice is correct; this one needs few nodes.
+
+    Args:
+        parts: the laws with the numbers of their releases.
+        epsilon: where delta is sought.
+
+    Returns:
+        A tau at which the integrand is about least; the standard deviation of the total loss under the law tilted by
+        this tau; and the distance to a second tau (`_Integral.shift`).
+
+    Raises:
+        _Unfit: no such tau was found.
+    """
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2
@@ -226,14 +287,14 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
         move = slope / (curvature + variance)
         if abs(move) < 0.02 * tau:
             break
-        # Where a moment rises like a wall, Newton's steps are short.
+        # Where a moment rises very steeply beyond some tau, Newton's steps are short, and a larger one is taken.
         tau = (0.6 * tau + 0.4 * low) if value > 1 and slope > 0 else tau - move
         if not low < tau < high:
             tau = low + 0.5 * (high - low)
     else:
         raise _Unfit
     if variance > 4 * normal:
-        # The saddle lies at the wall. A little before it fewer nodes do.
+        # The best tau lies where a moment rises very steeply. A little before it fewer nodes are needed.
         tau, variance = 0.85 * tau, normal
     spread = math.sqrt(variance)
     shifts = np.concatenate([_SHIFTS / spread, _SHARES * tau])
@@ -245,6 +306,16 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
 
 
 def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> _Integral:
+    """Compute the sum over nodes and its error bounds.
+
+    Args:
+        parts: the laws with the numbers of their releases.
+        epsilon: near which delta is sought.
+        error: the size of each error that is aimed at, as a share of an estimate of delta.
+
+    Raises:
+        _Unfit: too many nodes would be needed, or errors are too large.
+    """
     tau, spread, shift = _saddle(parts, epsilon)
     taus = np.array([tau, tau + shift])
     width = tau * (1 + tau) * math.sqrt(2 * math.pi * (spread**2 + 1 / tau**2 + 1 / (1 + tau) ** 2))

@@ -1,9 +1,10 @@
 """The privacy of a history in other notions: the trade-off curve of f-DP, Renyi and Gaussian DP.
 
 The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
-The others are for results that are stated in them. They hold less: whoever converts them back to (epsilon, delta) needs
-more noise for the same guarantee. A zCDP statement of somebody else's is part of a history by `stated.concentrated`,
-and mu-GDP is a release of full batches with noise multiplier 1/mu under add-remove (2/mu under replace-one).
+Renyi and Gaussian DP are for results that are stated in them. They hold less: whoever converts them back to (epsilon,
+delta) needs more noise for the same guarantee. A zCDP statement about another mechanism becomes part of a history by
+`stated.concentrated`. A mu-GDP release is a step with full batches and noise multiplier 1/mu under add-remove (2/mu
+under replace-one).
 """
 
 import itertools
@@ -23,16 +24,18 @@ from dpzero_theory.privacy.step import Steps, steps_of
 _MOMENT_ROUNDING = 1e-14
 """A bound on the relative rounding error that a few sums and logarithms add to the upper end of a Renyi divergence."""
 _LARGEST_LOG = 700.0
-"""The largest logarithm whose exponential is taken: e^700 is a float, and is treated as infinite."""
+"""The largest logarithm whose exponential is taken: e^700 is still a float, and so large that it does not matter what a
+larger one is."""
 
 
 def rdp_of_history(history: Steps, order: float) -> Bracket:
     """Renyi differential privacy: a bracket of the larger of the Renyi divergences D_a(P || Q) and D_a(Q || P).
 
     P and Q are the laws of what is released from two neighbouring data sets, and a is the order. D_a = (1/(a-1)) sum_j
-    T_j K_j(a - 1) + a mu^2/2, where release j is made T_j times, K_j is the log moment of its privacy loss under P, and
-    mu is that of the plain Gaussian releases (Mironov 2017). Quadrature and rounding errors are inside the bracket; so
-    is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
+    T_j K_j(a - 1) + a mu^2/2, where the first term is for releases from random batches: release j is made T_j times,
+    and K_j is the log moment of its privacy loss under P. The second term is for all other Gaussian releases, which are
+    together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors, and for noise whose density is
+    within a factor e^G of a Gaussian one G (2a - 1)/(a - 1) too.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation. Noise must be Gaussian, and batches full, Poisson,
@@ -81,10 +84,10 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 def gdp_of_history(history: Steps) -> float:
     """Gaussian differential privacy: a mu with which a history of continuous Gaussian noise is certified to be mu-GDP.
 
-    mu^2 is the sum over the batches that may hold a record of (change of the sum over noise)^2, rounded up; squares add
-    up (Dong, Roth and Su, Corollary 3.3). Sampling does not lower it: at large orders the batches that hold the record
-    are all that counts. The history is (mu^2/2)-zCDP as well: its Renyi divergence of every order a is at most a mu^2/2
-    (Bun and Steinke, arXiv 1605.02635).
+    mu^2 is the sum over the batches that may hold a record of (the largest change of the batch's sum, over the standard
+    deviation of its noise)^2, rounded up (Dong, Roth and Su, Corollary 3.3). Sampling does not lower mu, because at
+    large orders only the outcomes count in which the batches hold the record. The history is (mu^2/2)-zCDP as well: its
+    Renyi divergence of every order a is at most a mu^2/2 (Bun and Steinke, arXiv 1605.02635).
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
@@ -101,7 +104,8 @@ def gdp_of_history(history: Steps) -> float:
 
 
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:
-    """A certified lower bound on the trade-off function: no test of level a has a type II error below it.
+    """A certified lower bound on the trade-off function f: no test of level a that tells two neighbouring data sets
+    apart by what is released has a type II error below f(a).
 
     f(a) is the largest of 0 and, over all epsilon, of 1 - delta(epsilon) - e^epsilon a and of e^{-epsilon} (1 -
     delta(epsilon) - a) (Dong, Roth and Su, Proposition 2.12). Here epsilon takes `points` values and delta(epsilon) is
@@ -109,7 +113,7 @@ def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
-        type_one: levels a in [0, 1] of the test, any shape.
+        type_one: levels a in [0, 1] of the test, the probabilities of its type I error, any shape.
         points: the number of values of epsilon, at least 2; more take longer and raise the bound a little.
 
     Returns:

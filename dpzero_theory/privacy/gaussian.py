@@ -1,17 +1,17 @@
 """Full-batch Gaussian releases: mu-GDP in closed form, and the paper's composition lemma.
 
-T adaptive releases of a query of sensitivity Delta with Gaussian noise of standard deviation sigma are
-exactly mu-GDP with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy",
-Corollary 3.3), and a mu-GDP mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
+T adaptive releases of a query of sensitivity Delta with Gaussian noise of standard deviation sigma are exactly mu-GDP
+with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy", Corollary 3.3), and a mu-GDP
+mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
 
     delta(epsilon; mu) = Phi(-a) - e^epsilon Phi(-b),   a = epsilon/mu - mu/2,   b = epsilon/mu + mu/2
 
-(their Corollary 2.13; Balle and Wang 2018, Theorem 8). Since e^epsilon phi(b) = phi(a), with Mills' ratio
-R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a positive factor in log space times a difference that is
-evaluated without cancellation.
+(their Corollary 2.13; Balle and Wang 2018, Theorem 8), where Phi and phi are the normal distribution function and
+density. Since e^epsilon phi(b) = phi(a), with Mills' ratio R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a
+positive factor, whose log is computed, times a difference that is computed without cancellation.
 
-Every function here takes numbers or arrays that broadcast, returns float64, and raises ValueError for an argument
-outside its range: epsilon > 0 (where delta is computed, epsilon = 0 too), 0 < delta < 1 and mu > 0.
+The functions of epsilon, delta and mu take numbers or arrays that broadcast, return float64, and raise ValueError for
+an argument outside its range: epsilon > 0 (where delta is computed, epsilon = 0 too), 0 < delta < 1 and mu > 0.
 """
 
 import math
@@ -79,10 +79,10 @@ def _log_delta(eps: Array, gdp: Array) -> Array:
 
 
 def _integral(a: Array, gdp: Array) -> Array:
-    """The difference R(a) - R(a + mu) of Mills ratios, where `gdp` is mu, by quadrature.
+    """The difference R(a) - R(a + mu) of Mills' ratios for arrays `a`, and `gdp` of mu, by quadrature.
 
     For mu <= 1 and -mu/2 <= a <= 300 the relative error was at most 5e-15 in 3,000 random cases against mpmath. Where
-    mu > 1 the returned value is meaningless.
+    mu > 1 the returned value is meaningless, and the caller must not use it.
     """
     nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
     return gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
@@ -104,15 +104,18 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
     """The least delta with which every mu-GDP mechanism is (epsilon, delta)-DP: Phi(-epsilon/mu + mu/2) - e^epsilon
-    Phi(-epsilon/mu - mu/2).
+    Phi(-epsilon/mu - mu/2), with Phi the normal distribution function.
 
     Args:
         epsilon: >= 0, any shape.
-        gdp: mu > 0, of a shape that broadcasts with it.
+        gdp: mu > 0, of a shape that broadcasts with `epsilon`.
 
     Returns:
         delta, with a relative error below 1e-11 for epsilon up to 1e4 and results from 1e-300 on. It is not rounded to
         a safe side.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
     return np.exp(_log_delta(eps, check.real_array("gdp", gdp, above=0)))
@@ -123,11 +126,14 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
     Args:
         epsilon: > 0, any shape.
-        delta: in (0, 1), of a shape that broadcasts with it.
+        delta: in (0, 1), of a shape that broadcasts with `epsilon`.
 
     Returns:
         The root mu of delta(epsilon; mu) = delta, rounded down, so that delta(epsilon; mu) <= delta whatever the
         rounding errors are. It is within a relative 1e-11 of the root.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -146,11 +152,14 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
 
     Args:
         gdp: mu > 0, any shape.
-        delta: in (0, 1), of a shape that broadcasts with it.
+        delta: in (0, 1), of a shape that broadcasts with `gdp`.
 
     Returns:
         The root epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up, so
         that delta(epsilon; mu) <= delta whatever the rounding errors are.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -170,14 +179,17 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
 def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The mu that the paper's composition lemma (Lemma lm:composition) prescribes for (epsilon, delta).
 
-    The lemma's variance (2 Delta sqrt(2 T log(e + epsilon/delta))/epsilon)^2 means mu = sqrt(T) Delta/sigma = epsilon /
-    sqrt(8 log(e + epsilon/delta)). The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu
-    is at most `gdp_from_epsilon(epsilon, delta)`, and false from about epsilon = 91 on for delta = 0.1, and 189 for
-    delta = 1e-6.
+    For T releases of sensitivity Delta the lemma's noise variance sigma^2 = (2 Delta sqrt(2 T log(e +
+    epsilon/delta))/epsilon)^2 means mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)). The lemma
+    claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most `gdp_from_epsilon(epsilon,
+    delta)`, and false from about epsilon = 91 on for delta = 0.1, and 189 for delta = 1e-6.
 
     Args:
         epsilon: > 0, any shape.
-        delta: in (0, 1), of a shape that broadcasts with it.
+        delta: in (0, 1), of a shape that broadcasts with `epsilon`.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     dlt = check.real_array("delta", delta, above=0, below=1)
@@ -195,10 +207,10 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
 
     Args:
         gdp: mu > 0 of the whole run.
-        steps: T > 0, a real number, as T is in the theorems.
+        steps: T > 0. It need not be whole, as T in the theorems is not rounded.
         clip: C > 0, the bound on each record's contribution.
         n: the number of records, >= 1.
-        relation: a `Relation` or its name.
+        relation: a `Relation` or its name, such as "replace-one".
 
     Raises:
         ValueError: an argument outside its range.

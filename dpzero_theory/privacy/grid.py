@@ -1,11 +1,11 @@
 """delta(epsilon) of a composition of laws on a grid of losses, as certified brackets, and epsilon at a delta.
 
 With Lambda the total privacy loss under P, delta(epsilon) = E_P (1 - e^{epsilon - Lambda})_+. Each law is put on the
-multiples of a width H by `Law.cells`, once so that it dominates and once so that it is dominated. All are multiplied by
-e^{tau loss}, which makes rounding errors small against delta (they are then called tilted by tau), and composed by
-`fourier.composed`. One composition gives the whole curve near one epsilon as sums beyond a point of the grid, so that
-epsilon at a delta takes no second one. The width of the bracket falls as H^2. Every statement is derived in
-laws/derivation.md.
+multiples of a width H by `Law.cells`, once so that it dominates and once so that it is dominated. All probabilities are
+multiplied by e^{tau loss} ("tilted by tau"), which makes rounding errors small against delta, and composed by
+`fourier.composed`. One composition gives delta(epsilon) at all epsilons near one, as sums of the weights beyond a point
+of the grid, so that epsilon at a delta needs no further compositions. The width of the bracket falls as H^2. Every
+statement is derived in laws/derivation.md.
 """
 
 import math
@@ -24,19 +24,21 @@ from dpzero_theory.privacy.laws.law import TILTS, UNIT, Parts, chernoff_epsilon,
 LEAST_DELTA = 1e-30
 """The smallest delta that a grid tells from 0."""
 _LEFT_OUT = 1e-7
-"""Outputs of about this probability, as a share of delta, are left out of the sums; it is added to the upper end."""
+"""Outputs of about this probability, as a share of delta, are left out of the sums; their probability is added to the
+upper end."""
 _FEWEST, _MOST = 2**12, 2**19
 """The fewest and the most points of a grid."""
 _MOST_OF_ONE = 2**17
 """The most cells that the losses of one release fill."""
 _REACH = 25.0
-"""A composition that is made for one epsilon knows delta from this over 1 + tau below that epsilon on."""
+"""A composition that is made for one epsilon bounds delta at epsilons from this number over 1 + tau below it."""
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
-"""Bounds that may be wider than this share take grids of at most 2^14 points. Where bounds are narrower than `_STUCK`
-and more points narrow them little, no more are tried. Where they are wider than `_NOTHING` they say nothing, and 16
-times as many points are tried next."""
+"""Shares of the upper end that decide on finer grids. If the caller wants a relative width above `_COARSE`, grids have
+at most 2^14 points. If bounds are narrower than `_STUCK` and more points have hardly narrowed them, no more points are
+tried. If they are wider than `_NOTHING` they say nothing, and 16 times as many points are tried next."""
 _ROUGH_LAW = 0.1
-"""The width of bounds counts as this share at least where their laws are rough ones."""
+"""Bounds by a rough law (`Law.refined`) count as at least this wide, as a share of the upper end, so that a finer grid
+with a narrower law is tried."""
 
 
 _Sketches = Sequence[tuple[int, Array, Array]]
@@ -45,7 +47,11 @@ _Sketches = Sequence[tuple[int, Array, Array]]
 
 
 def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
-    """The losses, the probabilities times e^{tau loss}, scaled to the sum 1, and the number of releases of each law."""
+    """The laws of sketches, tilted by tau.
+
+    Returns:
+        For each law its losses, the probabilities times e^{tau loss}, scaled to the sum 1, and the number of releases.
+    """
     found = []
     for count, loss, log_mass in sketches:
         exponent = log_mass + tau * loss
@@ -55,11 +61,12 @@ def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
 
 
 _NEARER = np.geomspace(0.75, 1.33, 9)
-"""Factors between neighbouring values of `TILTS`, for a second and finer look."""
+"""Factors by which the best one of `TILTS` is multiplied, to look for a better tilt near it."""
 
 
 def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
-    """The tilt tau with the least Chernoff bound on delta(epsilon), and the log of that bound."""
+    """The tilt tau with about the least Chernoff bound on delta(epsilon), and the log of that bound. Bounds of the grid
+    are correct for every tau, and narrow for this one."""
     taus = TILTS
     for _ in range(2):
         moments = sum(count * log_moments(log_mass, taus, loss) for count, loss, log_mass in sketches)
@@ -70,8 +77,8 @@ def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
 
 
 def _reach(parts: Parts, delta: float) -> float:
-    """The z up to which outputs count, for `Law.cells`: those of all releases beyond it have the probability
-    `_LEFT_OUT` times `delta`."""
+    """The z for `Law.cells`, up to which outputs count: the outputs of all releases beyond z have together at most
+    about the probability `_LEFT_OUT` times `delta`."""
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
@@ -79,14 +86,14 @@ class _Curve:
     """Bounds on delta(epsilon) of one composition near one epsilon, by one grid of total losses.
 
     Args:
-        parts: the laws with their counts.
-        epsilon: where the bounds are to be good.
-        delta: about delta there.
+        parts: the composition: laws with the numbers of their releases.
+        epsilon: where the bounds are to be good, >= 0.
+        delta: about delta there; a wrong guess makes the bounds wide, not false.
         points: the number of points of the grid.
 
     Attributes:
         tau: the tilt.
-        known: the smallest epsilon with an upper bound.
+        known: the least epsilon for which `upper` says anything.
 
     Raises:
         OverflowError: no grid of so many points is accurate enough.
@@ -96,7 +103,8 @@ class _Curve:
         self._centre, self._points, nothing = epsilon, points, np.zeros(0)
         z = _reach(parts, delta)
         self._sketches = [(count, *law.sketch(z)) for law, count in parts]
-        # Outputs of which neither end knows: those beyond z, and infinite losses.
+        # The probability of outputs that the laws leave out, beyond z or with infinite losses, is added to the upper
+        # end, as if their losses were infinite.
         self._left = 2 * delta * _LEFT_OUT + math.fsum(count * law.infinite for law, count in parts)
         self._most = math.fsum(count * law.largest(z) for law, count in parts)
         self.tau, self.known, self._first, self._wrong, self._log_scale = 0.0, self._most, epsilon, 0.0, 0.0
@@ -110,14 +118,18 @@ class _Curve:
             self._chernoff(parts, z)
 
     def _compose(self, parts: Parts, z: float, delta: float) -> None:
-        """Put the laws on a grid and compose them."""
+        """Put the laws on a grid and compose them, for both ends. `z` is that of `_reach`, `delta` about delta.
+
+        Raises:
+            OverflowError: the grid is not accurate enough.
+        """
         epsilon, points = self._centre, self._points
         self.tau, log_most = _saddle(self._sketches, epsilon)
         log_folded = min(max(math.log(delta) - log_most - 18.0, -36.0), -12.0)
         bottom, top, self._up, self._down = window(_tilted(self._sketches, self.tau), log_folded)
         lowest = bottom - top
         broadest = max(float(np.max(loss)) - max(float(np.min(loss)), lowest) for _, loss, _ in self._sketches)
-        # The laws on the grid spread a little more than the sketches.
+        # The laws on the grid spread a little more than their sketches, from which the range of the grid comes.
         more = 0.01 * (top - bottom)
         bottom, top = bottom - more, top + more
         self._width = max((top - bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
@@ -127,12 +139,17 @@ class _Curve:
         if self._relative > 0.1:
             raise OverflowError("rounding errors exceed the answer")
         self._compose_above(bottom)
-        # A law that underflows at this tilt says nothing of the lower end.
+        # If the weights of a law underflow at this tilt there is no lower end, and 0 stands for it.
         if min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
             self._compose_below(bottom)
 
     def _chernoff(self, parts: Parts, z: float) -> None:
-        """Bound delta from above by Chernoff's bound on the laws that dominate, where no grid holds the total loss."""
+        """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds.
+        The lower bound is then 0. `z` is that of `_reach`.
+
+        Raises:
+            OverflowError: there is no such bound for any tilt.
+        """
         best, epsilon = math.inf, self._centre
         for tau in np.geomspace(1.0, 1e5, 11).tolist():
             with suppress(OverflowError, ValueError):
@@ -150,7 +167,7 @@ class _Curve:
         self._gained = self._kept = np.zeros(0)
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon), 1 where there is none."""
+        """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
         beyond = epsilon - self._centre
         wrong = self._wrong * math.exp(min(-self.tau * beyond, 700.0))
         at, found = max(math.floor((epsilon - self._first) / self._width) + 1, 0), 0.0
@@ -163,20 +180,29 @@ class _Curve:
         return min((found + self._left) * (1 + 4 * UNIT) + 5e-324, 1.0) if epsilon >= self.known else 1.0
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon): the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum
-        of the numbers of the cells in which the losses are."""
+        """A lower bound on delta(epsilon), 0 if nothing better is known.
+
+        It is the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum over the releases of the
+        number of the cell that holds the release's loss.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             rise = math.exp(min(epsilon - self._centre, 700.0))
             best = float(np.max(self._kept - rise * self._taken, initial=0.0))
         return best * math.exp(min(self._log_below, 300.0)) if best > 0 else 0.0
 
     def _composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
-        """Compose the weights `masses` of the laws, of any total above 1e-250, on the grid that begins at the loss
-        `bottom`.
+        """Compose weights of the laws on the grid of total losses.
+
+        Args:
+            masses: for each law its weights, of any sum above 1e-250.
+            bottom: the loss at which the grid begins.
 
         Returns:
             The number of the grid's first point; the weights, with the sum 1; the log of the factor by which they were
-            divided; a bound on the Euclidean norm of their errors; and one on the weight from beyond the grid.
+            divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid.
+
+        Raises:
+            OverflowError: weights with a smaller sum.
         """
         start = math.floor(bottom / self._width)
         totals = [float(np.sum(mass)) for mass in masses]
@@ -189,11 +215,12 @@ class _Curve:
 
     @np.errstate(over="ignore")
     def _compose_above(self, bottom: float) -> None:
-        """Compose the laws that dominate, and sum P's and Q's weights from each loss on, in units of e^log_scale."""
+        """Compose the laws that dominate. For each loss of the grid `_gained` becomes the sum of P's weights from this
+        loss on, and `_lost` the sum of Q's weights times e^centre, in units of e^log_scale; `upper` uses them."""
         tau, width, centre = self.tau, self._width, self._centre
         start, law, log_scale, error, tail = self._composed([c.upper for c, _ in self._laws], bottom)
         slip = 1.01 * math.fsum(count * c.slip for c, count in self._laws)
-        # The losses are larger by at most `slip`: so is the first one that counts.
+        # The laws dominate once their losses are raised by `slip` in total, so each loss in `beyond` is raised by that.
         skipped = max(math.floor((centre - _REACH / (1 + tau)) / width) - start, 0)
         law = law[skipped:]
         beyond = (start + skipped + np.arange(len(law))) * width + slip - centre
@@ -209,10 +236,11 @@ class _Curve:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _compose_below(self, bottom: float) -> None:
-        """Compose the laws that are dominated. For each k, `_kept` becomes a lower bound on P(S >= k), and `_taken` an
-        upper one on Q(S >= k) times e^centre, both in units of e^log_below."""
+        """Compose the laws that are dominated. For each integer k of the grid `_kept` becomes a lower bound on P(S >=
+        k), with the S of `lower`, and `_taken` an upper bound on Q(S >= k) e^centre, in units of e^log_below."""
         tau, width, centre = self.tau, self._width, self._centre
-        # the mean total loss, under the tilted laws, less its mean when each loss is replaced by the centre of its cell
+        # `offset` is the mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre
+        # of its cell. It moves the grid to where the weights are; every offset is correct.
         offset = 0.0
         for (loss, weights, _), (c, count) in zip(_tilted(self._sketches, tau), self._laws, strict=True):
             at: Array = (c.first + np.arange(float(len(c.p)))) * width
@@ -237,8 +265,8 @@ class _Curve:
 
 
 def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
-    """Return the laws for a grid of so many points, where delta is about `delta`, and whether finer grids have other
-    laws with narrower bounds (`Law.refined`)."""
+    """The laws to use for a grid of `points` points (`Law.refined`), if delta is about `delta`, and whether they are
+    rough ones, so that finer grids have other laws with narrower bounds."""
     if not parts:
         return parts, False
     z = _reach(parts, delta)
@@ -252,12 +280,18 @@ laws with narrower bounds."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Bounds on the largest of some numbers. Each of `makes` bounds one of them, and finer grids do so more narrowly.
+    """Bounds on the largest of some numbers, by finer and finer grids.
 
-    Grids get finer until the width of the bounds is the share `wanted` of the upper end, until more points do not help,
-    or where `far` says that the caller does not care. A number that certainly is not the largest keeps its first
-    bounds. Bounds that are far apart do not stop the search: cells that are wide beside the losses of one of many
-    releases give such bounds.
+    The grids get finer until the relative width of the bounds is `wanted`, until more points do not help, or until
+    `far` says that the caller needs no more. A number that certainly is not the largest keeps its first bounds. The
+    search also goes on from bounds that are far apart: a coarse grid gives such bounds if its cells are wide against
+    the losses of one release.
+
+    Args:
+        makes: for each number a function that bounds it by a grid.
+        wanted: the width, as a share of the upper end.
+        far: a function that says whether bounds are so far from what the caller compares them with that they need not
+            be narrower.
     """
     if not makes:
         return Bounds(0.0, math.inf)
@@ -286,7 +320,8 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
 
 
 def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
-    """Bounds by a grid of so many points, as `make` returns them; from 0 to infinity where the grid fails."""
+    """What `make` returns for a grid of `points` points, or bounds from 0 to infinity if that grid is not accurate
+    enough."""
     try:
         return make(points)
     except OverflowError:
@@ -300,8 +335,8 @@ def _width(bounds: Bounds) -> float:
 
 @lru_cache(maxsize=256)
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int) -> Bounds:
-    """Bounds on delta of a composition: from above at `epsilon`, from below at `lower_at`. The others are arguments of
-    `_Curve`."""
+    """Bounds on delta of a composition: the upper one at `epsilon`, the lower one at `lower_at`. `parts`, `delta` (a
+    guess) and `points` are those of `_Curve`."""
     curve = _Curve(parts, epsilon, delta, points)
     return Bounds(curve.lower(lower_at), curve.upper(epsilon))
 
@@ -314,15 +349,17 @@ def delta_bounds(
     near: float | None = None,
     wanted: float = 1e-3,
 ) -> Bounds:
-    """Bounds on the largest delta(epsilon) of some compositions, such as those in two directions.
+    """Bounds on the largest delta(epsilon) of some compositions, such as those for the two orders of neighbouring data
+    sets.
 
     Args:
-        compositions: the laws with their counts. Where some laws bound delta from above and others from below, each end
-            takes a call of its own.
-        epsilon: >= 0.
-        least_at: the epsilon of the lower end, if it differs.
-        near: a delta with which the caller compares the answer. Bounds that are far from it may be wide.
-        wanted: the relative width at which no more points are tried.
+        compositions: the laws with the numbers of their releases. If some laws bound delta from above and others from
+            below, call this function once for each end.
+        epsilon: epsilon >= 0.
+        least_at: the epsilon at which the lower bound is taken, if it differs.
+        near: a delta with which the caller compares the answer, or None. Bounds that are far from this delta may be
+            wide.
+        wanted: the relative width at which the search for narrower bounds ends.
     """
     lower_at = epsilon if least_at is None else least_at
 
@@ -350,7 +387,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """Chernoff's bound on delta(epsilon) by sketches of the laws, from `LEAST_DELTA` to 0.1."""
+    """About delta(epsilon) of a composition, from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws. It
+    serves only to choose a grid, so its error does not affect any bound."""
     tiny = 1e-20 / _LEFT_OUT
     laws, _ = _refined(parts, tiny, _FEWEST)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
@@ -360,15 +398,24 @@ def _guess(parts: Parts, epsilon: float) -> float:
 def epsilon_bounds(
     compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most `delta`, from 1e-30
-    to below 1. For the lower end delta is `least_delta`, if that differs. The other arguments are those of
-    `delta_bounds`."""
+    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most a delta.
+
+    Args:
+        compositions: the laws with the numbers of their releases, as in `delta_bounds`.
+        delta: from 1e-30 to below 1.
+        least_delta: the delta for which the lower bound is taken, if it differs.
+        wanted: the relative width at which the search for narrower bounds ends.
+
+    Returns:
+        The bounds; the upper one is infinite if no epsilon is known at which delta is so small.
+    """
     makes = [_root(parts, delta, least_delta or delta) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
 def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
-    """The function that bounds the epsilon at which delta of one composition is `delta`, from below `least_delta`."""
+    """A function of the number of points of a grid, which bounds the epsilon of one composition: from above the epsilon
+    at which delta(epsilon) is `delta`, from below the one at which it is `least_delta`."""
     start: float | None = None
 
     def bounds(points: int) -> tuple[Bounds, bool]:

@@ -41,16 +41,17 @@ from dpzero_theory.privacy.step import Steps, steps_of
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
 """Noise multipliers between which `calibrate_risk` searches."""
 _ACCURACY = 1e-6
-"""A share of the noise multiplier: the search for a noise ends where its two ends are this far apart."""
+"""The search for a noise multiplier ends when its two ends are at most this share of the multiplier apart."""
 _NEAR, _ROUNDING = 1e-5, 1e-12
-"""The search for a true positive rate ends where it is known to this share of itself; `_ROUNDING` bounds the relative
-rounding error of the straight lines that the search uses."""
+"""The search for a true positive rate ends when it is known to the first number as a share of itself. The second number
+bounds the relative rounding error of the straight lines that the search uses."""
 _NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
-"""The epsilons that are looked at after two that are chosen as if the history were Gaussian, from the best so far."""
+"""After the first two epsilons, delta is looked at where log x is so far from the best one, in units of min(mu, 1)."""
 _PATIENCE, _LITTLE = 4, 0.9
-"""The search ends where so many epsilons have not narrowed the bracket to the second number times its width."""
+"""The search compares the bracket's widths at the last `_PATIENCE` epsilons, and ends when the last width is above
+`_LITTLE` times the first one."""
 _MOST_EXPONENT = 500.0
-"""The largest epsilon that is considered: beyond it false positive rates would be below 1e-200."""
+"""The largest epsilon at which delta is looked at: beyond it false positive rates would be below 1e-200."""
 
 
 def advantage(history: Steps) -> Bracket:
@@ -96,9 +97,9 @@ def success(history: Steps, prior: float = 0.5) -> Bracket:
 def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Bracket:
     """The largest true positive rate of an attack whose false positive rate is at most the given one.
 
-    It comes from delta(epsilon) at few epsilons. The first is 0. The next ones are where the minimum over x (see above)
-    would be if the history were Gaussian with the delta found so far; the others where the minimum may still be, by
-    straight lines through what is known.
+    The rate is the minimum over x > 0 of a function that delta(epsilon) at epsilon = |log x| determines (see the
+    module). Delta is computed at a few epsilons only: at 0, then where the minimum would be if the history were
+    Gaussian, and then where the minimum may still be according to bounds by straight lines through the known values.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
@@ -107,9 +108,9 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
             typically within 1%; the default is more than the search needs.
 
     Returns:
-        A bracket, at least a; `value` is `upper`, the number to state. An attack on data that attain the lower ends of
-        delta reaches the lower end. For random allocations under add-remove and zero-out it follows from the advantage
-        alone, and may be far below the upper end.
+        A bracket, at least a; `value` is `upper`, the number to state. On some data an attack reaches the lower end.
+        For random allocations under add-remove and zero-out the lower end follows from the advantage alone, and may be
+        far below the upper end.
 
     Raises:
         ValueError: an argument outside its range, a history that is not made of steps, or one with several relations.
@@ -151,13 +152,19 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
 
 
 _Point = tuple[float, float, float]
-"""A point x > 0 with a lower and an upper bound on g(x) = h(x) + a x, whose minimum is a true positive rate."""
+"""A point x >= 0, with a lower and an upper bound on g(x) = h(x) + a x (see the module), whose minimum is a true
+positive rate."""
 
 
 class _Minimum(NamedTuple):
-    """What is known of the minimum of g: bounds on it; the logarithms of the x at which the upper bound on g is least,
-    `best`, and at which g might be as small as `lower`, `place`; and whether further points would tell little,
-    `settled`."""
+    """What is known of the minimum of g.
+
+    Attributes:
+        lower, upper: bounds on the minimum, in [0, 1].
+        best: the log of the known x at which the upper bound on g is least.
+        place: the log of the x at which g may be as small as `lower`.
+        settled: whether further points would narrow the bounds little.
+    """
 
     lower: float
     upper: float
@@ -167,19 +174,25 @@ class _Minimum(NamedTuple):
 
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
-    """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, from bounds at some x in rising order."""
+    """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x.
+
+    Args:
+        points: what is known of g, in the order of rising x, from x = 0 on.
+        a: the false positive rate.
+    """
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)
     lines, order = (low[:, None] - high) / apart, np.sign(x[:, None] - x)
-    # Right of x[i], g is above each line through its lower end at x[i] and an upper end before, and left of x[i]
-    # above each such line to an upper end behind. h falls with a slope of at least -1, so the slope of g is at least
-    # a - 1 and at most a. Beyond the last point h >= 0, so g(x) >= a x.
+    # As g is convex, right of x[i] it is above each line through the lower bound at x[i] and the upper bound at a
+    # smaller x; left of x[i] it is above each line through the lower bound at x[i] and the upper bound at a larger x.
+    # h falls with a slope of at least -1, so the slope of g is at least a - 1 and at most a. Beyond the last point
+    # h >= 0, so g(x) >= a x.
     falling = np.max(np.where(order > 0, lines, a - 1), axis=1)
     rising = np.min(np.where(order < 0, lines, a), axis=1)
     wide, after = np.append(gap, math.inf), np.append(low[1:], a * x[-1])
     slope = np.append(rising[1:], a)
-    start = np.append(after[:-1] - slope[:-1] * gap, a * x[-1])  # where the line from behind meets x[i]
+    start = np.append(after[:-1] - slope[:-1] * gap, a * x[-1])  # the line through the next point, at x[i]
     with np.errstate(divide="ignore", invalid="ignore"):
         cross = np.where(slope > falling, (low - start) / (slope - falling), 0.0)
     at = np.clip(np.nan_to_num(cross), 0.0, wide)
@@ -198,7 +211,8 @@ def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
 
 
 def _gaussian(epsilon: float, delta: float) -> float:
-    """The mu of the mu-GDP that has this delta at this epsilon; 0 or 1 if delta is 0 or 1."""
+    """The mu for which mu-GDP has this delta at this epsilon >= 0; 0 or 1 if delta is 0 or 1. It serves only to choose
+    epsilons, so its error does not affect any bound."""
     if not 0 < delta < 1:
         return float(delta >= 1)
     return float(gdp_from_epsilon(epsilon, delta)) if epsilon > 0 else 2 * float(ndtri((1 + delta) / 2))
@@ -213,17 +227,17 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
         )
 
     Args:
-        measure: a function from a history to a bracket, such as `advantage`; it must fall as noise grows.
+        measure: a function from a history to a bracket, such as `advantage`; its result must fall as noise grows.
         target: the largest value that the measure may have, > 0.
         history: a function from a noise multiplier to the history with that noise.
 
     Returns:
-        A bracket of the multiplier with `value` = `upper`: there the measure's upper end is at most the target, and at
-        `lower` its lower end is larger.
+        A bracket of the multiplier with `value` = `upper`. With `upper` the upper end of the measure is at most the
+        target; with `lower` the lower end of the measure is larger than the target, or `lower` is 0.
 
     Raises:
-        ValueError: a target outside its range, or one that no noise up to 10^9 meets.
-        PreconditionError: noise of multiplier 0.01 meets the target already.
+        ValueError: a target outside its range, or one that no noise multiplier up to 10^9 meets.
+        PreconditionError: the noise multiplier 0.01 meets the target already; smaller ones are not tried.
     """
     goal = check.real("target", target, above=0)
     found = cache(lambda noise: measure(history(noise)))

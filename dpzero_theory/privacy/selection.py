@@ -1,9 +1,9 @@
 """What it costs to run a private mechanism a random number of times and release the best outcome only.
 
-A run with an outcome and a score is repeated K times, where K has the geometric law with the mean m: P(K = k) =
-(1 - 1/m)^(k - 1)/m for k >= 1. Only the outcome with the highest score is released, neither K nor the other outcomes
-(Liu and Talwar 2019; Papernot and Steinke 2022). A run may include the choice of its settings, at random from a public
-list. If one run costs delta(x) at epsilon x, the release is (epsilon, delta)-DP for
+A run with an outcome and a score is repeated K times, where K has the geometric law with the mean m: P(K = k) = (1 -
+1/m)^(k - 1)/m for k >= 1. Only the outcome with the highest score is released, neither K nor the other outcomes (Liu
+and Talwar 2019; Papernot and Steinke 2022). Each run may first choose its settings at random from a public list. If one
+run is (x, delta(x))-DP for every x >= 0, the release is (epsilon, delta)-DP for
 
     delta = m delta(e),    epsilon = e + 2 log(e^b + (m - 1) delta(b)),    any e, b >= 0.
 
@@ -22,11 +22,14 @@ from dpzero_theory.privacy.step import Steps
 
 
 def draw_runs(mean_runs: float, source: random.Random) -> int:
-    """Draw K, the number of runs.
+    """Draw the number K of runs from the geometric law with the given mean, so K >= 1.
 
     Args:
         mean_runs: the mean of K, from 1 to 10^4.
         source: must have secret random bits, as `random.SystemRandom()` has.
+
+    Raises:
+        ValueError: a mean outside its range.
     """
     chance, number = 1 / check.real("mean_runs", mean_runs, at_least=1, at_most=1e4), 1
     while source.random() >= chance:
@@ -35,19 +38,21 @@ def draw_runs(mean_runs: float, source: random.Random) -> int:
 
 
 def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> Bracket:
-    """Return a bracket of epsilon at delta of releasing the best of a random number of runs, and no more of them.
+    """Return a bracket of the epsilon, at a given delta, of running a private mechanism a random number of times and
+    releasing only the outcome with the highest score.
 
+    The number of runs must be drawn by `draw_runs` and kept secret, and ties of the score must be broken at random.
     `risk.calibrate_risk(lambda run: selection_epsilon(run, delta, mean_runs), target, history)` finds the noise.
 
     Args:
         history: the history of one run. If its score is computed from private data, the release of the score is part of
-            it.
-        delta: 0 < delta < 1, of the whole selection; that of one run is chosen here.
+            the history.
+        delta: the delta of the whole selection, 0 < delta < 1. The delta of one run is chosen here.
         mean_runs: m, the mean of the number of runs, from 1 to 10^4.
 
     Returns:
-        A bracket for the costliest score: `value` = `upper` is the bound above. `lower` is that of one run, which a
-        score without meaning releases.
+        A bracket that holds for every score: `value` = `upper` is the certified bound. `lower` is the lower end of
+        epsilon of one run, which a score that says nothing about the outcome costs at least.
 
     Raises:
         ValueError: an argument outside its range.

@@ -1,8 +1,8 @@
-"""One question to the accountant: of noise, epsilon, delta, steps, batch and n five are given, and the sixth is sought.
+"""One question to the accountant: five of noise, epsilon, delta, steps, batch and n are given, and the sixth is sought.
 
-Steps, batch and n are whole numbers. The search for one asks the accountant at some ten numbers and ends with two
-neighbouring ones: at the answer the certified delta and epsilon are at most the target, and at the next number they are
-not.
+Steps, batch and n are whole numbers. The search for one of them asks the accountant about some ten numbers and ends
+with two neighbouring ones: at the answer the certified delta and epsilon are at most the target, and at its neighbour
+they are not.
 """
 
 import math
@@ -32,13 +32,16 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
     Args:
         sought: `epsilon`, `delta`, `noise_multiplier`, `steps`, `batch` or `n`.
         group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        given: the other five numbers, and `sampling`, `relation`, `mechanism` and `coordinates` as in `step.Words`.
-            `batch` is the (expected) number of records in a batch. With full batches n and batch may be None.
+        given: the other five of these numbers, and keywords as in `step.Words`: `sampling` (a name such as "poisson"),
+            `relation` (such as "add-remove"), and if wanted `mechanism` (by default "gaussian") and `coordinates` (by
+            default 1). `batch` is the (expected) number of records in a batch, `n` the number of all records. With full
+            batches both may be None.
 
     Returns:
         A bracket. For `steps` and `batch` its value is the largest whole number with which the run is certified to be
-        (epsilon, delta)-DP, and beyond `upper` it certainly is not; for `n` it is the smallest one, and below `lower`
-        the run is not, or a batch does not fit. The largest batch is n if full batches meet the target.
+        (epsilon, delta)-DP, and with more than `upper` it certainly is not. For `n` the value is the smallest such
+        number, and with fewer than `lower` records the run is not (epsilon, delta)-DP, or a batch does not fit. The
+        largest batch is n if full batches meet the target.
 
     Raises:
         ValueError: a number outside its range, or one for which there is no answer.
@@ -92,15 +95,15 @@ def _whole(
     asked: Callable[[int], Group], first: int, most: int, guess: float, rule: str, *,
     epsilon: float, delta: float, rising: bool = True,
 ) -> Bracket:  # fmt: skip
-    """The bracket of the outermost whole number that meets a target (epsilon, delta).
+    """The bracket of the largest (or smallest) whole number with which a run meets a target (epsilon, delta).
 
     Args:
-        asked: a function from the number to the run with it.
+        asked: a function from the number to the privacy of the run with this number.
         first, most: the range of the number.
         guess: where the search begins.
-        rule: words for the cheapest run, for the error message.
+        rule: what the cheapest run has, such as "one step", for the error message.
         epsilon, delta: the target.
-        rising: whether the cost rises with the number, so that the largest one is sought; else the smallest is.
+        rising: whether the cost rises with the number, so that the largest number is sought; otherwise the smallest is.
 
     Raises:
         PreconditionError: not even the cheapest run meets the target.
@@ -108,7 +111,8 @@ def _whole(
     deltas = cache(lambda number: asked(number).delta(epsilon))
 
     def missed_by(number: float, *, least: bool = False) -> float:
-        """How far the upper end of the run's cost, or with `least` the lower one, is above the target."""
+        """How far the run's cost is above the target, at most 0 if the target is met: by the upper end of the bracket
+        of the cost or, with `least`, by the lower end."""
         run = asked(int(number))
         found = run.epsilon(0.0) if delta == 0 else deltas(int(number))
         end = found.lower if least else found.upper
@@ -132,11 +136,12 @@ def _whole(
 
 
 def _about(unit: Step, epsilon: float, delta: float, group: int) -> float:
-    """About how many releases like `unit` meet a target for a group, from mu^2 = T q^2 (e^(1/s^2) - 1), the central
-    limit theorem.
+    """About how many releases like `unit` meet a target (epsilon, delta) for a group, from mu^2 = T q^2 (e^(1/s^2) -
+    1), the central limit theorem. Searches begin there, so its error does not affect any answer.
 
-    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu that of Gaussian DP at
-    the target. For Laplace noise, and at delta = 0, it is about the number whose pure epsilons add up to the target.
+    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu the parameter of
+    Gaussian DP at the target. For Laplace noise, and at delta = 0, the result is about the number of releases whose
+    pure epsilons add up to the target.
     """
     rate, change = unit.sampling.sample_rate, unit.relation.sensitivity / unit.noise
     if delta == 0 or unit.mechanism == "laplace":

@@ -28,15 +28,16 @@ from dpzero_theory.privacy.step import Step
 _LARGEST_EPSILON = 100.0
 """The largest epsilon of one step that a user may state."""
 _TOTAL_ERROR = 1e-9
-"""The absolute amount by which the probabilities of a mixture may sum to less or more than 1."""
+"""The probabilities of a mixture may sum to 1 with this absolute error; they are then scaled to the sum 1."""
 
 
 class _Stated(Mechanism):
-    """A mechanism of which only its cost is known.
+    """A mechanism of which only its cost is known. It draws no noise.
 
     Args:
-        name: its family and the numbers that were stated, as `family:numbers`.
-        known: a function from equal steps with it to their cost for data sets that differ in one record.
+        name: the family of the mechanism and the numbers that were stated, as `family:numbers`.
+        known: a function that takes equal steps with this mechanism and returns their cost, for data sets that differ
+            in one record.
     """
 
     noise = "stated"
@@ -63,6 +64,15 @@ class _Stated(Mechanism):
 
 
 def _steps(family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str) -> Step:
+    """Register a mechanism of which only its cost is known, and return steps with it.
+
+    Args:
+        family: the word for this kind of statement, such as "zcdp".
+        numbers: the numbers that were stated, which with `family` make the mechanism's name.
+        known: the cost, as for `_Stated`.
+        count: the number of steps, >= 1.
+        relation: which data sets are neighbours in the statement.
+    """
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)
@@ -72,14 +82,14 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     """Return steps that are each (epsilon, delta)-private, of any mechanism, as part of a history.
 
     Args:
-        epsilon: of one step, in [0, 100].
-        delta: of one step, in [0, 1); not 0 where epsilon is.
-        steps: their number, >= 1.
-        relation: which data sets are neighbours in that statement; it must be the history's.
+        epsilon: the epsilon of one step, in [0, 100].
+        delta: the delta of one step, in [0, 1); not 0 if epsilon is 0.
+        steps: the number of steps, >= 1.
+        relation: which data sets are neighbours in that statement, such as "add-remove"; it must be the history's.
 
     Returns:
-        Steps whose cost is exact for the costliest such mechanism (randomised response with a part that shows
-        everything), so for no mechanism more. Lower ends leave the shown part out.
+        Steps whose cost is that of the costliest such mechanism, randomised response that with probability delta shows
+        everything; so it is an upper bound for every other one. Lower bounds ignore that delta part of the release.
 
     Raises:
         ValueError: an argument outside its range.
@@ -88,8 +98,9 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     d = check.real("delta", delta, at_least=0, below=1)
     if e == d == 0:
         raise ValueError("epsilon or delta must be positive; got 0 and 0, a step that shows nothing")
-    # Losses infinity and minus infinity with probability d each, and e and -e, which share the rest in the ratio e^e to
-    # 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776). The pair is the same in both directions.
+    # The costliest such mechanism has an infinite loss with probability d, and else the losses e and -e with
+    # probabilities in the ratio e^e to 1 (Kairouz, Oh and Viswanath, arXiv 1311.0776). Its pair is the same for both
+    # orders of neighbouring data sets.
     p = np.array([(1 - d) / (1 + math.exp(e)), (1 - d) / (1 + math.exp(-e)), d])
     losses, q = np.array([-e, e, math.inf]), np.array([p[1], p[0], 0.0])
     losses[:2] += 1e-15 * e
@@ -102,17 +113,17 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
 
 
 def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Step:
-    """Return steps of which zero-concentrated differential privacy is known, as part of a history.
+    """Return steps that are each known to be zero-concentrated differentially private, as part of a history.
 
     Args:
-        rho: of one step, in [1e-9, 100]: the Renyi divergence of every order a > 1 is at most xi + rho a.
-        xi: of one step, in [0, 100].
-        steps: their number, >= 1. rho and xi of all zCDP steps of a history add up, to a rho of at most 100.
-        relation: which data sets are neighbours in that statement; it must be the history's.
+        rho: a number in [1e-9, 100]: for one step the Renyi divergence of every order a > 1 is at most xi + rho a.
+        xi: the other number of that bound, in [0, 100].
+        steps: the number of steps, >= 1. rho and xi of all zCDP steps of a history add up, to a rho of at most 100.
+        relation: which data sets are neighbours in that statement, such as "add-remove"; it must be the history's.
 
     Returns:
-        Steps whose cost is a bound that holds for every such mechanism (Canonne, Kamath and Steinke, arXiv 2004.00010,
-        proposition 12); that of Gaussian noise, for instance, is smaller. Lower ends count these steps as nothing.
+        Steps whose cost is an upper bound for every such mechanism (Canonne, Kamath and Steinke, arXiv 2004.00010,
+        proposition 12); Gaussian noise, for instance, costs less. Lower bounds take the cost of these steps as 0.
 
     Raises:
         ValueError: an argument outside its range.
@@ -138,14 +149,16 @@ def gaussian_mixture(
     Args:
         standard_deviation: s > 0 of the noise, in the unit of `sensitivities`; from 0.2 to 10^4 times the largest one.
         sensitivities: the distances c_j >= 0 by which the record moves the sum, at most 2,000 values, one above 0.
-        probabilities: those of the distances, as many, with the sum 1. The draw is secret and independent of the data.
-        steps: their number, >= 1, with independent draws.
-        relation: which data sets are neighbours; it must be the history's. Under add-remove and zero-out the sum is not
-            moved without the record; under replace-one the two records move it in opposite directions.
+        probabilities: the probability of each distance, with the sum 1. The draw is secret and independent of the data.
+        steps: the number of steps, >= 1, with independent draws.
+        relation: which data sets are neighbours, such as "add-remove"; it must be the history's. Under add-remove and
+            zero-out the sum is not moved without the record; under replace-one the two records move it in opposite
+            directions.
 
     Returns:
-        Steps whose cost is exact: records that always pull in one direction attain it. A single distance is a full
-        batch with Gaussian noise, and one beside 0 a Poisson batch, and such steps are returned.
+        Steps whose cost is exact: records that always pull in one direction attain it. For a single distance these are
+        ordinary steps with full batches and Gaussian noise, and for one distance besides 0 ordinary steps with Poisson
+        batches.
 
     Raises:
         ValueError: an argument outside its range.

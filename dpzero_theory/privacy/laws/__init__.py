@@ -1,2 +1,2 @@
-"""The laws of the privacy loss of one release: dominating pairs, and laws with finitely many outcomes that bound
-them."""
+"""The laws of the privacy loss log dP/dQ of one release: pairs of laws (P, Q) that dominate the release, and pairs with
+finitely many outcomes that bound such pairs."""

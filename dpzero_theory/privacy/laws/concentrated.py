@@ -20,11 +20,11 @@ import numpy as np
 from dpzero_theory.privacy.laws.finite import FinitePair, dominating
 
 LEAST_RHO, MOST_RHO = 1e-9, 100.0
-"""The least and the largest rho of which pairs are made. With less the ratios e^l of neighbouring losses l differ too
+"""The least and the largest rho for which pairs are made. With less the ratios e^l of neighbouring losses l differ too
 little for 64-bit floats."""
 _LOG_LEAST, _LARGEST_LOSS = 650.0, 690.0
-"""Losses are taken up to the one where the bound on delta is below e^-650, and at most up to 690, so that their
-exponentials are floats. What is left there counts as an infinite loss."""
+"""Losses go up to the one at which the bound on delta is below e^-650, or to 690, whose exponential is still a float.
+The bound on delta at the largest loss counts as the probability of an infinite loss."""
 _LOSSES, _ORDERS = 2000, 1200
 """The number of losses at which delta is bounded, and of values t among which the best is taken at each."""
 _MARGIN = 1e-9
@@ -34,10 +34,15 @@ e^l differ, which is at least 8e-7."""
 
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
-    """A pair that dominates every (xi, rho)-zCDP release, the same in both directions. Its dominated pair has one
-    outcome, so that lower ends of delta are 0.
+    """A finite pair that dominates every (xi, rho)-zCDP release (see the module), the same for both orders of P and Q.
 
-    `rho` is from `LEAST_RHO` to `MOST_RHO`, and `xi` >= 0.
+    Args:
+        rho: from `LEAST_RHO` to `MOST_RHO`.
+        xi: >= 0.
+
+    Returns:
+        The pair that dominates. Nothing is known from below: the pair in it that should be dominated has one outcome,
+        which makes lower ends of delta 0.
     """
     largest = min(xi + rho + 2 * math.sqrt(rho * _LOG_LEAST), _LARGEST_LOSS)
     loss = np.linspace(0.0, largest, _LOSSES)

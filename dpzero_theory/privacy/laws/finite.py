@@ -1,8 +1,9 @@
-"""A pair of laws (P, Q) between two pairs of laws with finitely many outcomes: one dominates it, and one it dominates.
+"""Bounds on a pair of laws (P, Q) from both sides by pairs with finitely many outcomes: one pair dominates (P, Q), and
+the other one is dominated by (P, Q).
 
 From above, the divergences P(A) - a Q(A), maximised over events A, at finitely many ratios a and joined by straight
-lines, are those of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many events A,
-joined by straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be
+lines, are the divergences of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many
+events A, joined by straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be
 randomised. Derived in derivation.md, section 4.
 """
 
@@ -20,22 +21,24 @@ _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
 the probabilities of events."""
 _MOST_CELLS = 2**20
-"""The most cells of a grid that the losses of a pair may fill."""
+"""The most cells of a grid over which the losses of a pair may spread."""
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
-"""Which ends of a bracket are wanted. The other one may be wrong, and whoever asks must not use it."""
+"""Which ends of a bracket the caller uses. With "lower" or "upper" the other end may be wrong."""
 
 
 @dataclass(frozen=True, eq=False)
 class FinitePair(Law):
-    """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): one dominates it, and one it dominates.
+    """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): the first dominates (P, Q), and (P, Q)
+    dominates the second.
 
     Attributes:
-        loss, mass: the pair that dominates: its privacy losses, which rise, and their probabilities under its first
-            law.
-        infinite: the probability of an infinite loss there.
-        p, q: the pair that is dominated: the probabilities of its outcomes under its first and its second law.
+        loss: the finite privacy losses of the first pair, in rising order.
+        mass: their probabilities under its first law.
+        infinite: the probability of an infinite loss under its first law.
+        p: the probabilities > 0 of the outcomes of the second pair under its first law; outcomes may be left out.
+        q: the probabilities > 0 of the same outcomes under its second law.
     """
 
     loss: Array
@@ -49,8 +52,11 @@ class FinitePair(Law):
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
-        """The losses and weights of the pair that dominates, and p and q of the other one, without the outputs of the
-        largest losses, which have at most the probability Phi(-z)."""
+        """Leave out the outputs with the largest losses, as far as their probability is at most Phi(-z) (see `Law`).
+
+        Returns:
+            `loss` and `mass` of the pair that dominates, and `p` and `q` of the other one, without these outputs.
+        """
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
@@ -88,15 +94,16 @@ class FinitePair(Law):
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """Two finite pairs, one that dominates (P, Q) and one that it dominates, from a partition of the outputs into sets.
+    """Bound a pair (P, Q) from both sides by finite pairs, from a partition of the outputs into sets.
 
-    To tell only the set of an output is post-processing, so the masses of the sets are a pair that (P, Q) dominates. If
-    the masses of each set are split between the losses at its ends so that both are kept, the pair dominates (P, Q).
+    Who sees only in which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. If
+    the masses of each set are split between the least and the largest loss in it, such that P's and Q's masses stay the
+    same, the new pair dominates (P, Q).
 
     Args:
-        p, q: the masses of the sets under P and under Q.
-        least, most: the least and the largest loss in each set. Where least is -inf all of P's mass counts at the
-            largest loss, and where most is inf it counts as an infinite loss.
+        p, q: the probabilities of the sets under P and under Q.
+        least, most: the least and the largest loss in each set. If `least` is -inf, all of P's mass in the set counts
+            at the largest loss; if `most` is inf, all of it counts as an infinite loss.
         p_error, q_error: bounds on the absolute errors of p and q.
     """
     more_p, less_q = p + p_error, np.maximum(q - q_error, 0.0)
@@ -119,7 +126,7 @@ def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q
 
 
 def _convex(x: Array, y: Array) -> list[int]:
-    """The indices of those points (x, y) that are on the lower convex hull of all points; x must rise."""
+    """The indices of the corners of the lower convex hull of the points (x, y), in rising order; x must rise."""
     kept: list[int] = []
     for k in range(len(x)):
         while len(kept) > 1:
@@ -132,11 +139,16 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """The losses above 0 of a pair that dominates (P, Q), P's and Q's weights at them, and P's weight at an infinite
-    loss.
+    """What bounds on the divergences of (P, Q) say of the losses above 0 of a finite pair that dominates (P, Q).
 
-    `loss` are losses l that rise from 0, and `above` bounds on P(A) - e^l Q(A) for every event A; at loss 0 `at_zero`
-    is the bound.
+    Args:
+        loss: losses l that rise from 0.
+        above: for each l a bound on P(A) - e^l Q(A) that holds for every event A; the first one is not used.
+        at_zero: the bound at l = 0.
+
+    Returns:
+        The losses above 0 of the pair, the probabilities of each under its first and its second law, and the
+        probability of an infinite loss under the first law.
     """
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
@@ -147,11 +159,12 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """A finite pair that dominates (P, Q), from bounds on its divergences. The dominated pair in the result is a copy,
-    and bounds nothing.
+    """A finite pair that dominates (P, Q), from bounds on the divergences of (P, Q). Only upper ends may be taken from
+    the result: in place of a dominated pair it has a copy of the pair that dominates.
 
-    `forward` is losses l that rise from 0 and bounds on P(A) - e^l Q(A) for every event A, and `backward` the same with
-    P and Q exchanged.
+    Args:
+        forward: losses l that rise from 0, and for each l a bound on P(A) - e^l Q(A) that holds for every event A.
+        backward: the same with P and Q exchanged.
     """
     at_zero = min(float(forward[1][0]), float(backward[1][0]))
     loss, p, _, infinite = _weights(*forward, at_zero)
@@ -164,12 +177,18 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """A finite pair that (P, Q) dominates, from lower bounds `p` on the probabilities of some events under P, and upper
-    bounds `q` on those under Q, in any order. The dominating pair in the result is a copy, and bounds nothing."""
+    """A finite pair that (P, Q) dominates, from the probabilities of some events in any order. Only lower ends may be
+    taken from the result: in place of a pair that dominates it has a copy of the dominated one.
+
+    Args:
+        p: lower bounds on the probabilities of the events under P.
+        q: upper bounds on the probabilities of the same events under Q.
+    """
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])
-    # A point that is not on the hull is left out, which merges two outputs; that makes the pair easier to dominate.
+    # A point inside the hull is left out, which merges two outcomes. The merged pair tells less, so (P, Q) dominates
+    # this pair too.
     kept = _convex(q, -p)
     p, q = np.diff(p[kept]), np.diff(q[kept])
     seen = (p > 0) & (q > 0)

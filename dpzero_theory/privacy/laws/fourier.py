@@ -1,10 +1,12 @@
-"""Powers of laws on the integers by the Fourier transform, modulo its length N, with a bound on the rounding error.
+"""The law of a sum of many independent variables with integer values, by the Fourier transform, with a bound on its
+error.
 
-Every output of a transform of length N is a tree of depth log2 N over the inputs, so that each is off by at most beta =
-16 u log2(N) times the sum of the absolute inputs, with u the unit of rounding (Higham, "Accuracy and Stability of
-Numerical Algorithms", section 24.1, has 8 u log2 N in norm). A law is transformed without its largest weight, which is
-moved to 0: F = 1 + w, where w is small for a variable that is seldom anything else, and so is its error. The product of
-powers is taken by logarithms. Where it is certainly below e^-80 it counts as 0.
+A transform of length N knows the integers modulo N only. Each of its outputs is a tree of depth log2 N over the inputs,
+so its error is at most beta = 16 u log2(N) times the sum of the absolute inputs, with u the unit of rounding (Higham,
+"Accuracy and Stability of Numerical Algorithms", section 24.1, has 8 u log2 N in norm). Before the transform a law is
+shifted so that its largest weight is at 0, and that weight is left out: the whole transform is F = 1 + w, where w and
+its error are small for a variable that seldom differs from its most likely value. The product of powers of such F is
+taken by logarithms. Where it is certainly below e^-80 it counts as 0.
 """
 
 import math
@@ -20,20 +22,21 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0
-"""Products of powers that are certainly below e to this count as 0."""
+"""Products of powers that are certainly below e to this power count as 0."""
 
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """The Fourier transform of a law at the frequencies 0, ..., N/2, as e^log_total e^{-i omega shift} (1 + w).
+    """The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, as e^log_total e^{-i omega
+    shift} (1 + w).
 
     Attributes:
-        size: N.
+        size: N, the length of the transform.
         shift: the integer with the largest weight.
         log_total: the log of the sum of the weights.
-        w: see above.
-        wrong: bounds on the errors of w.
-        log_most: log of |1 + w| + wrong.
+        w: the transform minus 1 of the law that is scaled to the sum 1 and shifted so that its largest weight is at 0.
+        wrong: bounds on the absolute errors of w.
+        log_most: log(|1 + w| + wrong).
     """
 
     size: int
@@ -45,7 +48,8 @@ class _Spectrum:
 
 
 def _beta(size: int) -> float:
-    """The bound on the error of one output of a transform, as a share of the sum of the absolute inputs."""
+    """The bound on the error of one output of a transform of length `size`, as a share of the sum of the absolute
+    inputs."""
     return 16 * UNIT * math.log2(size)
 
 
@@ -55,7 +59,7 @@ def _norm(x: Array) -> float:
 
 
 def _spectrum(law: Array, first: int, size: int) -> _Spectrum:
-    """The transform, modulo `size`, of the law with weight law[k] >= 0 at the integer first + k."""
+    """The transform, of length `size`, of the law that has the weight law[k] >= 0 at the integer first + k."""
     mode = int(np.argmax(law))
     total = float(np.sum(law))
     rest = law / total
@@ -74,10 +78,10 @@ def _spectrum(law: Array, first: int, size: int) -> _Spectrum:
 
 
 def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Array, float]:
-    """The law of a sum of independent variables modulo N.
+    """The law of a sum of independent variables, modulo the length N of their transforms.
 
     Args:
-        spectra: the transform of each variable's law, with the number of its copies.
+        spectra: for each variable the transform of its law and the number of its copies in the sum.
         start: the integer at which the returned weights begin.
 
     Returns:
@@ -90,8 +94,8 @@ def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Arra
     power, turns, spread = np.zeros(len(kept), np.complex128), np.zeros(len(kept)), np.zeros(len(kept))
     for one, count in spectra:
         w = one.w[kept]
-        # log |1 + w| has a small relative error near w = 0 by the first formula, and a small absolute error of |1 + w|
-        # near w = -1 by the second.
+        # Near w = 0 the first formula for log |1 + w| has a small relative error. Near w = -1 the second one has, in
+        # effect, a small absolute error of |1 + w|.
         size_of_f, square = np.abs(1 + w), 2 * w.real + w.real**2 + w.imag**2
         with np.errstate(divide="ignore"):
             log_size = np.where(size_of_f > 0.5, 0.5 * np.log1p(np.maximum(square, -0.75)), np.log(size_of_f))
@@ -112,23 +116,23 @@ def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Arra
 
 
 Product = Sequence[tuple[Array, int]]
-"""Independent variables: for each the weights of its law, at points that are the same for all, and the number of its
-copies."""
+"""Independent variables with the same possible values: for each the weights of its law at these values, and the number
+of its copies."""
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of a sum of independent variables at the values `at`, multiplied by e^{theta sum} (tilted) and scaled to
-    total 1.
+    """The law of a sum of independent variables on a grid of values, multiplied by e^{theta sum} (tilted) and scaled to
+    the sum 1.
 
     Attributes:
         theta: the tilt, >= 0.
-        at: the values, equally spaced.
-        law: the weights.
+        at: the values, equally spaced, in rising order.
+        law: the weight of each value.
         log_scale: the log of the factor by which the weights were divided.
-        error: a bound on the Euclidean norm of their errors.
-        beyond: a bound on the tilted mass beyond the grid.
-        wrong: a bound on the relative error of every weight besides.
+        error: a bound on the Euclidean norm of the weights' errors by the transform.
+        beyond: a bound on the tilted mass that is not on the grid.
+        wrong: a bound on the relative error of every weight by the rounding of its inputs.
     """
 
     theta: float
@@ -140,18 +144,28 @@ class _Sum:
     wrong: float
 
     def _relative(self, exponent: float) -> float:
-        """A bound on the relative error of weights whose tilt is undone by a factor of at most e^exponent. Raises
-        OverflowError if it is above 0.01."""
+        """A bound on the relative error of weights from which the tilt is removed, by a factor of at most e^|exponent|.
+
+        Raises:
+            OverflowError: the bound is above 0.01, so that the answer would be worth little.
+        """
         relative = self.wrong + 16 * UNIT * (abs(self.log_scale) + abs(exponent))
         if relative > 0.01:
             raise OverflowError("rounding errors exceed the answer")
         return 1.1 * relative
 
     def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E (sum - threshold)_+ at rising thresholds, and bounds on how much too large they are by
-        errors."""
+        """Upper bounds on E max(sum - threshold, 0), for rising thresholds.
+
+        Returns:
+            The upper bounds, and for each the part that was added to cover errors.
+
+        Raises:
+            OverflowError: see `_relative`.
+        """
         theta, here = self.theta, float(thresholds[0])
-        # (y)_+ e^{-theta y} is at most 1/(e theta), and its sum over the grid at most that plus 1/(width theta^2).
+        # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
+        # grid is at most that plus 1/(width theta^2).
         y = self.at - here
         fall = np.exp(np.minimum(-theta * y, 300.0)) * self.law
         moment, total = (np.append(np.cumsum(each[::-1])[::-1], 0.0) for each in (y * fall, fall))
@@ -167,14 +181,21 @@ class _Sum:
             return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
 
     def tails(self, sign: int) -> Array:
-        """Bounds on the probabilities that the sum is at least each value of `at`: lower ones for sign -1, upper ones
-        for 1."""
+        """Bounds on the probabilities that the sum is at least v, for each value v in `at`.
+
+        Args:
+            sign: -1 for lower bounds, 1 for upper bounds.
+
+        Raises:
+            OverflowError: see `_relative`.
+        """
         exponent = self.log_scale - self.theta * self.at
-        # theta times a value is at most 700 away from log_scale where the weight is a float.
+        # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.
         relative = self._relative(abs(self.log_scale) + 700)
         fall = np.exp(np.minimum(exponent, 300.0))
         tail, total = (np.cumsum(each[::-1])[::-1] for each in (self.law * fall, fall))
-        # Weights fall, so that the norm of those from one on is at most the root of their sum times the first.
+        # The factors `fall` get smaller with the value, so the norm of all factors from one value on is at most the
+        # square root of the first factor times their sum.
         wrong = 1.01 * (self.error * np.sqrt(fall) * np.sqrt(total) + self.beyond * fall) + 8 * UNIT * len(fall) * tail
         found = np.clip((tail + sign * (wrong + 1e-300)) * (1 + sign * relative), 0.0, 1.0)
         return found if sign < 0 else np.where(exponent > 300, 1.0, found)
@@ -183,17 +204,20 @@ class _Sum:
 def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, near: tuple[float, float] | None = None
 ) -> tuple[float, float, float, float]:
-    """The range of a sum of independent variables with at most e^log_folded of its law beyond each end, by Chernoff's
+    """The range of a sum of independent variables, with at most e^log_folded of its law beyond each end by Chernoff's
     bounds.
 
-    `laws` has for each variable its values, their probabilities, and the number of its copies; `near` is about the two
-    rates that are returned, if they are known.
+    Args:
+        laws: for each variable its values, their probabilities, and the number of its copies in the sum.
+        log_folded: the log of the probability that may be beyond each end, < 0.
+        near: about the two rates that are returned, which saves time; None if they are not known.
 
     Returns:
-        The lower and the upper end, and the rates at which the Chernoff bounds above and below the range are least.
+        The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
+        e^{-r sum} below it are least.
 
     Raises:
-        OverflowError: the sum is all but one value.
+        OverflowError: the sum has almost no variance, or one that is no float.
     """
     means = [float(np.sum(weights * values)) for values, weights, _ in laws]
     centred = [(n, log_law(weights), values - mean) for (values, weights, n), mean in zip(laws, means, strict=True)]
@@ -218,15 +242,21 @@ def window(
 def composed(
     laws: Sequence[tuple[int, Array, int]], width: float, start: int, size: int, up: float, down: float
 ) -> tuple[Array, float, float]:
-    """The law of a sum on the grid width times start, ..., start + size - 1, modulo its length.
+    """The law of a sum of independent variables on the grid width times start, ..., start + size - 1, modulo the grid's
+    length.
 
     Args:
-        laws: for each variable the first of its integers, its weights there, of total 1, and the number of its copies.
-        width, start, size: the grid.
-        up, down: any rates > 0, of Chernoff's bounds on what is above and below the grid.
+        laws: for each variable the integer of its first weight, its weights at this and the following integers, of sum
+            1, and the number of its copies. Its values are width times the integers.
+        width: the width of a cell of the grid, > 0.
+        start: the first integer of the grid.
+        size: the number of points of the grid.
+        up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
+            `window` returns make the bounds small.
 
     Returns:
-        The weights, a bound on the Euclidean norm of their errors, and a bound on the mass from beyond the grid.
+        The weights, a bound on the Euclidean norm of their errors, and a bound on the mass that is outside the grid and
+        is counted at other points of it.
     """
     law, error = _compose([(_spectrum(mass, first, size), n) for first, mass, n in laws], start)
     tails = [-up * width * (start + size), down * width * start]
@@ -240,14 +270,20 @@ def composed(
 def sums(
     points: NDArray[np.int64], width: float, products: Sequence[tuple[float, Product]], log_folded: float, longest: int
 ) -> list[_Sum]:
-    """The laws of sums of independent variables, all on one grid.
+    """The laws of several sums of independent variables, all on one grid that is wide enough for each of them.
 
     Args:
-        points: rising integers; the variables have the values width times these.
-        width: the width of a cell of the grid.
+        points: rising integers; the variables have the values width times these integers.
+        width: the width of a cell of the grid, > 0.
         products: for each sum its tilt theta >= 0 and its variables.
-        log_folded: the log of about the share of a tilted sum that is beyond the grid.
-        longest: the most cells of the grid; OverflowError is raised if more are needed.
+        log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
+        longest: the largest number of cells of the grid.
+
+    Returns:
+        The law of each sum, in the order of `products`.
+
+    Raises:
+        OverflowError: the grid needs more cells.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
     for theta, product in products:

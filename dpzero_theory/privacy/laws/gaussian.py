@@ -5,10 +5,11 @@ in the batch. With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the density of (1-q) 
 N(0, s^2), and B(x) = A(-x):
 
     kind         P                             loss L(x)        where
-    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A            Poisson batches (Zhu, Dong and Wang 2022, Theorem 11),
-    add          N(0,s^2)                      -log A           and fixed-size ones at s/2
+    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A            Poisson batches (Zhu, Dong and Wang 2022, Theorem 11);
+    add          N(0,s^2)                      -log A           fixed-size batches under add-remove, with s/2 for s
     replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B    Poisson batches under replace-one
-    fixed-size   two half-lines                                 fixed-size batches under replace-one, at s/2
+    fixed-size   on two half-lines x > 1/2,    those of         fixed-size batches under replace-one, with s/2 for s
+                 as for remove and add         remove and add
 
 Proofs are in derivation.md, sections 3 and 5.
 """
@@ -26,24 +27,31 @@ from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, log_m
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 """The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""
 _RULE_ERROR = 1e-13
-"""A bound on the relative error of that rule for normal densities on intervals of at most 1/50 of a standard deviation
-(derivation.md, section 3)."""
+"""A bound on the relative error of this Gauss-Legendre rule for normal densities on intervals of at most 1/50 of a
+standard deviation (derivation.md, section 3)."""
 _MOST_PIECES = 2**19
 """The largest number of pieces into which a line of outputs is cut."""
 _MOST_FROM_ZERO = 2**50
-"""The largest absolute loss in units of half a cell. The rounding error of a larger one is not small against a cell."""
+"""The largest absolute loss, in units of half a cell. The rounding error of a larger loss is not small against a
+cell."""
 _SKETCHED = 1600
-"""The number of outputs of a sketch."""
+"""The number of outputs of a sketch (`Law.sketch`) on each line or half-line."""
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
-"""The number of pieces to a standard deviation by which a log moment is computed, and the largest log moment that
-is."""
+"""The number of pieces for each standard deviation with which a log moment is computed, and the largest log moment that
+is returned."""
 
 
 @dataclass(frozen=True)
 class _Branch:
     """A half-line x > start of outputs, or the whole line, on which P and the privacy loss L have one formula each.
 
-    There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x).
+    There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x), with A of the module's table.
+
+    Attributes:
+        a: 1 if the record is in the data set with law P, else 0.
+        up: the sign of the first term of L, 1 or -1.
+        down: 1 if L has the second term, else 0.
+        start: the left end of the half-line, or -inf for the whole line.
     """
 
     a: float
@@ -63,13 +71,15 @@ _BRANCHES = {
 
 @dataclass(frozen=True)
 class Gaussian(Law):
-    """A dominating pair (P, Q) of one release with Gaussian noise.
+    """A dominating pair (P, Q) of one release with Gaussian noise and sampled batches.
 
     Args:
-        kind: `remove` if the record is there under P and missing under Q; `add` for the other way round; `replace` if
-            it has another value under Q; `fixed-size` for replace-one with batches of fixed size.
+        kind: a kind of the module's table: `remove` if the record is there under P and missing under Q; `add` for the
+            other way round; `replace` if it has another value under Q; `fixed-size` for replace-one with batches of
+            fixed size.
         rate: the sample rate q in (0, 1].
-        noise: s, the standard deviation of the noise over the largest change of the sum.
+        noise: s > 0, the standard deviation of the noise in units of the clip; half of it where the module's table says
+            "s/2 for s".
     """
 
     kind: str
@@ -79,7 +89,7 @@ class Gaussian(Law):
 
     @property
     def branches(self) -> tuple[_Branch, ...]:
-        """The half-lines or the line of outputs of this kind."""
+        """The line, or the two half-lines, of outputs on which this kind of pair has its formulas."""
         return _BRANCHES[self.kind]
 
     def largest(self, z: float) -> float:
@@ -92,16 +102,18 @@ class Gaussian(Law):
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """log A(x). Its relative error is small where it is near 0, and its absolute error elsewhere."""
+        """The log of the module's A(x) at the outputs x, in units of the clip. Where it is near 0 its relative error is
+        small, and elsewhere its absolute error."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses L(x) and log A(x) at outputs x of one branch."""
+        """The privacy losses L(x), and log A(x) with the module's A, at an array x of outputs of one branch."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Bounds on the absolute rounding errors of the two arrays that `losses` returns at x."""
+        """Bounds on the absolute rounding errors of the two arrays that `losses` returns for this branch and these
+        outputs x."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -117,10 +129,11 @@ class Gaussian(Law):
         return one + error(-x) if branch.down else one, one
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """The outputs x at which the loss of a branch is about `level` or, for `add`, -`level`: log A(x), or log A(x) -
-        log A(-x) for `replace`, is `level`. Both rise in x.
+        """About the outputs x of a branch at which log A(x), or log A(x) - log A(-x) for the kind `replace`, is
+        `level`. Both rise with x. So the privacy loss there is `level`, and -`level` for branches with a falling loss.
 
-        The error of x is not bounded here: callers measure the loss at x.
+        It serves only to choose where outputs are cut: callers measure the loss at x, so that the error of x does not
+        affect any bound.
         """
         q, square = self.rate, self.noise**2
         if q == 1:
@@ -138,8 +151,8 @@ class Gaussian(Law):
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
     def _ends(self, branch: _Branch, z: float) -> tuple[float, float]:
-        """The least and the largest output of a branch that count, at most z standard deviations from the means 0 and
-        1."""
+        """The least and the largest output of a branch that are not left out: those up to z standard deviations below 0
+        and above 1, the least and the largest mean."""
         return max(-self.noise * z, branch.start), 1 + self.noise * z
 
     def sketch(self, z: float) -> tuple[Array, Array]:
@@ -157,9 +170,18 @@ class Gaussian(Law):
         return np.concatenate(losses), np.concatenate(logs)
 
     def _nodes(self, branch: _Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
-        """Cut the outputs from `low` to `high` of a branch where the loss crosses the multiples of `width`/2, and each
-        piece into Gauss-Legendre nodes. Losses below `lowest` are left out. Raises OverflowError for too many
-        pieces."""
+        """Cut outputs of a branch where the loss crosses the multiples of `width`/2, and make Gauss-Legendre nodes in
+        each piece.
+
+        Args:
+            branch: the half-line or line.
+            low, high: the least and the largest output.
+            width: the width H of the grid of losses.
+            lowest: a loss; outputs with smaller losses are put in the piece of this one.
+
+        Raises:
+            OverflowError: too many pieces, or losses too large for this width.
+        """
         s, sign, half = self.noise, branch.up, width / 2
         ends = np.array([low, high])
         first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])
@@ -169,8 +191,8 @@ class Gaussian(Law):
             raise OverflowError("too many cells")
         if max(abs(first), abs(last)) > _MOST_FROM_ZERO:
             raise OverflowError("losses that are all but one value")
-        # The outputs are cut where the loss crosses the multiples of half a cell. Any numbers are correct ends: the
-        # distance of the loss there from the multiple is measured, and is the slip.
+        # The outputs are cut where the loss crosses the multiples of half a cell. Any cuts are correct, because the
+        # distance between the loss at a cut and the multiple is measured: its maximum is the slip.
         levels = np.arange(first + 1, last + 1) * half
         inner = np.clip(self.inverse(branch, levels), low, high)
         missed = np.abs(sign * self.losses(branch, inner)[0] - levels) + self.rounding(branch, inner)[0]
@@ -198,13 +220,15 @@ class Gaussian(Law):
         )
 
     def log_moment(self, t: float) -> tuple[float, float]:
-        """A lower and an upper bound on log E_P e^{t L}, for t > 0.
+        """A lower and an upper bound on log E_P e^{t L}, for t > 0, the log moment in the Renyi divergence of order 1 +
+        t.
 
-        The outputs are cut at equal distances. To tell only the cell of an output bounds the moment from below
-        (Jensen), and the split of the cells' masses between the losses at their ends bounds it from above.
+        The line of outputs is cut into pieces of equal length. Who sees only in which piece an output is has a smaller
+        moment, by Jensen's inequality: the lower bound. If the mass of each piece is split between the losses at its
+        ends, the moment is larger: the upper bound.
 
         Raises:
-            OverflowError: the moment is too large for floating-point numbers.
+            OverflowError: the moment is too large for floating-point numbers, or needs too many pieces.
         """
         s, q, far = self.noise, self.rate, 38.0
         low_sum, high_sum = -math.inf, -math.inf
@@ -232,8 +256,8 @@ class Gaussian(Law):
             high_sum = np.logaddexp(high_sum, np.logaddexp.reduce(top + split + t * most))
         if self.atom > 0:
             low_sum, high_sum = (float(np.logaddexp(end, math.log(self.atom))) for end in (low_sum, high_sum))
-        # Beyond the last edge L <= (2 x - 1)/(2 s^2) - log(1 - q); before the first one the loss is at most its value
-        # there, or for `add` at most -log(1 - q).
+        # `tail` bounds the moment of the outputs outside all edges: beyond the last edge L <= (2 x - 1)/(2 s^2) -
+        # log(1 - q), and before the first edge the loss is at most its value there, or for `add` at most -log(1 - q).
         keep = -math.log1p(-q) if q < 1 and self.kind in ("replace", "add") else 0.0
         tail = t * keep + t * (t + 1) / (2 * s * s) + float(log_ndtr(-far))
         high_sum = float(np.logaddexp(high_sum, tail + 1))
@@ -268,8 +292,9 @@ class Gaussian(Law):
                 law[-first] += self.atom * math.exp(-log_scale)
             return found[0], found[1]
 
-        # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to its upper end and the rest to its lower end,
-        # so that P's and Q's masses are kept: a larger law of dQ/dP in convex order. `slack` covers rounding.
+        # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to the upper end and the rest to the lower end.
+        # P's and Q's masses stay the same, and dQ/dP is only spread out, which can only raise delta: the new pair
+        # dominates. `slack` covers rounding.
         p, q = masses(below, logs_below)
         slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
         up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
@@ -280,14 +305,14 @@ class Gaussian(Law):
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of a quadrature rule over the outputs of a branch.
+    """Nodes of a quadrature rule over the outputs of a branch, one entry of each array a node.
 
     Attributes:
-        half: the number k for each node whose loss is from k to k + 1 half widths of the grid.
-        loss: the loss at each node.
-        log_mass: the log of P's mass that the node stands for.
-        slip: a bound on how far the losses of a node may be outside its half cell.
-        error: a bound on the relative error of the masses.
+        half: the integer k such that the node's loss is between k H/2 and (k + 1) H/2, with H the width of the grid.
+        loss: the loss at the node.
+        log_mass: the log of the probability under P for which the node stands.
+        slip: a bound on how far a node's loss may be outside its interval of `half`.
+        error: a bound on the relative error of the probabilities.
     """
 
     half: NDArray[np.int64]

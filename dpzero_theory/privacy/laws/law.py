@@ -1,9 +1,10 @@
-"""A law: what one release costs, as weights on a grid of privacy losses; and the cost of many releases.
+"""The law of one release's privacy loss, in a form that can be put on a grid; and the cost of many releases.
 
 The privacy loss of an output is L = log dP/dQ, with P and Q the laws of what a release shows of two neighbouring data
-sets. A `Law` bounds one release from both sides on every grid: by a pair of laws that dominates (P, Q), so that it
-costs no less, and by one that (P, Q) dominates. What steps cost is a `Cost`: laws with counts, in a form in which the
-costs of different steps add up.
+sets. One pair of laws dominates another if its delta(epsilon) is at least as large at every epsilon. A `Law` bounds one
+release from both sides on every grid: by a pair that dominates (P, Q), for upper ends of a bracket, and by a pair that
+(P, Q) dominates, for lower ends. A `Cost` says what steps cost, as laws with the numbers of their releases; the costs
+of different steps are added.
 """
 
 import math
@@ -22,7 +23,8 @@ UNIT = 2.0**-53
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 """Log of sqrt(2 pi), the constant of the normal density."""
 CDF_ERROR = 4e-15
-"""Bounds the relative error of scipy's normal probability ndtr(z) for a rounded z: CDF_ERROR (1 + min(z, 0)^2/3).
+"""The relative error of scipy's normal probability ndtr(z), at a z that is rounded itself, is at most CDF_ERROR (1 +
+min(z, 0)^2/3).
 
 That is 36 + 12 z^2 units of 2^-53. It is measured, not proved: against mpmath `ndtr` erred by at most 3.4 (1 + z^2)
 units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size, adds 2 z^2.
@@ -30,22 +32,41 @@ units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size,
 
 
 def log_law(law: Array) -> Array:
-    """The natural logarithms of the masses in `law`; the log of a mass of 0 is -inf."""
+    """The natural logarithms of probabilities or weights `law` >= 0, an array of the same shape; the log of 0 is
+    -inf."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 
 
 def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
-    """The log of E e^{rate X} for each of the `rates`, where X has the values `points` with probabilities e^log_weight.
-    It is computed without overflow."""
+    """The logs of the moments E e^{rate X} of a variable X with finitely many values, computed without overflow.
+
+    Args:
+        log_weight: the logs of the probabilities of the values, an array of m numbers.
+        rates: the k rates.
+        points: the m values of X.
+
+    Returns:
+        An array of k logs of moments.
+    """
     terms = rates[:, None] * points + log_weight
     top = terms.max(axis=1)
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
 
 
 def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
-    """Join neighbouring values, so that about 1600 of them are left, and return them with their masses. A shorter law
-    is returned as it is."""
+    """Shorten a law of many values to about 1600, by joining neighbouring values into their mean.
+
+    It serves only to choose tilts and ranges of grids, so its errors do not affect any bound. A law of at most 1600
+    values is returned as it is.
+
+    Args:
+        values: the values, in order.
+        mass: the probability of each value.
+
+    Returns:
+        The new values, and their probabilities.
+    """
     if len(values) > 1600:
         starts = np.arange(0, len(values), -(-len(values) // 1600))
         total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * values, starts)
@@ -55,10 +76,10 @@ def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """The log of 1 - weight + weight e^level for each entry of `level`, without overflow, and with a small relative
-    error where it is near 0.
+    """The log of 1 - weight + weight e^level for each entry of `level`: the log density ratio of a mixture, of which
+    the share `weight` in (0, 1] has the log density ratio `level` and the rest has 0.
 
-    `weight` is in (0, 1].
+    There is no overflow, and where the result is near 0 its relative error is small.
     """
     if weight == 1:
         return level
@@ -69,8 +90,14 @@ def log_mixed(weight: float, level: Array) -> Array:
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
-    """The probability that a standard normal variable is between `low` and `high`, and a bound on its absolute error,
-    for each entry of the two arrays."""
+    """The probability that a standard normal variable is between two numbers, for each entry of two arrays.
+
+    Args:
+        low, high: the numbers, low <= high; they may be infinite.
+
+    Returns:
+        The probabilities, and bounds on their absolute errors.
+    """
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)
@@ -78,35 +105,45 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 TILTS = np.geomspace(1e-3, 1e5, 56)
-"""The tilts tau among which the best one is sought."""
+"""The values of tau > 0 among which the best one is sought, to bound delta by moments e^{tau loss} (`log_c`)."""
 
 
 def log_c(tau: _Number) -> _Number:
-    """The log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
+    """The log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, for a number or an array tau > 0.
 
-    So delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L} for the privacy loss L.
+    It is the constant of Chernoff's bound: delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P
+    e^{tau L}, with L the privacy loss.
     """
     found: _Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
     return found
 
 
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
-    """About the epsilon >= 0 at which Chernoff's bound on delta(epsilon) is `delta`, in (0, 1). `sketches` has for each
-    law the number of its releases and the two arrays of `Law.sketch`."""
+    """About the epsilon >= 0 at which Chernoff's bound on the delta(epsilon) of a composition is `delta`. Searches
+    begin there, so its error does not affect any bound.
+
+    Args:
+        sketches: for each law of the composition the number of its releases, and the two arrays of `Law.sketch`.
+        delta: in (0, 1).
+    """
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
 
 def crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
-    """An epsilon >= 0 at which a bound on delta crosses a target, up to 1e-11 of itself, rounded to a side.
+    """An epsilon >= 0 where a bound on delta crosses a target, to a relative 1e-11, on the side that the caller
+    chooses.
 
     Args:
         bound: the bound on delta, a falling function of epsilon.
-        target: the delta that is crossed.
-        near: where the search begins.
-        slope: about how fast -log(bound) rises there.
-        way: 1 to return an epsilon at which the bound is at most the target, infinite if there is none; -1 for one at
-            which it is above the target, or 0 if there is none.
+        target: the delta that the bound crosses, > 0.
+        near: the epsilon at which the search begins, >= 0.
+        slope: about how fast -log(bound) rises with epsilon there, > 0.
+        way: the side, 1 or -1.
+
+    Returns:
+        For `way` 1 an epsilon at which the bound is at most the target, or infinity if there is none. For `way` -1 an
+        epsilon at which the bound is above the target, or 0 if there is none.
     """
     low, high, x, before, gap = -1.0, math.inf, near, math.nan, math.nan
     for _ in range(60):
@@ -127,17 +164,19 @@ def crossed(bound: Callable[[float], float], target: float, near: float, slope: 
 
 @dataclass(frozen=True)
 class Cells:
-    """The weights of one release at the losses k H, k = first, first + 1, ..., on a grid of width H.
+    """The probabilities of one release's privacy losses, on the grid of the losses k H for integers k, of width H.
 
-    They are tilted by tau: P's weights are multiplied by e^{tau k H}, and Q's by e^{(1 + tau) k H}. All are divided by
-    e^{log_scale}.
+    They are tilted by tau > 0: P's are multiplied by e^{tau k H}, and Q's by e^{(1 + tau) k H}. All are divided by
+    e^{log_scale}, so that they are floats. Entry i of each array is the weight at k = first + i.
 
     Attributes:
-        first: the first k.
-        upper: P's weights of a pair of laws that dominates the release. Its losses are too large by at most `slip`.
-        p, q: P's and Q's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
-        slip: a bound on the absolute error of the losses at which the outputs were cut.
+        first: the least k.
+        upper: P's weights of a pair of laws that dominates the release once all its losses are raised by `slip`.
+        p: P's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
+        q: Q's weights of the same outputs.
+        slip: a bound on the absolute error of the losses at which the outputs were cut into cells.
         error: a bound on the relative error of every weight.
+        log_scale: the log of the number by which all weights were divided.
     """
 
     first: int
@@ -150,11 +189,12 @@ class Cells:
 
 
 class Law:
-    """The law of the privacy loss of one release, for one order of two neighbouring data sets.
+    """The law of the privacy loss log dP/dQ of one release under P, for one order (P, Q) of two neighbouring data sets.
 
-    Outputs count up to z standard deviations of the noise from the means. A law without standard deviations leaves out
-    the largest losses, of the probability Phi(-z). A class that only stands for other laws has `refined` alone, which
-    the grid calls first.
+    The methods leave out outputs more than z standard deviations of the noise beyond the means, and callers add the
+    probability of those outputs. A law that has no standard deviation leaves out the largest losses, which have at most
+    the probability Phi(-z) under P, with Phi the normal distribution function. A subclass that only chooses among other
+    laws defines `refined` alone; all others define the other three methods.
 
     Attributes:
         infinite: a bound on the probability under P of an infinite loss; `cells` leaves these outputs out.
@@ -163,27 +203,29 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """Return the law to use for a grid of so many points, with outputs up to `z`. Some laws take long to compute
-        precisely, and coarse grids do without."""
+        """Return the law to use for a grid of so many points, with outputs up to `z`. Callers must use the other
+        methods of the returned law. It differs from this law where a precise law takes long to compute and a coarse
+        grid does with a rougher bound."""
         return self
 
     def largest(self, z: float) -> float:
-        """An upper bound on the finite losses of the outputs up to `z`."""
+        """An upper bound on the finite losses of the outputs that are not left out at `z` (see the class)."""
         raise NotImplementedError
 
     def sketch(self, z: float) -> tuple[Array, Array]:
-        """Return about the losses and the logs of their probabilities, of the outputs up to `z`. They only choose tilts
-        and grids."""
+        """Return about the losses of the outputs that are not left out at `z` (see the class), and the logs of their
+        probabilities under P, as two arrays of one length. They serve only to choose tilts and grids, so their errors
+        do not affect any bound."""
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
-        """Return the weights on a grid.
+        """Return the probabilities of the losses on a grid.
 
         Args:
-            z: outputs count up to so many standard deviations from the means.
-            tau: the tilt, > 0.
-            width: the width H of the grid.
-            lowest: smaller losses count as this one.
+            z: outputs count up to so many standard deviations beyond the means (see the class).
+            tau: the tilt of `Cells`, > 0.
+            width: the width H of the grid, > 0.
+            lowest: a loss; all smaller losses are put at this one.
 
         Raises:
             OverflowError: the grid needs too many cells.
@@ -193,12 +235,16 @@ class Law:
 
 @dataclass(frozen=True)
 class ByChance(Law):
-    """A release of one of several kinds, by a chance that does not depend on the protected record.
+    """A release that is of one of several kinds, chosen at random with chances that do not depend on the protected
+    record.
 
-    An observer may know of which kind a release is: its loss is the loss of the kind.
+    Its cost is a bound also for an observer who sees which kind was chosen: the loss is the loss of that kind.
 
     Args:
-        kinds: for each kind an upper bound on its chance, and its law.
+        kinds: for each kind a pair of an upper bound on its chance, in (0, 1], and the law of its loss.
+
+    Raises:
+        ValueError: the chances sum to less than 1, or one is above 1.
     """
 
     kinds: tuple[tuple[float, Law], ...]
@@ -232,27 +278,33 @@ class ByChance(Law):
 
 
 Parts = tuple[tuple[Law, int], ...]
-"""A composition: the law of one release of each kind, with the number of such releases."""
+"""A composition of releases: pairs of a law of one release and the number of releases with this law."""
 _Directions = tuple[Parts, Parts]
-"""Compositions for the two orders of neighbouring data sets: first with the record under P, then with the record under
-Q."""
+"""Two compositions, for the two orders of neighbouring data sets: in the first one the protected record is in the data
+set with law P, in the second one it is in the data set with law Q."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a number of steps cost. Costs are added with `+`.
+    """What a number of steps cost. The cost of several steps is the sum of their costs, with `+`.
 
     What a step asks of the data may depend on earlier releases. Its noise, its batches and the number of steps may not.
 
+    "Plain" Gaussian releases have no random batches: they are exactly mu-GDP (Gaussian differential privacy), and
+    squares of mu add up.
+
     Attributes:
-        above: laws that dominate the steps, for upper ends.
-        below: laws that some data attain, for lower ends; empty if none are known.
-        squares: mu^2 of plain Gaussian releases that are in neither: for upper ends, and for lower ends.
-        ratio: G >= 0 such that probabilities of events are within a factor e^G of those of the laws.
-        pure: upper and lower bounds on the pure epsilon (at delta = 0) of all steps; infinity and 0 if there is none.
-        zcdp: the sums of rho and of xi of steps that are only known to be zCDP: their Renyi divergence of order a is at
-            most xi + rho a.
-        unamplified: mu^2 of plain Gaussian releases that cost at least what all steps do; infinite if none are known.
+        above: compositions of laws that dominate the steps, for upper ends of delta and epsilon.
+        below: compositions for lower ends: on some data sets the steps cost at least as much. Empty if none are known.
+        squares: two sums of mu^2 of plain Gaussian releases that are in neither `above` nor `below`, the first for
+            upper ends and the second for lower ends. The first is infinite for steps without a known upper bound.
+        ratio: G >= 0 such that the true probabilities of events are within a factor e^G of those of the laws.
+        pure: an upper and a lower bound on the pure epsilon of all steps, with which delta is 0; (infinity, 0) if none
+            is known.
+        zcdp: the sum of rho and the sum of xi of steps that are only known to be zCDP: the Renyi divergence of every
+            order a > 1 of what they release is at most xi + rho a.
+        unamplified: mu^2 of plain Gaussian releases that cost at least what all these steps do, as another upper bound;
+            infinite if none are known.
     """
 
     above: _Directions = ((), ())
@@ -265,18 +317,25 @@ class Cost:
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
-        """The cost of `count` releases with these laws in the two directions, which data attain. If `second` is None,
-        both directions have the first law."""
+        """The exact cost of `count` releases with the same law: there are data sets on which they cost no less, so that
+        it holds for upper and lower ends.
+
+        Args:
+            first: the law with the protected record in the data set of P.
+            second: the law with the record in the data set of Q; None if it is the first law too.
+            count: the number of releases, >= 1.
+        """
         made: _Directions = (((first, count),), ((second or first, count),))
         return cls(made, made)
 
     @classmethod
     def plain(cls, mu: float) -> "Cost":
-        """The cost of releases that are exactly mu-GDP."""
+        """The cost of Gaussian releases without random batches that together are exactly mu-GDP, mu > 0."""
         return cls(squares=(mu * mu, mu * mu), unamplified=mu * mu)
 
     def bounding(self, below: "Cost | None" = None) -> "Cost":
-        """The same cost as an upper bound only; the lower ends are those of `below`, or 0 if it is None."""
+        """Return a cost with the upper bounds of this one, whose lower ends are those of `below`, a cost that some data
+        sets attain, or 0 if `below` is None. The bounds on the pure epsilon stay."""
         other = below or NOTHING
         return replace(self, below=other.below, squares=(self.squares[0], other.squares[1]))
 
@@ -293,16 +352,16 @@ class Cost:
 
     @property
     def closed(self) -> bool:
-        """Whether plain Gaussian releases are all that is composed."""
+        """Whether upper ends have a closed form, because plain Gaussian releases are all that is composed there."""
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
 
 def _up(one: float, other: float) -> float:
-    """The sum of two numbers, rounded up."""
+    """The sum of two numbers >= 0, rounded up to a float that is not below the exact sum."""
     return math.nextafter(one + other, math.inf) if one and other else one + other
 
 
 NOTHING = Cost(pure=(0.0, 0.0), unamplified=0.0)
 """The cost of no steps."""
 UNKNOWN = Cost(squares=(math.inf, 0.0))
-"""The cost of steps of which no upper bound is known."""
+"""The cost of steps of which no upper bound is known; their lower ends are 0."""

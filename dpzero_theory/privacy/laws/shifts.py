@@ -1,12 +1,13 @@
-"""One release whose sum the protected records shift at random, with Gaussian or Laplace noise, on the line or on
-integers: finite pairs that bound it.
+"""One release of a sum that the protected records shift by a random amount, with Gaussian or Laplace noise on the line
+or on integers: finite pairs of laws that bound its cost.
 
-Lengths are in units of the clip. N(c) is the law of the noise with centre c, and s its parameter. With the protected
-records the output has the law P = sum over j of p_j N(c_j), where c_j >= 0 is the shift by the records that are in the
-batch: c_j = j with binomial weights for Poisson batches. Without them the law is Q = N(0); with replace-one the other
-records pull the other way, and Q = sum over j of p_j N(-c_j). No data does worse (derivation.md, section 4). The loss
-rises with the output, so outputs are cut into intervals, from whose masses and the losses at their ends two finite
-pairs are made (`finite.partitioned`).
+Lengths are in units of the clip. N(c) is the law of the noise with centre c, and s its parameter: the standard
+deviation, or the scale of Laplace noise. With the protected records the output has the law P = sum over j of p_j
+N(c_j), where c_j >= 0 is the shift by the records that are in the batch, and p_j its probability: c_j = j with binomial
+p_j for Poisson batches. Without the records the law is Q = N(0); with replace-one the records' other values shift the
+sum the other way, and Q = sum over j of p_j N(-c_j). No data cost more (derivation.md, section 4). The loss rises with
+the output, so outputs are cut into intervals, and two finite pairs are made from the masses of the intervals and the
+losses at their ends (`finite.partitioned`).
 """
 
 import math
@@ -36,32 +37,35 @@ WIDEST = 2.0**8
 """The largest sigma, in integers, of noise that is summed integer by integer; wider noise is accounted for as
 continuous."""
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
-"""The least s, and the largest s/q, of fixed-size batches under zero-out. With more noise neighbouring outputs have the
-same loss as 64-bit floats."""
+"""The least s, and the largest s/q, of fixed-size batches under zero-out, where q is the sample rate. With more noise
+neighbouring outputs have the same loss as 64-bit floats."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
-"""Bounds on the rounding error of a weight, as a share of it, and of a loss, as a share of 1 plus its size: of one or
-two shifts, and of more, of which the logarithms of p_j are sums of terms of at most 2e4."""
+"""Bounds on two rounding errors: of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size.
+The first bound is for one or two shifts. The second is for more shifts, where log p_j is a sum of terms of up to
+2e4."""
 _NEGLIGIBLE = 1e-300
-"""This is added to the error of every mass, because of numbers below the least normal float."""
+"""Added to the error of every mass, to cover rounding of numbers below the least normal float."""
 _SELDOM = 1e-40
-"""Outputs near a shift are put into narrow intervals only if it, or a larger one, has at least this probability."""
+"""Outputs near a shift are cut into narrow intervals only if this shift or a larger one has at least this
+probability."""
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
-"""Within 9 standard deviations of the noise around the likely means the intervals are narrow; up to 38 beyond all means
-they are wide. Farther out a normal law has a probability below 1e-315. Integers are summed up to 37.5 sigma."""
+"""Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide from there to 38
+beyond all means, where a normal law has less than the probability 1e-315 left. Integers are summed up to 37.5 sigma
+from a mean."""
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
-"""The number of intervals to a standard deviation of the noise, where they are narrow and where they are wide; and the
-largest number of narrow intervals. Where more would be needed, they are wider."""
+"""The number of narrow and of wide intervals for each standard deviation of the noise, and the largest number of narrow
+intervals. If more would be needed, the narrow ones are made wider."""
 _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64
-"""Each length of one clip is cut into so many intervals with Laplace noise. For a group of k records it is twice the
-first number over k, but from the second number to the first."""
+"""With Laplace noise each length of one clip is cut into 1500 intervals, or for a group of k records into 3000/k, but
+at most 1500 and at least 64."""
 
 _Mixture = tuple[tuple[float, float], ...]
-"""The law of a random shift c >= 0, in clips, as pairs (c, log of its probability), with rising c."""
+"""The law of a random shift c >= 0, in units of the clip, as pairs (c, log of its probability), with rising c."""
 
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
-    """The law of the number j = 0, ..., `size` of records that are drawn, each independently with probability `rate` in
-    (0, 1]."""
+    """The law of the number j of records that are drawn from `size` records, each independently with probability `rate`
+    in (0, 1]: pairs (j, log of its probability) for j = 0, ..., size, or for size alone if `rate` is 1."""
     if rate == 1:
         return ((float(size), 0.0),)
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
@@ -70,7 +74,7 @@ def binomial_shifts(rate: float, size: int) -> _Mixture:
 
 
 def any_drawn(rate: float, size: int) -> float:
-    """An upper bound on the probability that at least one of `size` records is drawn, each independently with
+    """An upper bound on the probability that at least one of `size` >= 1 records is drawn, each independently with
     probability `rate`."""
     if size == 1 or rate >= 1:
         return rate
@@ -78,30 +82,45 @@ def any_drawn(rate: float, size: int) -> float:
 
 
 class _Noise(ABC):
-    """A law of noise on a sum: how outputs are cut into intervals, and the masses and density ratios of the noise.
+    """A law of noise on a sum, which says how outputs are cut into intervals, and the masses and density ratios of the
+    noise. Outputs are in units of the clip, but for `IntegerNoise`.
 
     Attributes:
-        bounded: whether the loss is constant beyond the outermost centres.
+        bounded: whether the loss is constant on each side of all centres of the noise, as it is for Laplace noise.
     """
 
     bounded = False
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut the outputs into intervals, for centres of the noise from `bottom` to the largest shift. Returns the
-        first and the last output of each interval. Of the two outer intervals only the inner end is used."""
+        """Cut all outputs into intervals.
+
+        Args:
+            shifts: the law of the shift under P.
+            bottom: the least centre of the noise, 0 or minus the largest shift. The largest centre is the largest
+                shift.
+
+        Returns:
+            The first and the last output of each interval. The two outer intervals are unbounded: of each only the
+            inner end is used.
+        """
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of the intervals from `first` to `last` for noise with this centre, and bounds on their
-        absolute errors."""
+        """The probabilities of intervals for noise with one centre, and bounds on their absolute errors.
+
+        Args:
+            first, last: the first and the last output of each interval, as `cuts` returns them.
+            centre: the centre of the noise, in units of the clip.
+        """
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
-        """The log of the ratio at x of the density with this centre to the one with centre 0."""
+        """The log of the density at x of the noise with this centre over the density at x of the noise with centre
+        0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """What `masses` returns, for noise with a random centre: `sign` times the shift."""
+        """What `masses` returns, for noise whose centre is random: `sign` (1 or -1) times the shift."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -112,8 +131,13 @@ class _Noise(ABC):
         return total, error
 
     def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
-        """The privacy losses at the outputs x, and bounds on their absolute errors. Under P the centre is a random
-        shift; under Q it is 0 or, with `replaced`, minus the shift."""
+        """The privacy losses at an array x of outputs, and bounds on their absolute errors.
+
+        Args:
+            x: the outputs.
+            shifts: the law of the shift, which is the noise's centre under P.
+            replaced: whether the centre under Q is minus the shift; otherwise it is 0.
+        """
 
         def log_mean(y: Array) -> tuple[Array, Array]:
             each = [(self.log_ratio(y, centre), log_weight) for centre, log_weight in shifts]
@@ -132,7 +156,7 @@ class _Noise(ABC):
 
 @dataclass(frozen=True)
 class NormalNoise(_Noise):
-    """Gaussian noise on the line, with standard deviation s."""
+    """Gaussian noise on the line, with standard deviation s > 0 in units of the clip."""
 
     s: float
 
@@ -157,10 +181,14 @@ class NormalNoise(_Noise):
 
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
-    """Laplace noise with parameter s, on the line or, with `levels` > 0, on a lattice with `levels` points to a clip.
+    """Laplace noise on the line, or on a lattice.
 
-    Centres are whole clips. They are ends of intervals, and on a lattice the outermost ones belong to the outer
-    intervals.
+    Centres are whole clips. They are ends of intervals. On a lattice the least and the largest centre belong to the
+    outer intervals.
+
+    Args:
+        s: the scale, > 0, in units of the clip.
+        levels: the number of lattice points to a clip; 0 for noise on the line.
     """
 
     s: float
@@ -183,7 +211,8 @@ class LaplaceNoise(_Noise):
         found = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)
         found[0], found[-1] = math.exp((first[0] - centre) / s), math.exp((centre - last[-1]) / s)
         found /= 1 + math.exp(-gap / s)
-        # Ends of intervals on a lattice are rounded. The second term is that error as a share of an interval's length.
+        # Ends of intervals on a lattice are rounded to floats. `rounded` is this error as a share of an interval's
+        # length, in units of rounding.
         rounded = 8 * (last[-1] - first[0]) / (last + gap - first) if gap else 0.0
         return found, UNIT * (64 * (1 + near / s) + rounded) * found
 
@@ -193,9 +222,11 @@ class LaplaceNoise(_Noise):
 
 @dataclass(frozen=True)
 class IntegerNoise(_Noise):
-    """Gaussian noise on integers, where a clip is `levels` integers and the parameter is `s` times `levels`.
+    """Gaussian noise on integers. Outputs x are integers, and each is an interval of its own.
 
-    Outputs x are integers, and each is an interval of its own.
+    Args:
+        s: the parameter sigma of the noise in units of the clip; sigma is s `levels` in integers.
+        levels: the clip, as a number of integers >= 1.
     """
 
     s: float
@@ -233,12 +264,13 @@ def _total(sigma: float) -> float:
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release whose sum has a random shift.
+    """Finite pairs of laws that bound one release of a sum with a random shift (see the module).
 
     Args:
-        noise: its parameter must be in the range above, of `NormalNoise` in units of the largest shift.
+        noise: its law. Its parameter must be in the range of the constants above; for `NormalNoise` that range is in
+            units of the largest shift.
         shifts: the law of the shift under P.
-        replaced: whether the shift is the opposite one under Q; else there is none.
+        replaced: whether under Q the sum is shifted the opposite way; otherwise it is not shifted there.
 
     Returns:
         The pairs for (P, Q), and the pairs for (Q, P).
@@ -251,39 +283,43 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
     )
     least, most = low - slack, high + more
     if not noise.bounded:
-        # If there is no shift under Q, the loss is at least the log of the probability of a shift of 0, which may be
-        # none. With replace-one the loss has no bound.
+        # If there is no shift under Q, the loss is at least the log of the probability of a shift of 0 under P; it has
+        # no lower bound if that shift does not occur. With replace-one the loss never has a lower bound.
         still, log_still = shifts[0]
         least[0] = -math.inf if replaced or still > 0 else log_still - _MANY_ERROR * (1 - log_still)
         most[-1] = math.inf
     forward = partitioned(p, q, least, most, p_error, q_error)
     if replaced or len(shifts) == 1:
-        # Reflection of the outputs exchanges the two laws, so that both directions are one pair.
+        # Reflection of the outputs exchanges P and Q, so that (P, Q) and (Q, P) have the same pair.
         return forward, forward
     return forward, partitioned(q, p, -most, -least, q_error, p_error)
 
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
-    """The pairs of one release with Gaussian noise and batches of fixed size under zero-out: what `shifted_pairs`
-    returns, with the record under P, and with a contribution of 0 in its place under Q.
+    """The pairs of one release with Gaussian noise and batches of fixed size under zero-out, as `shifted_pairs` returns
+    them: the record contributes under P, and 0 stands in its place under Q.
 
-    With probability 1 - q the batch is a set of others. Otherwise the record takes the place of one of them, whose
-    contribution is y. The line is moved so that y is at 0. At the worst data the record is opposite to y, at 2, and 0
-    is at 1:
+    With probability 1 - q the record is not in the batch. With probability q it takes the place of another record,
+    whose contribution is y. Outputs are measured from y, and contributions have size 1, the clip. At the worst data the
+    record's contribution is opposite to y, so that the outputs have the centre 0 without the record, 2 with it, and 1
+    with 0 in its place:
 
         P = (1-q) N(0) + q N(2),      Q = (1-q) N(0) + q N(1).
 
     At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The
     largest divergence in the other direction is that of Q against N(0). A pair with both of these divergences
-    dominates; and as data attain (P, Q) at every step, what tells of the interval of an output bounds from below.
+    dominates. Data attain (P, Q) at every step, so the masses of intervals of outputs bound the cost from below.
 
-    s is `noise`, at least `LEAST_ZEROED`, and q is `rate` in (0, 1), the share of the records that a batch has.
+    Args:
+        noise: s, at least `LEAST_ZEROED`, in units of the clip.
+        rate: q in (0, 1), the number of records in a batch over the number of all records.
     """
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
     two = tuple((2 * c, log_weight) for c, log_weight in one)
-    # Losses are steep where the noise is small. The loss of P against Q is 0 at 3/2, and that of Q against N(0) at 1/2.
+    # Losses are steep where the noise is small, so intervals are narrower there. The loss of P against Q is 0 at the
+    # output 3/2, and the loss of Q against N(0) is 0 at 1/2.
     step = s * min(0.03, 0.05 * s)
     count = math.ceil((1.5 + 15 * s) / step)
 
@@ -292,8 +328,8 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
         return [one[k] for k in (0, 1) for one in found]
 
     def positive(zero: float, first: _Mixture, second: _Mixture) -> tuple[FinitePair, FinitePair]:
-        """What the outputs beyond `zero`, where the loss is 0 before it rises, add to the dominating pairs of the two
-        directions."""
+        """What the outputs above `zero` add to the dominating pairs of (first, second) and of (second, first). The loss
+        of `first` against `second` is 0 at the output `zero`, and positive above."""
         edges = np.asarray(zero + step * np.arange(count + 1), dtype=np.float64)
         (log_p, wrong_p), (log_q, wrong_q) = (normal.losses(edges, law, False) for law in (first, second))
         loss, error = log_p - log_q, wrong_p + wrong_q
@@ -310,8 +346,13 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
 
 
 def _joined(positive: FinitePair, negative: FinitePair, p: Array, q: Array) -> FinitePair:
-    """Join what the outputs with positive losses add to a pair that dominates, and what those with negative losses add.
-    The remaining mass of P has the loss 0. `p` and `q` are the masses of the pair that is dominated."""
+    """Join two parts of a pair that dominates (P, Q): what outputs with positive losses add, and what outputs with
+    negative losses add. The remaining mass of P has the loss 0.
+
+    Args:
+        positive, negative: the two parts.
+        p, q: the probabilities of the outcomes of the pair that is dominated.
+    """
     middle = max(1 - float(np.sum(positive.mass) + np.sum(negative.mass)) - positive.infinite, 0.0)
     loss = np.concatenate([negative.loss, [0.0], positive.loss])
     mass = np.concatenate([negative.mass, [middle], positive.mass])
