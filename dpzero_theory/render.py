@@ -20,8 +20,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("noise_std", "sigma", r"\sigma", "noise standard deviation"),
     ("evaluations", "n K T", "nKT", "gradient computations"),
     ("points", "", r"\text{points}", "evaluations of a sample's loss"),
-    ("bound", "bound", r"\text{bound}", "certified bound"),
-    ("bound_at_steps", "", r"\text{bound at integer } T", "inequality at the steps to run"),
+    ("bound", "bound", r"\text{bound}", "bound of the theorem"),
+    ("bound_at_steps", "", r"\text{bound at integer } T", "guarantee of the run"),
 )
 """The rows of the table of an answer.
 
@@ -35,10 +35,10 @@ searched for."""
 
 _SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
-    "steps": "the neighbour of T with the smaller bound",
+    "steps": "the whole number beside T with the better guarantee",
     "noise_std": "2 C sqrt(T)/(n mu), replace-one",
     "points": "n T 2 K (central), n T (K + 1) (forward, exact)",
-    "bound_at_steps": "un-substituted inequality",
+    "bound_at_steps": "the proof's inequality at the steps to run",
 }
 """The formula that tables show for a field of `Prescription` where the theorem itself displays none, by the field."""
 
@@ -143,7 +143,9 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
     ]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
-    return "\n".join([*lines, "* not below the trivial bound", *(f"caveat: {caveat}" for caveat in caveats)])
+    legend = ["* not below the trivial bound"] if any(item["vacuous"] for item in rows) else []
+    notes = [f"note ({item['id']}, {item['calibration']}): {note}" for item in rows for note in item["notes"]]
+    return "\n".join([*lines, *legend, *notes, *(f"caveat: {caveat}" for caveat in caveats)])
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:

@@ -137,6 +137,11 @@ def test_a_private_run(installed: Path, tmp_path: Path) -> None:
     ("package", "arguments", "line"),
     [
         ("torch", ["curvature", "--help"], "python -m dpzero_theory.curvature: needs torch: {}[torch]'\n"),
+        (
+            "flint",
+            ["privacy.checker", "certificate.json"],
+            "the checker needs flint: pip install python-flint, or 'dpzero-theory[certificate]'\n",
+        ),
     ],
 )
 def test_without_an_extra_there_is_one_line_that_names_it(

@@ -106,7 +106,6 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
         _Finding("isolation", header.isolation or "not looked at", None if known else False),
         _Finding("releases paid for", account.spent, account.spent <= account.steps),
         _Finding("releases recorded", len(content.records), len(content.records) <= account.spent),
-        _Finding("epsilon spent", cost if account.spent else 0.0, cost <= target),
         _Finding("epsilon of the plan", cost, cost <= target),
         _Finding("released over noise", _over_noise(content)),
         _Finding("verified with", versions()),

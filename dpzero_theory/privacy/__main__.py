@@ -2,7 +2,7 @@
 
     --epsilon 2 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson --relation add-remove
     --noise-multiplier 12.5 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson
-    --solve-for steps --epsilon 2 --noise-multiplier 12.5 --delta 1e-5 --n 1024 --batch 64 --sampling poisson
+    --epsilon 2 --noise-multiplier 12.5 --delta 1e-5 --n 1024 --batch 64 --sampling poisson
 
 The noise multiplier is the standard deviation of the noise on the sum of a batch over the per-record clip. Without
 --batch every step uses all n records; with it --sampling must say how batches are drawn.
@@ -53,7 +53,7 @@ def _parser() -> Parser:
     add("--steps", type=integer(at_most=10**12), help="number of releases, >= 1: epochs times n / batch")
     add("--n", type=integer(at_most=10**18), help="number of records")
     add("--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n")
-    solved_for = "what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier)"
+    solved_for = "what to find (default: the one that is left out)"
     add("--solve-for", choices=[flag[2:] for flag in _FLAGS.values()], help=solved_for)
     add(
         "--sampling",
@@ -93,14 +93,7 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         ValueError: flags that do not make a question; the message names the flag at fault.
     """
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
-    if options.solve_for is not None:
-        sought = str(options.solve_for).replace("-", "_")
-    else:
-        targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is not None]
-        if len(targets) != 1:
-            rule = "--noise-multiplier with --epsilon must come with --solve-for delta, steps, batch or n"
-            raise ValueError(rule if targets else "one of --epsilon, --noise-multiplier must be given")
-        sought = "noise_multiplier" if targets == ["epsilon"] else "epsilon"
+    sought = _left_out(given, sampling) if options.solve_for is None else str(options.solve_for).replace("-", "_")
     if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
             raise ValueError(f"--batch must be given with --sampling {sampling}")
@@ -126,6 +119,31 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if sampling in _SUBSAMPLED and noise is not None:
         check.real(f"--noise-multiplier with --sampling {sampling}", noise, at_least=_LEAST_SUBSAMPLED)
     return sought, {**given, "sampling": sampling, "relation": options.relation or _RELATION, "group": options.group}
+
+
+def _left_out(given: dict[str, Any], sampling: str | None) -> str:
+    """Return the name of the number that the flags leave out, which is the one to find.
+
+    Args:
+        given: the six numbers by their names; None for a number without a flag.
+        sampling: the sampling's word, or None. With full batches --batch may be left out beside the number to find.
+
+    Raises:
+        ValueError: neither epsilon nor the noise multiplier is given, or both with another number of gaps than one.
+    """
+    targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
+    if len(targets) == 2:
+        raise ValueError("one of --epsilon, --noise-multiplier must be given")
+    if targets:
+        return targets[0]
+    gaps = [name for name, value in given.items() if value is None]
+    if len(gaps) == 2 and "batch" in gaps and sampling in (None, "full"):
+        gaps.remove("batch")
+    if len(gaps) != 1:
+        found = ", ".join(_FLAGS[name] for name in gaps) or "none"
+        rule = "--noise-multiplier with --epsilon must leave out one of the other four"
+        raise ValueError(f"{rule}; got {found} left out")
+    return gaps[0]
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:

@@ -26,7 +26,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flint import arb, ctx, fmpz_poly
+try:
+    from flint import arb, ctx, fmpz_poly
+except ModuleNotFoundError:
+    if __name__ != "__main__":
+        raise
+    print("the checker needs flint: pip install python-flint, or 'dpzero-theory[certificate]'", file=sys.stderr)
+    sys.exit(2)
 
 _FORMAT = "dpzero privacy certificate 1"
 _NAMES = {"format", "version", "history", "statement", "bracket", "method"}

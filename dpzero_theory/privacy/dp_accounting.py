@@ -135,6 +135,7 @@ _EVENTS = {
     "gaussian-mixture": "MixtureOfGaussiansDpEvent",
 }  # fmt: skip
 """The event of each family of mechanisms; a release of dp-accounting may not have all of them."""
+_OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a lattice of 2^28 integers to the clip or more
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
@@ -163,7 +164,9 @@ def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
     `history_from_event` returns the same history, but for the coordinates of Gaussian noise, which cost nothing.
-    Raises ValueError for noise or a sampling of which the installed dp-accounting has no event.
+    Raises ValueError for noise or a sampling of which the installed dp-accounting has no event. dp-accounting 0.6 has
+    none for the noise of runs, "discrete-gaussian". Gaussian noise of 1 - 1e-12 times the multiplier costs at least as
+    much (derivation.md, section 8): `dataclasses.replace(step, mechanism="gaussian", noise=step.noise * (1 - 1e-12))`.
     """
     return dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(_event(r), r.steps) for r in steps_of(history)])
 
@@ -173,7 +176,9 @@ def _event(step: Step) -> Any:
     family, _, numbers = step.mechanism.partition(":")
     made = getattr(dp_event, _EVENTS.get(family, ""), None)
     if made is None or (family == "gaussian-mixture" and step.relation.replaces):
-        raise ValueError(f"history must have noise of an event of the installed dp-accounting; got {step.mechanism}")
+        lattice = ", or state it as gaussian with 1 - 1e-12 times the noise" if step.mechanism == _OF_RUNS else ""
+        rule = f"history must have noise of an event of the installed dp-accounting{lattice}"
+        raise ValueError(f"{rule}; got {step.mechanism}")
     told, noise, drawn, rate = json.loads(f"[{numbers}]"), step.noise, step.sampling, step.sampling.sample_rate
     unit = told[0] if told else DiscreteGaussian.fine
     match family:

@@ -45,7 +45,7 @@ def stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]
     assert found.certificate is not None
     return {
         "statement": found.costs[DELTA].upper,
-        "verify": findings["epsilon spent"],
+        "verify": findings["epsilon of the plan"],
         "json": told["epsilon"][0]["paid"]["upper"],
         "certificate": found.certificate["statement"]["epsilon"],
     }

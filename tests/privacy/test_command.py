@@ -99,6 +99,16 @@ def test_steps_batch_n_and_delta_are_found_too(capsys, sought, expected, given):
         assert "n = 1024   (exact value in [102" in said(capsys, words)
 
 
+@pytest.mark.parametrize("flag", ["--epsilon", "--noise-multiplier", "--delta", "--steps", "--batch", "--n"])
+def test_the_number_that_is_left_out_is_the_one_to_find(capsys, flag):
+    """As the README says of any one of the six; with full batches --batch may be left out beside it."""
+    name = flag[2:].replace("-", "_")
+    six = [*NOISE, "--epsilon", "2", "--steps", "10000"]
+    assert answer(capsys, without(six, flag))["answer"] == name
+    if flag not in ("--batch", "--n"):
+        assert answer(capsys, without(six, flag, "--batch", "--sampling"))["answer"] == name
+
+
 def refused(capsys, arguments, name):
     seconds = []
     for _ in range(3):  # The fastest of three calls counts, since the others may have waited for other processes
@@ -149,6 +159,8 @@ ONE = ["--epsilon", "2", "--delta", "0.5", "--steps", "1", "--n", "1000", "--bat
         ([*MINI, "--solve-for", "sigma"], "--solve-for"),
         ([*NOISE, "--solve-for", "n"], "--epsilon"),
         ([*NOISE, "--epsilon", "2", "--steps", "9", "--solve-for", "steps"], "--steps must not be given: it is the"),
+        ([*NOISE, "--epsilon", "2", "--steps", "9"], "must leave out one of the other four; got none left out"),
+        ([*NOISE[:2], "--epsilon", "2", *NOISE[4:]], "got --delta, --steps left out"),
         ([*MINI, "--group", "1025"], "--group"),
         ([*TARGET[:6], "--noise-multiplier", "3", "--solve-for", "n"], "--batch"),
         (ONE, "--delta"),

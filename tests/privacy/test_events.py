@@ -194,6 +194,22 @@ def test_a_history_becomes_an_event_and_the_history_again(name):
     assert found.noise == pytest.approx(step.noise, rel=1e-15)
 
 
+def test_gaussian_noise_stands_for_that_of_runs_on_the_safe_side():
+    """As `event_from_history` says: Gaussian noise of 1 - 1e-12 times the multiplier costs as much as the discrete
+    noise of runs, or more. A little less noise is seen at 1e-9, so that the comparison could fail."""
+    step = Step(2.0, Poisson(0.1), "add-remove", "discrete-gaussian", steps=20, coordinates=3)
+    with pytest.raises(ValueError, match=r"as gaussian with 1 - 1e-12 times the noise; got discrete-gaussian$"):
+        event_from_history(step)
+    ours, stated, less = (
+        epsilon_of_history(replace(step, mechanism=law, noise=2.0 * share), 1e-5)
+        for law, share in (("discrete-gaussian", 1), ("gaussian", 1 - 1e-12), ("gaussian", 1 - 1e-9))
+    )
+    assert ours.upper <= stated.upper * (1 + 1e-13)
+    assert stated.upper <= ours.upper * (1 + 1e-11)
+    assert less.upper > ours.upper * (1 + 1e-10)
+    event_from_history(replace(step, mechanism="gaussian", noise=2.0 * (1 - 1e-12)))
+
+
 def test_their_accountant_composes_what_becomes_an_event():
     one, several = replace(BACK["gaussian"], steps=1), Step(5.0, Poisson(0.01), "add-remove") * 30
     history = one + several + BACK["mixture"] + BACK["laplace"]

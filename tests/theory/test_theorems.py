@@ -62,7 +62,8 @@ def check_against_paper(id: str, case: paper.Case, calibration: str, v: Any, num
     assert_close(p.bound_at_steps, bound(p.steps), (id, "bound_at_steps", case))
     assert_close(p.noise_std, 4 * mpf(numbers["clip"]) * mp.sqrt(2 * p.steps) * v / case.n, (id, "noise_std", case))
     assert p.evaluations == case.n * p.steps
-    assert bool(p.notes) == (numbers["T"] < 1)
+    worse = p.bound_at_steps > 1.0005 * numbers["bound"]
+    assert len(p.notes) == (numbers["T"] < 1) + worse
     trivial = mpf(case.lipschitz) ** 2 / (2 * mpf(case.pl) if id.startswith("corollary") else 1)
     assert_close(p.trivial_bound, trivial, (id, "trivial_bound", case))
     assert p.vacuous == (p.bound >= p.trivial_bound)

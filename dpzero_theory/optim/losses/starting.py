@@ -31,6 +31,7 @@ from dpzero_theory.difference import DIFFERENCES
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import Collate, Data, require_data
+from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
@@ -39,6 +40,7 @@ _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 """The values of lambda that are tried."""
 _MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
 """How many records are looked at; along how many directions at the chosen lambda, and at each that is tried."""
+_TOGETHER = 64  # How many records make a batch, and how many texts of a user are evaluated together
 
 
 class Start(NamedTuple):
@@ -73,7 +75,8 @@ def starting_values(
 
     Args:
         module, losses, collate: as in `make_private`, with the weights that the run begins with.
-        public_data: public or synthetic records, of which at most 256 are looked at.
+        public_data: public or synthetic records, of which at most 256 are looked at; made by `by_user` if those of the
+            run are, and n is then the number of private users.
         n: the number of private records.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
         private_data: the private records; if given, public records that they hold too are refused.
@@ -92,13 +95,16 @@ def starting_values(
     power = round(math.log(max(math.sqrt(evaluations) / 8, 1), 4))
     k = settings.pop("directions_per_step", 4 ** min(power, 4))
     check.integer("directions_per_step", k, at_most=evaluations)
-    if private_data is not None and (both := shared(private_data, public_data)):
+    own, others = (data.texts if isinstance(data, ByUser) else data for data in (private_data, public_data))
+    if own is not None and (both := shared(own, others)):
         raise ValueError(f"public_data must hold no private records; got {both} that private_data holds too")
     # the directions along which public records are looked at need not be random or secret: the key is always 0
     directions = Directions(bytes(16), settings.get("direction", "rademacher"))
+    if isinstance(public_data, ByUser):
+        losses, collate = public_data.losses(losses), public_data.collate(collate, _TOGETHER)
     weights, evaluation = Weights(module, directions), Evaluation(losses, public_data, collate)
     records = np.unique(np.arange(_MOST_RECORDS) * len(public_data) // _MOST_RECORDS)
-    parts = [evaluation.batch(part) for part in np.array_split(records, math.ceil(len(records) / 64))]
+    parts = [evaluation.batch(part) for part in np.array_split(records, math.ceil(len(records) / _TOGETHER))]
     measure = partial(_measured, weights, evaluation, parts)
     difference = settings.get("difference", "central")
     shifts = DIFFERENCES[difference].smoothing
@@ -108,7 +114,9 @@ def starting_values(
     curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
     (differences, _, loss), (_, second, _) = (measure(rule, w, _DIRECTIONS) for w in (width, curved))
     norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
-    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
+    flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
+    hint = "starting values are for losses that change with every weight, and not for a 0-1 error or another step"
+    check.precondition(norm > 0, f"public_data must show a slope: {flat}; {hint}")
     target: dict[str, Any] = {
         **settings, "steps": evaluations // k, "clip": math.sqrt(k) * norm, "smoothing": width if shifts else 0.0,
         "directions_per_step": k,

@@ -255,7 +255,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
-        unless = "(public_evaluation=True says that they need not be)"
+        unless = "(public_evaluation=True, an argument of the trainer, says that they are public)"
         known = self.train_dataset.texts if isinstance(self.train_dataset, ByUser) else self.train_dataset
         self._set_signature_columns_if_needed()
         try:

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.optim.losses.starting import Start, starting_values
+from dpzero_theory.optim.losses.users import by_user
 from dpzero_theory.optim.plan import Plan
 from tests.optim.small import D, Logistic, data, losses
 
@@ -70,6 +71,20 @@ def test_private_records_are_refused() -> None:
         starting_values(Logistic(), losses, mixed, private_data=own, **SETTINGS)
 
 
+def test_records_may_be_users_with_several_texts() -> None:
+    """Users with one text each give the values of the texts, and a user with two the mean of the texts' losses; a text
+    of a private user is refused."""
+    one_each = by_user(PUBLIC, range(200))
+    alone, users = start(), starting_values(Logistic(), losses, one_each, **SETTINGS)
+    assert users.target == pytest.approx(alone.target)
+    twice = TensorDataset(*(torch.cat([part, part]) for part in PUBLIC.tensors))
+    pairs = starting_values(Logistic(), losses, by_user(twice, [*range(200), *range(200)]), **SETTINGS)
+    assert pairs.target == pytest.approx(alone.target)
+    private = by_user(TensorDataset(*(part[:4] for part in PUBLIC.tensors)), [0, 0, 1, 1])
+    with pytest.raises(ValueError, match="public_data must hold no private records; got 4 that"):
+        starting_values(Logistic(), losses, one_each, private_data=private, **SETTINGS)
+
+
 def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
     def flat(module: nn.Module, batch: Any) -> torch.Tensor:
         return losses(module, batch) * 0 + 1
@@ -77,7 +92,7 @@ def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
     def infinite(module: nn.Module, batch: Any) -> torch.Tensor:
         return losses(module, batch) / 0
 
-    with pytest.raises(PreconditionError, match="public_data must show a slope"):
+    with pytest.raises(PreconditionError, match=r"public_data must show a slope: .* not for a 0-1 error"):
         starting_values(Logistic(), flat, PUBLIC, **SETTINGS)
     with pytest.raises(ValueError, match="losses of public_data must be finite"):
         starting_values(Logistic(), infinite, PUBLIC, **SETTINGS)
