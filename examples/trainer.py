@@ -38,7 +38,7 @@ print(f"epsilon {trainer.run.get_epsilon(1e-5):.3f} at delta 1e-5; the statement
 
 # It prints:
 # {'eval_loss': '0.7316', 'eval_accuracy': '0.4545', 'epoch': '6.25'}
-# {'epsilon': '1.377', 'step_size': '2', 'released': '0.0777', 'epoch': '12.5'}
+# {'epsilon': '2', 'step_size': '2', 'released': '0.0777', 'epoch': '12.5'}
 # {'eval_loss': '0.4248', 'eval_accuracy': '0.9917', 'epoch': '12.5'}
 # {'eval_loss': '0.3095', 'eval_accuracy': '1', 'epoch': '18.75'}
 # {'epsilon': '2', 'step_size': '2', 'released': '0.07109', 'epoch': '25'}

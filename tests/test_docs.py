@@ -133,6 +133,20 @@ def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), link
 
 
+def _with_included(page: Path) -> str:
+    """Returns the text of a page with the Markdown files that it includes."""
+    text = page.read_text()
+    included = re.findall(r"^```\{include\} (\S+\.md)$", text, re.M)
+    return "\n".join([text, *((page.parent / name).read_text() for name in included)])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_a_link_to_a_section_leads_to_a_heading(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([\w-]+)\)", page.read_text()):
+        target = (page.parent / name).resolve() if name else page
+        assert anchor.startswith("glossary-") or anchor in _anchors(_with_included(target)), (name, anchor)
+
+
 def test_every_figure_is_on_a_page_of_results() -> None:
     pages = "".join(path.read_text() for path in (DOCS / "results").glob("*.md"))
     assert [path.name for path in (ROOT / "figures").glob("*.png") if f"../../figures/{path.name})" not in pages] == []

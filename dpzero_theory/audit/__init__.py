@@ -1,8 +1,9 @@
 """Test whether a private training loop does what it claims: `dpzero_theory.audit(train, records, claim, view)`.
 
-The package itself can be called, and works with any training loop. `conformance.check` is the function behind the call
-and documents the arguments; a `claim.Claim` says what the loop's author claims of its privacy, and a `claim.View` what
-an attacker sees of a run. `bounds` has lower bounds on epsilon from guesses.
+The package itself can be called, with the arguments of `conformance.check`, which `help(audit.conformance.check)`
+documents: (train, records, claim, view=None, settings=None, *, variations=None, checks=(), runs=200,
+false_alarm=1e-6) -> AuditReport. A `claim.Claim` says what the loop's author claims of its privacy, and a `claim.View`
+what an attacker sees of a run. `bounds` has lower bounds on epsilon from guesses.
 """
 
 import sys

@@ -15,8 +15,7 @@ lists the steps of a run and states an (epsilon, delta) for all of them. The cal
    integers in units of 2^-bits, rounded up. Small masses at the low end move up; at the high end they become infinite.
 3. **The sum:** delta(epsilon) <= P(infinite) + sum over losses v > epsilon of P(v) (1 - e^(epsilon - v)).
 
-Lengths are in units of the clip: a record adds at most 1 to a step's sum. The noise has standard deviation s (Laplace:
-scale s), the certificate's noise_multiplier, and a batch holds a record with probability q.
+In units of the clip s is the noise's standard deviation (Laplace: scale). A batch holds a record with probability q.
 """
 
 import json
@@ -29,16 +28,12 @@ from dataclasses import dataclass
 try:
     from flint import arb, ctx, fmpz_poly
 except ModuleNotFoundError:
-    if __name__ != "__main__":
-        raise
-    print("the checker needs flint: pip install python-flint, or 'dpzero-theory[certificate]'", file=sys.stderr)
-    sys.exit(2)
+    sys.exit("the checker needs python-flint: pip install 'dpzero-theory[certificate]'")
 
 _FORMAT = "dpzero privacy certificate 1"
 _NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 _PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
 _COARSEST, _MOST_LOSSES = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
-
 _Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P and Q the laws of a step's output
 
 
@@ -123,9 +118,8 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
-    """Read a history's entry: how many of its steps may hold a record, one step's divergences, and the gap g to
-    continuous noise. All steps' noise on a fine lattice is within a factor e^g of a function of continuous noise, so
-    delta(epsilon) <= e^g delta'(epsilon - 2 g), delta' for continuous noise. Raises Refused for an unknown kind."""
+    """Read a history's entry: how many of its steps may hold a record, one step's divergences, and a gap g. All noise
+    on a lattice is within e^g of a function of continuous noise, so delta(epsilon) <= e^g delta'(epsilon - 2 g)."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
