@@ -14,7 +14,7 @@ model = AutoModelForSequenceClassification.from_pretrained(name, num_labels=2)
 model.base_model.requires_grad_(False)  # the classifier alone is trained
 train, test = (
     Dataset.from_dict(reviews(n, n)).map(
-        lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=16)
+        lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=40)
     )
     for n in (400, 500)
 )
@@ -22,9 +22,9 @@ known = set(train["text"])
 test = test.filter(lambda row: row["text"] not in known)  # some are made alike
 private = {
     "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "expected_batch": 100,
-    "steps": 50, "clip": 1.0, "step_size": 2.0, "smoothing": 1e-3, "directions_per_step": 4, "difference": "forward",
+    "steps": 100, "clip": 1.0, "step_size": 2.0, "smoothing": 1e-3, "directions_per_step": 8, "difference": "forward",
 }  # fmt: skip
-arguments = TrainingArguments("out/trainer", eval_strategy="steps", eval_steps=25, logging_steps=25, report_to="none")
+arguments = TrainingArguments("out/trainer", eval_strategy="steps", eval_steps=25, logging_steps=50, report_to="none")
 trainer = DPZeroTrainer(
     model, arguments, train_dataset=train, eval_dataset=test, processing_class=tokenizer, private=private,
     data_collator=default_data_collator,
