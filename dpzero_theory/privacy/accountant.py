@@ -90,15 +90,16 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
             of the records may depend on earlier outputs. Its noise, its batches and the number of steps must be fixed
             beforehand: use `privacy.filter` for steps that are chosen during the run, and count a run that may stop
             early with all its planned steps.
-        delta: 1e-30 <= delta < 1; 0 is allowed if no noise is Gaussian.
+        delta: 1e-30 <= delta < 1; 0 is allowed for histories with a pure epsilon, such as those with Laplace noise
+            only.
         group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
         n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
             fixed-size batches under add-remove.
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the lower
-        end may be the epsilon of fewer records than the group has, as in `delta_of_history`, and a note says if epsilon
-        is so large that it protects nothing.
+        end may be the epsilon of fewer records than the group has, and a note says if epsilon is so large that it
+        protects nothing.
 
     Raises:
         ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.
@@ -130,7 +131,14 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
 
     With P the law of what is released with the record (under replace-one: with its first value) and Q the law without
     it (with its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second
-    on the largest Q(E) - e^epsilon P(E). `history` and the errors are those of `delta_of_history`.
+    on the largest Q(E) - e^epsilon P(E).
+
+    Args:
+        history: steps such as `step * 1000`, all with one relation.
+        epsilon: epsilon >= 0.
+
+    Raises:
+        ValueError: a history that is not made of steps, or whose steps have several relations.
     """
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
@@ -142,9 +150,10 @@ class Group:
     """The privacy of a history for data sets that differ in up to `size` records, which is 1 for a single record.
 
     Args:
-        history: steps, as in `delta_of_history`.
+        history: steps such as `step * 1000`, all with one relation.
         size: the number of records in which neighbouring data sets may differ, from 1 to n.
-        n: the number of records of the larger data set, or None, as in `delta_of_history`.
+        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
+            fixed-size batches under add-remove.
 
     Attributes:
         made: the parts of the history.
@@ -250,8 +259,8 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Return bounds as a `Bracket`, with the notes of the history and the method of the calls of `delta` or
-        `epsilon` so far.
+        """Return bounds as a `Bracket`, with the notes of the history. The bracket's method is that of the calls of
+        `delta` and `epsilon` of this object so far.
 
         Args:
             found: the bounds, from these calls or derived from them. The bracket's value is their upper end.
@@ -267,8 +276,8 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The steps with new sample rates, at which one record costs at least as much as each of `size` records that are
-    removed one after another from n does.
+    """The steps with sample rates raised, such that their cost for one record bounds the cost of each change where
+    `size` records are removed one after another from n.
 
     Only fixed-size batches under add-remove get a larger rate, because the remaining records are in more batches once
     some are removed.
@@ -305,8 +314,16 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon >= 0. `near`, `wanted` and `ends` are those of
-    `Group.delta`."""
+    """Bounds on the smallest delta of a cost at an epsilon >= 0.
+
+    Args:
+        cost: the cost.
+        epsilon: epsilon >= 0.
+        near: a delta with which the caller compares the answer, or None. Bounds that are far from this delta may be
+            wide.
+        wanted: the relative width at which the search for narrower bounds ends.
+        ends: which ends the caller uses. The other end may be wrong.
+    """
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
         return Bounds(0.0, 0.0)
@@ -321,7 +338,7 @@ def _cost_delta(
 
     gridded = partial(grid.delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
     found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_delta, (at, least_at)))
-    # No loss exceeds the pure epsilon.
+    # No loss exceeds the pure epsilon, so delta is at most 1 - e^(epsilon - pure epsilon).
     most = min(-math.expm1(epsilon - pure) * (1 + 1e-15), 1.0)
     if not shifted:
         return Bounds(min(found.lower, most), min(found.upper, most))
@@ -340,7 +357,7 @@ def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends 
         ends: which ends the caller uses. The other end may be wrong.
 
     Raises:
-        ValueError: as for `Group.epsilon`.
+        ValueError: a delta outside its range, or one that the cost exceeds at every epsilon.
     """
     pure, least = cost.pure
     if delta == 0:
@@ -437,7 +454,7 @@ def _largest(
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
     """The compositions of laws whose largest delta bounds the delta of a cost, one for each order of neighbouring data
-    sets.
+    sets, or a single one if both are equal.
 
     Args:
         cost: the cost. Its Gaussian releases without sampling and its zCDP steps become laws of the compositions.
@@ -464,13 +481,8 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 
 
 def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
-    """A bound on delta of Gaussian releases without sampling.
-
-    Args:
-        ends: the epsilons at which the upper and the lower bound are taken.
-        square: mu^2 >= 0 of the releases together.
-        end: 0 for the upper bound, 1 for the lower one.
-    """
+    """A bound on delta, at the epsilon ends[end], of Gaussian releases without sampling whose squares of mu sum to
+    `square` >= 0: an upper bound for `end` 0, a lower one for 1."""
     if square == 0:
         return 0.0
     found = float(delta_from_gdp(ends[end], math.sqrt(square)))
@@ -478,11 +490,6 @@ def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
 
 
 def _plain_epsilon(ends: tuple[float, float], square: float, end: int) -> float:
-    """A bound on epsilon of Gaussian releases without sampling.
-
-    Args:
-        ends: the deltas at which the upper and the lower bound are taken.
-        square: mu^2 >= 0 of the releases together.
-        end: 0 for the upper bound, 1 for the lower one.
-    """
+    """A bound on epsilon, at the delta ends[end], of Gaussian releases without sampling whose squares of mu sum to
+    `square` >= 0: an upper bound for `end` 0, a lower one for 1."""
     return float(epsilon_from_gdp(math.sqrt(square), ends[end])) * (1 - 1e-9 * end) if square > 0 else 0.0

@@ -93,15 +93,17 @@ def calibrate(
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """The bracket of `calibrate` for steps that are given as a value.
+    """The smallest noise multiplier with which given steps meet a target, as `calibrate` returns it.
 
     Args:
         made: the steps, whose own noise multiplier is ignored.
         epsilon, target_delta: the target. Error messages call them target_epsilon and target_delta.
-        group, n: as for `calibrate`.
+        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
+        n: the number of records of the larger data set, or None if it is not known.
 
     Raises:
-        ValueError, PreconditionError: as for `calibrate`.
+        ValueError: an argument outside its range, or a target that is only met by noise for which no search is made.
+        PreconditionError: every noise multiplier, however small, meets the target.
     """
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
@@ -117,7 +119,7 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     def beyond(noise: float) -> float:
         return Group(made.with_noise(noise), size, n).excess(epsilon, delta)
 
-    # The pure epsilon of a group is that of its records one after another.
+    # The pure epsilons of a group's records add up, so that each record has a share of the target.
     pure = MECHANISMS[made.mechanism].multiplier(made, epsilon / size)
     composed = any(known.above) or 0 < known.squares[0] < math.inf
     least = 0.0 if pure is None else pure * (1 - _PURE_ACCURACY)
@@ -153,7 +155,7 @@ def _log_mu(epsilon: float, delta: float) -> float:
     """
     if delta <= 0:
         return -math.inf
-    # mu-GDP is (mu^2/2)-zCDP.
+    # mu-GDP is rho-zCDP with rho = mu^2/2, whose bound epsilon = rho + 2 sqrt(rho log(1/delta)) is solved for mu here.
     fall = max(-2 * math.log(delta), 0.0)
     return math.log(2 * epsilon / (math.sqrt(fall + 2 * epsilon) + math.sqrt(fall)))
 
@@ -192,7 +194,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         ValueError: no noise multiplier up to 1e300 is enough.
     """
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
-    # Log delta rises about so many times as fast as log mu.
+    # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
     fine = min(max(_NARROW * root, _FINEST), _FINE)
 
@@ -230,15 +232,13 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
-    """Raise the upper end of a bracket until the accountant certifies that it meets the target.
+    """Return a bracket with its upper end raised until the accountant certifies that it meets the target, and with
+    `value` = `upper`.
 
     Args:
         bracket: from a search, whose rounding differs from that of the accountant's answers.
         beyond: a function from the number to the relative amount by which the target is missed, at most 0 where it is
             met. An example is `Group.excess` of the steps with this noise.
-
-    Returns:
-        The bracket with new `upper`, and with `value` = `upper`.
 
     Raises:
         ValueError: no float is enough.
@@ -267,16 +267,16 @@ def crossing(
     """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
 
     The search goes outward from a guess, then by secants in log x between the two ends that it has. So it calls the
-    function, which may take seconds, only a few times where the function is smooth and the guess is near. Values may be
-    infinite.
+    function, which may take seconds, only a few times where the function is smooth and the guess is near.
 
     Args:
-        excess: the function; x meets what is wanted where it is at most 0.
+        excess: the function, such as the amount by which a run with x misses a target: x is good where it is at most 0.
+            Its values may be infinite.
         guess: where the search begins.
         least, most: the range of x.
-        rising: whether the function rises, so that small x meet what is wanted; otherwise large x do.
+        rising: whether the function rises, so that small x are good; otherwise large x are.
         share: the search ends once the two ends differ by at most this share of x.
-        whole: whether only integers are tried; then the search ends at two neighbouring ones.
+        whole: whether only integers are tried; then the search ends at two neighbouring integers.
         slope: about how much the function changes while x changes by a factor e; it chooses the first step.
 
     Returns:

@@ -88,8 +88,12 @@ class _Moments:
         self.chances = [self._chance(y) for y in ((x, -x) if self.fall else (x,))]
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
-        """The powers of A(x) in the integrand of M(tau): the power of A(x), minus the power of A(-x), and minus the sum
-        of the negative ones among both powers."""
+        """The integrand of M(tau) has powers of A(x) and of A(-x), the density ratios of outputs with and without the
+        record.
+
+        Returns:
+            The power of A(x), minus the power of A(-x), and minus the sum of those of the two powers that are negative.
+        """
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 

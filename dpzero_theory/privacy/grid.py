@@ -47,10 +47,10 @@ _Sketches = Sequence[tuple[int, Array, Array]]
 
 
 def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
-    """The laws of sketches, tilted by tau.
+    """The laws of sketches with their probabilities tilted: multiplied by e^{tau loss}.
 
     Returns:
-        For each law its losses, the probabilities times e^{tau loss}, scaled to the sum 1, and the number of releases.
+        For each law its losses, the tilted probabilities, scaled to the sum 1, and the number of releases.
     """
     found = []
     for count, loss, log_mass in sketches:
@@ -65,8 +65,8 @@ _NEARER = np.geomspace(0.75, 1.33, 9)
 
 
 def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
-    """The tilt tau with about the least Chernoff bound on delta(epsilon), and the log of that bound. Bounds of the grid
-    are correct for every tau, and narrow for this one."""
+    """The tilt tau with about the least Chernoff bound on delta(epsilon), and the log of that bound. A grid's bounds
+    are correct for every tilt, and narrow for this one."""
     taus = TILTS
     for _ in range(2):
         moments = sum(count * log_moments(log_mass, taus, loss) for count, loss, log_mass in sketches)
@@ -77,8 +77,8 @@ def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
 
 
 def _reach(parts: Parts, delta: float) -> float:
-    """The z for `Law.cells`, up to which outputs count: the outputs of all releases beyond z have together at most
-    about the probability `_LEFT_OUT` times `delta`."""
+    """How many standard deviations beyond the means the grid's outputs reach (z of `Law.cells`). All releases together
+    have outputs farther away with about the probability `_LEFT_OUT` times `delta`."""
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
@@ -92,7 +92,7 @@ class _Curve:
         points: the number of points of the grid.
 
     Attributes:
-        tau: the tilt.
+        tau: the tilt: probabilities are multiplied by e^{tau loss}, so that rounding errors are small against delta.
         known: the least epsilon for which `upper` says anything.
 
     Raises:
@@ -118,7 +118,12 @@ class _Curve:
             self._chernoff(parts, z)
 
     def _compose(self, parts: Parts, z: float, delta: float) -> None:
-        """Put the laws on a grid and compose them, for both ends. `z` is that of `_reach`, `delta` about delta.
+        """Put the laws on a grid and compose them, for both ends.
+
+        Args:
+            parts: the composition.
+            z: outputs more than z standard deviations of the noise beyond the means are left out.
+            delta: about delta.
 
         Raises:
             OverflowError: the grid is not accurate enough.
@@ -145,7 +150,11 @@ class _Curve:
 
     def _chernoff(self, parts: Parts, z: float) -> None:
         """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds.
-        The lower bound is then 0. `z` is that of `_reach`.
+        The lower bound is then 0.
+
+        Args:
+            parts: the composition.
+            z: outputs more than z standard deviations of the noise beyond the means are left out.
 
         Raises:
             OverflowError: there is no such bound for any tilt.
@@ -236,8 +245,9 @@ class _Curve:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _compose_below(self, bottom: float) -> None:
-        """Compose the laws that are dominated. For each integer k of the grid `_kept` becomes a lower bound on P(S >=
-        k), with the S of `lower`, and `_taken` an upper bound on Q(S >= k) e^centre, in units of e^log_below."""
+        """Compose the laws that are dominated, for `lower`. For each integer k of the grid `_kept` becomes a lower
+        bound on P(S >= k), with S the sum of the numbers of the cells that hold the releases' losses, and `_taken` an
+        upper bound on Q(S >= k) e^centre, in units of e^log_below."""
         tau, width, centre = self.tau, self._width, self._centre
         # `offset` is the mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre
         # of its cell. It moves the grid to where the weights are; every offset is correct.
@@ -265,8 +275,16 @@ class _Curve:
 
 
 def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
-    """The laws to use for a grid of `points` points (`Law.refined`), if delta is about `delta`, and whether they are
-    rough ones, so that finer grids have other laws with narrower bounds."""
+    """The laws to use for a grid of `points` points in place of those of a composition (`Law.refined`).
+
+    Args:
+        parts: the composition.
+        delta: about its delta.
+        points: the number of points of the grid.
+
+    Returns:
+        The composition with these laws, and whether a finer grid has other laws with narrower bounds.
+    """
     if not parts:
         return parts, False
     z = _reach(parts, delta)
@@ -306,7 +324,7 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
             known = max((other.lower for other, still_rough, _ in found if not still_rough), default=0.0)
             if bounds.upper <= known or points >= (most if said else _MOST):
                 break
-            # The width falls as the square of the number of points.
+            # The width falls as the square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if said else 16
             points *= min(share, _MOST // points)
             better, _ = _tried(make, points)
@@ -329,14 +347,21 @@ def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
 
 
 def _width(bounds: Bounds) -> float:
-    """The width of the bounds as a share of the upper end."""
+    """The width of the bounds as a share of the upper end; 1 if that is infinite, 0 if both ends are 0."""
     return (bounds.upper - bounds.lower) / bounds.upper if 0 < bounds.upper < math.inf else float(bounds.upper > 0)
 
 
 @lru_cache(maxsize=256)
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int) -> Bounds:
-    """Bounds on delta of a composition: the upper one at `epsilon`, the lower one at `lower_at`. `parts`, `delta` (a
-    guess) and `points` are those of `_Curve`."""
+    """Bounds on delta of a composition by one grid, from above at one epsilon and from below at another.
+
+    Args:
+        parts: the composition.
+        epsilon: the epsilon of the upper bound.
+        lower_at: the epsilon of the lower bound.
+        delta: about delta at `epsilon`; a wrong guess makes the bounds wide, not false.
+        points: the number of points of the grid.
+    """
     curve = _Curve(parts, epsilon, delta, points)
     return Bounds(curve.lower(lower_at), curve.upper(epsilon))
 
@@ -398,24 +423,27 @@ def _guess(parts: Parts, epsilon: float) -> float:
 def epsilon_bounds(
     compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most a delta.
+    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most a delta. The upper
+    bound is infinite if no such epsilon is known.
 
     Args:
-        compositions: the laws with the numbers of their releases, as in `delta_bounds`.
+        compositions: the laws with the numbers of their releases.
         delta: from 1e-30 to below 1.
         least_delta: the delta for which the lower bound is taken, if it differs.
         wanted: the relative width at which the search for narrower bounds ends.
-
-    Returns:
-        The bounds; the upper one is infinite if no epsilon is known at which delta is so small.
     """
     makes = [_root(parts, delta, least_delta or delta) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
 def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
-    """A function of the number of points of a grid, which bounds the epsilon of one composition: from above the epsilon
-    at which delta(epsilon) is `delta`, from below the one at which it is `least_delta`."""
+    """Make the function that bounds, by a grid of so many points, the epsilon of one composition at a delta.
+
+    Args:
+        parts: the composition.
+        delta: the delta of the upper bound.
+        least_delta: the delta of the lower bound, >= delta.
+    """
     start: float | None = None
 
     def bounds(points: int) -> tuple[Bounds, bool]:

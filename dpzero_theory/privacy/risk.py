@@ -97,9 +97,10 @@ def success(history: Steps, prior: float = 0.5) -> Bracket:
 def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Bracket:
     """The largest true positive rate of an attack whose false positive rate is at most the given one.
 
-    The rate is the minimum over x > 0 of a function that delta(epsilon) at epsilon = |log x| determines (see the
-    module). Delta is computed at a few epsilons only: at 0, then where the minimum would be if the history were
-    Gaussian, and then where the minimum may still be according to bounds by straight lines through the known values.
+    The rate is the minimum over x > 0 of a function that delta(epsilon) at epsilon = |log x| determines; the module's
+    text has its formula. Delta is computed at a few epsilons only: at 0, then where the minimum would be if the history
+    were Gaussian, and then where the minimum may still be according to bounds by straight lines through the known
+    values.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
@@ -157,7 +158,7 @@ positive rate."""
 
 
 class _Minimum(NamedTuple):
-    """What is known of the minimum of g.
+    """What is known of the minimum over x > 0 of g(x) = h(x) + a x, a true positive rate (see `_minimum`).
 
     Attributes:
         lower, upper: bounds on the minimum, in [0, 1].
@@ -174,7 +175,8 @@ class _Minimum(NamedTuple):
 
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
-    """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x.
+    """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
+    over events E. The minimum is the largest true positive rate of an attack with false positive rate a.
 
     Args:
         points: what is known of g, in the order of rising x, from x = 0 on.

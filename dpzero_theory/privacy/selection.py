@@ -22,14 +22,11 @@ from dpzero_theory.privacy.step import Steps
 
 
 def draw_runs(mean_runs: float, source: random.Random) -> int:
-    """Draw the number K of runs from the geometric law with the given mean, so K >= 1.
+    """Draw the number K >= 1 of runs from the geometric law with the given mean.
 
     Args:
         mean_runs: the mean of K, from 1 to 10^4.
         source: must have secret random bits, as `random.SystemRandom()` has.
-
-    Raises:
-        ValueError: a mean outside its range.
     """
     chance, number = 1 / check.real("mean_runs", mean_runs, at_least=1, at_most=1e4), 1
     while source.random() >= chance:

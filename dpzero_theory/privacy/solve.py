@@ -65,11 +65,12 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
         def beyond(delta: float) -> float:
             return epsilon_of_history(unit, delta, group=group, n=n).upper / epsilon - 1 if 0 < delta < 1 else 0.0
 
-        # `epsilon_of_history` searches for itself: at this delta it answers at most `epsilon`.
+        # The search of `epsilon_of_history` has an error of its own, so delta is raised until the certified epsilon at
+        # this delta is at most `epsilon`.
         return settled(found, beyond) if epsilon > 0 else replace(found, value=found.upper)
 
     epsilon, delta = check.real("epsilon", epsilon, above=0), check.real("delta", delta, at_least=0, below=1)
-    # Batches that are refilled keep their size only if the records of a group can be missing.
+    # Refilled batches keep their size when a group is removed only if enough other records are left.
     kept = group if group > 1 and unit.sampling.refilled and unit.relation is Relation.ADD_REMOVE else 0
     most_rate, about = unit.sampling.most_rate, _about(unit, epsilon, delta, group)
     about_rate = min(unit.sampling.sample_rate * math.sqrt(about / unit.steps), 1.0)
@@ -119,7 +120,7 @@ def _whole(
         if delta == 0:
             return end - epsilon
         gap = math.log(end / delta) if end > 0 else -math.inf
-        # The search for epsilon has an error of its own, so that epsilon is asked too.
+        # The search for epsilon has an error of its own, so the certified epsilon must meet the target too.
         return gap if least or gap > 0 or (more := run.excess(epsilon, delta)) <= 0 else more
 
     missed, met = crossing(missed_by, guess, least=first, most=most, rising=rising, whole=True)

@@ -64,13 +64,11 @@ class _Stated(Mechanism):
 
 
 def _steps(family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str) -> Step:
-    """Register a mechanism of which only its cost is known, and return steps with it.
+    """Register a mechanism of which only its cost is known, and return `count` >= 1 steps with it.
 
     Args:
-        family: the word for this kind of statement, such as "zcdp".
-        numbers: the numbers that were stated, which with `family` make the mechanism's name.
+        family, numbers: the word for this kind of statement, such as "zcdp", and the numbers that were stated.
         known: the cost, as for `_Stated`.
-        count: the number of steps, >= 1.
         relation: which data sets are neighbours in the statement.
     """
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")

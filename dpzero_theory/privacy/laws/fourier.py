@@ -147,7 +147,7 @@ class _Sum:
         """A bound on the relative error of weights from which the tilt is removed, by a factor of at most e^|exponent|.
 
         Raises:
-            OverflowError: the bound is above 0.01, so that the answer would be worth little.
+            OverflowError: the bound is above 0.01, so that the weights are of little worth.
         """
         relative = self.wrong + 16 * UNIT * (abs(self.log_scale) + abs(exponent))
         if relative > 0.01:
@@ -161,7 +161,7 @@ class _Sum:
             The upper bounds, and for each the part that was added to cover errors.
 
         Raises:
-            OverflowError: see `_relative`.
+            OverflowError: relative rounding errors above 0.01.
         """
         theta, here = self.theta, float(thresholds[0])
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
@@ -187,7 +187,7 @@ class _Sum:
             sign: -1 for lower bounds, 1 for upper bounds.
 
         Raises:
-            OverflowError: see `_relative`.
+            OverflowError: relative rounding errors above 0.01.
         """
         exponent = self.log_scale - self.theta * self.at
         # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.

@@ -45,7 +45,8 @@ is returned."""
 class _Branch:
     """A half-line x > start of outputs, or the whole line, on which P and the privacy loss L have one formula each.
 
-    There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x), with A of the module's table.
+    There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x), with A(x) = 1 - q + q exp((2x - 1)/(2
+    s^2)).
 
     Attributes:
         a: 1 if the record is in the data set with law P, else 0.
@@ -71,15 +72,16 @@ _BRANCHES = {
 
 @dataclass(frozen=True)
 class Gaussian(Law):
-    """A dominating pair (P, Q) of one release with Gaussian noise and sampled batches.
+    """A dominating pair (P, Q) of one release with Gaussian noise and sampled batches: a pair of laws whose delta is at
+    least that of the release at every epsilon.
 
     Args:
-        kind: a kind of the module's table: `remove` if the record is there under P and missing under Q; `add` for the
-            other way round; `replace` if it has another value under Q; `fixed-size` for replace-one with batches of
-            fixed size.
+        kind: `remove` if the record is there under P and missing under Q; `add` for the other way round; `replace` if
+            it has another value under Q; `fixed-size` for replace-one with batches of fixed size.
         rate: the sample rate q in (0, 1].
-        noise: s > 0, the standard deviation of the noise in units of the clip; half of it where the module's table says
-            "s/2 for s".
+        noise: s > 0, the standard deviation of the noise in units of the clip. For batches of fixed size under
+            add-remove and replace-one it is in units of two clips, because another record takes the place of the
+            protected one.
     """
 
     kind: str
@@ -102,12 +104,14 @@ class Gaussian(Law):
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """The log of the module's A(x) at the outputs x, in units of the clip. Where it is near 0 its relative error is
-        small, and elsewhere its absolute error."""
+        """The log of A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at an array x of outputs: the density of outputs with a
+        record that is in the batch with probability q, over the density of outputs without the record. Where log A is
+        near 0 its relative error is small, and elsewhere its absolute error."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses L(x), and log A(x) with the module's A, at an array x of outputs of one branch."""
+        """The privacy losses at an array x of outputs of one branch, and log A(x) (`log_mixture`), of which P's density
+        is made."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
@@ -129,8 +133,8 @@ class Gaussian(Law):
         return one + error(-x) if branch.down else one, one
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """About the outputs x of a branch at which log A(x), or log A(x) - log A(-x) for the kind `replace`, is
-        `level`. Both rise with x. So the privacy loss there is `level`, and -`level` for branches with a falling loss.
+        """About the outputs x of a branch at which the privacy loss is `level`, or -`level` for branches whose loss
+        falls with x.
 
         It serves only to choose where outputs are cut: callers measure the loss at x, so that the error of x does not
         affect any bound.

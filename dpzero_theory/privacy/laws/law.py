@@ -32,22 +32,17 @@ units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size,
 
 
 def log_law(law: Array) -> Array:
-    """The natural logarithms of probabilities or weights `law` >= 0, an array of the same shape; the log of 0 is
-    -inf."""
+    """The natural logarithms of the entries >= 0 of an array; the log of 0 is -inf, without a warning."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
 
 
 def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
-    """The logs of the moments E e^{rate X} of a variable X with finitely many values, computed without overflow.
+    """The logs of the moments E e^{rate X} for an array of rates, computed without overflow.
 
     Args:
-        log_weight: the logs of the probabilities of the values, an array of m numbers.
-        rates: the k rates.
-        points: the m values of X.
-
-    Returns:
-        An array of k logs of moments.
+        log_weight, points: the logs of the probabilities of the values of X, and these values.
+        rates: the rates.
     """
     terms = rates[:, None] * points + log_weight
     top = terms.max(axis=1)
@@ -55,17 +50,12 @@ def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
 
 
 def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
-    """Shorten a law of many values to about 1600, by joining neighbouring values into their mean.
-
-    It serves only to choose tilts and ranges of grids, so its errors do not affect any bound. A law of at most 1600
-    values is returned as it is.
+    """Shorten a law to about 1600 values, by joining neighbouring values into their mean, and return the new values and
+    probabilities. A law of at most 1600 values is returned as it is. This serves only to choose tilts and ranges of
+    grids, so its errors do not affect any bound.
 
     Args:
-        values: the values, in order.
-        mass: the probability of each value.
-
-    Returns:
-        The new values, and their probabilities.
+        values, mass: the values, in order, and their probabilities.
     """
     if len(values) > 1600:
         starts = np.arange(0, len(values), -(-len(values) // 1600))
@@ -90,14 +80,8 @@ def log_mixed(weight: float, level: Array) -> Array:
 
 
 def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
-    """The probability that a standard normal variable is between two numbers, for each entry of two arrays.
-
-    Args:
-        low, high: the numbers, low <= high; they may be infinite.
-
-    Returns:
-        The probabilities, and bounds on their absolute errors.
-    """
+    """The probability that a standard normal variable is between `low` and `high` >= low, for each entry of the two
+    arrays, and a bound on the absolute error of each. Entries may be infinite."""
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)
@@ -171,7 +155,8 @@ class Cells:
 
     Attributes:
         first: the least k.
-        upper: P's weights of a pair of laws that dominates the release once all its losses are raised by `slip`.
+        upper: P's weights of a pair of laws that dominates the release (whose delta is at least that of the release at
+            every epsilon) once all its losses are raised by `slip`.
         p: P's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
         q: Q's weights of the same outputs.
         slip: a bound on the absolute error of the losses at which the outputs were cut into cells.
@@ -203,28 +188,33 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """Return the law to use for a grid of so many points, with outputs up to `z`. Callers must use the other
-        methods of the returned law. It differs from this law where a precise law takes long to compute and a coarse
-        grid does with a rougher bound."""
+        """Return the law to use in place of this one for a grid of `points` points; most laws return themselves. A law
+        that takes long to compute precisely returns a rougher bound for few points.
+
+        Args:
+            points: the number of points of the grid.
+            z: outputs more than z standard deviations of the noise beyond the means are left out.
+        """
         return self
 
     def largest(self, z: float) -> float:
-        """An upper bound on the finite losses of the outputs that are not left out at `z` (see the class)."""
+        """An upper bound on the finite losses of the outputs up to `z` standard deviations of the noise beyond the
+        means."""
         raise NotImplementedError
 
     def sketch(self, z: float) -> tuple[Array, Array]:
-        """Return about the losses of the outputs that are not left out at `z` (see the class), and the logs of their
-        probabilities under P, as two arrays of one length. They serve only to choose tilts and grids, so their errors
-        do not affect any bound."""
+        """Return about the losses of the outputs up to `z` standard deviations of the noise beyond the means, and the
+        logs of their probabilities under P, as two arrays of one length. They serve only to choose tilts and grids, so
+        their errors do not affect any bound."""
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
         """Return the probabilities of the losses on a grid.
 
         Args:
-            z: outputs count up to so many standard deviations beyond the means (see the class).
-            tau: the tilt of `Cells`, > 0.
-            width: the width H of the grid, > 0.
+            z: outputs more than z standard deviations of the noise beyond the means are left out.
+            tau: the probabilities are multiplied by e^{tau loss}, tau > 0, as `Cells` says.
+            width: the distance of two neighbouring losses of the grid, > 0.
             lowest: a loss; all smaller losses are put at this one.
 
         Raises:
@@ -317,13 +307,12 @@ class Cost:
 
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
-        """The exact cost of `count` releases with the same law: there are data sets on which they cost no less, so that
-        it holds for upper and lower ends.
+        """The exact cost of `count` >= 1 releases with the same law: some data sets attain it, so it holds for both
+        ends.
 
         Args:
             first: the law with the protected record in the data set of P.
             second: the law with the record in the data set of Q; None if it is the first law too.
-            count: the number of releases, >= 1.
         """
         made: _Directions = (((first, count),), ((second or first, count),))
         return cls(made, made)

@@ -120,7 +120,13 @@ class _Noise(ABC):
         0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """What `masses` returns, for noise whose centre is random: `sign` (1 or -1) times the shift."""
+        """The probabilities of intervals for noise whose centre is random, and bounds on their absolute errors.
+
+        Args:
+            first, last: the first and the last output of each interval, as `cuts` returns them.
+            shifts: the law of the shift.
+            sign: 1 or -1; the centre is this times the shift.
+        """
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -264,13 +270,14 @@ def _total(sigma: float) -> float:
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release of a sum with a random shift (see the module).
+    """Finite pairs of laws that bound one release of a sum plus noise from both sides, where the protected records
+    shift the sum at random.
 
     Args:
-        noise: its law. Its parameter must be in the range of the constants above; for `NormalNoise` that range is in
-            units of the largest shift.
-        shifts: the law of the shift under P.
-        replaced: whether under Q the sum is shifted the opposite way; otherwise it is not shifted there.
+        noise: the law of the noise. Its parameter must be between the module's least and most noise for that law, where
+            `NormalNoise` counts it in units of the largest shift.
+        shifts: the law of the shift c >= 0 under P, in clips.
+        replaced: whether the shift under Q is -c, as with replace-one; otherwise there is none.
 
     Returns:
         The pairs for (P, Q), and the pairs for (Q, P).
@@ -297,8 +304,8 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
-    """The pairs of one release with Gaussian noise and batches of fixed size under zero-out, as `shifted_pairs` returns
-    them: the record contributes under P, and 0 stands in its place under Q.
+    """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
+    both sides. The protected record contributes under P, and 0 stands in its place under Q.
 
     With probability 1 - q the record is not in the batch. With probability q it takes the place of another record,
     whose contribution is y. Outputs are measured from y, and contributions have size 1, the clip. At the worst data the
@@ -314,6 +321,9 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     Args:
         noise: s, at least `LEAST_ZEROED`, in units of the clip.
         rate: q in (0, 1), the number of records in a batch over the number of all records.
+
+    Returns:
+        The pairs for (P, Q), and the pairs for (Q, P).
     """
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
