@@ -228,7 +228,7 @@ def window(
     deviation, broadest = math.sqrt(variance), max(float(np.ptp(values)) for values, _, _ in laws)
     ends = []
     for k, sign in enumerate((1, -1)):
-        rates = np.geomspace(min(0.02 / deviation, 1 / broadest), 50 / deviation, 12)
+        rates = np.geomspace(min(0.02 / deviation, 1 / broadest), 50 / deviation, 24)
         if near:
             rates = near[k] * np.geomspace(1 / 16, 2, 6)
         moments = np.sum([n * log_moments(logs, sign * rates, y) for n, logs, y in centred], axis=0)
