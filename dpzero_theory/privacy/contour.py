@@ -233,7 +233,7 @@ class _Integral:
 
 def fits(parts: Parts) -> bool:
     """Whether the integral may be tried for a composition: all noise is Gaussian, all batches are sampled, and the
-    losses of each law have one formula, which leaves out batches of fixed size under replace-one."""
+    losses of each law have one formula, which leaves out the kind `fixed-size` of `laws.gaussian.Gaussian`."""
     return bool(parts) and all(
         isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts
     )
