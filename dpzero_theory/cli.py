@@ -31,10 +31,7 @@ _WORDS = (
     (r"^argument (\S+): ", r"\1 "),
 )
 """Patterns of argparse's error messages, each with our own wording for such a message."""
-
-
-_PIPE_CLOSED = 141
-"""The exit status of a program that SIGPIPE ends, as a shell shows it: 128 plus the signal's number, 13."""
+_PIPE_CLOSED = 128 + 13  # The exit status of a program that SIGPIPE, signal 13, ends, as a shell shows it
 
 
 def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
