@@ -113,8 +113,8 @@ class _Influence:
     def takes_one_less(self) -> bool:
         """Whether runs on n - 1 records can be compared with runs on n records, of the same seed.
 
-        They cannot if the seed then makes different directions or different random contributions. Exchanging a record
-        then changes the two kinds of runs by vectors that are not parallel.
+        They cannot if the seed then makes different directions or different random contributions. This shows when a
+        record is exchanged: the releases on n - 1 and on n records change by vectors that are not parallel.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False

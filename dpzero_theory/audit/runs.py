@@ -73,7 +73,7 @@ class LoopRuns:
 
     @property
     def unit_of_all(self) -> float:
-        """What one clip, as the L2 norm of a contribution, adds to a release with all records in every batch."""
+        """What a contribution whose L2 norm is the clip adds to a release if all records are in every batch."""
         return self.claim.unit(self.claim.n)
 
     @cached_property
@@ -264,7 +264,7 @@ def norms(rows: Array) -> Array:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Return whether two arrays have one shape and are equal up to rounding and the noise of quiet runs.
+    """Return whether two arrays have one shape and are equal up to rounding and the tiny noise of quiet runs.
 
     NaN equals NaN.
     """

@@ -69,7 +69,8 @@ class Outcome:
             problem: the quadratic loss.
             lanes: the lanes' parameters.
             centers: the further points c, beside the minimiser.
-            states: scale * x_T and the sums of scale * x_t, as columns, and the sums of x_t^T M x_t for M = A^2 and A.
+            states: scale * x_T and the sum over t of scale * x_t, both of shape (d, L) for L lanes, and the sums over t
+                of x_t^T M x_t for M = A^2 and A, shape (2, L). Here x_t is measured from the minimiser.
             scale: shape (d,), the factors of the coordinates in which the states are given.
         """
         # With x measured from the minimiser and a the average of the x_t, the mean of (x_t - c)^T M (x_t - c) is the

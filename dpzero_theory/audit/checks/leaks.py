@@ -189,7 +189,7 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 
 
 def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[_Position]:
-    """Return the positions in the outputs that tell the two data sets apart in 20 coupled runs on each too.
+    """Return the positions in the outputs that tell two data sets apart in 20 more runs on each, with equal noise.
 
     `number` selects the random numbers of the runs, and `how` are changes of settings.
     """

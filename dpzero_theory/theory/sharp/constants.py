@@ -38,9 +38,11 @@ below the rounding error of beta(c) = E[(v - c)_+ v]."""
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants with which the four inequalities of the module's docstring hold, by the names that they have there.
+    """The constants with which four inequalities hold for a step with clipping; this module's text has all of them.
 
-    They are for one or several clips c, in units of L; the arrays have the shape of c.
+    For example, E[(U'g - b)'U'g]/K >= kept G^2 - bias G, where U are the K directions, g is the mean gradient, G its
+    norm, and b the mean over samples of what clipping removes from U'g_i. The constants are for one or several clips c,
+    in units of L; the arrays have the shape of c.
 
     `smooth_first` and `smooth_second` bound the effect of the finite differences' error, per unit of e = ell lambda/2:
     if e_U is the error of the clipped mean of the samples' differences, then E|e_U'U'g|/K <= e smooth_first G and
@@ -263,7 +265,7 @@ class _Invariant:
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
         """Return E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] at clips c, for v of `law`.
 
-        P and Q are the class's.
+        P + Q v^2 is the weight of the class's text, v^2 + (r-1)(p0 - q0 v^2).
         """
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
@@ -271,7 +273,7 @@ class _Invariant:
 
 
 def _sphere(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of K = k independent directions on the sphere of radius sqrt(d)."""
+    """Return the law of k independent directions on the sphere of radius sqrt(d) in R^d, at effective rank r."""
     lower = Projection(k, max(k, d))
     rest = 1 / (d - 1) / k if d > 1 else 0.0
     return _Invariant(
@@ -287,7 +289,7 @@ def _sphere(d: int, r: float, k: int) -> _Invariant:
 
 
 def _frame(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of K = k directions of length sqrt(d) that are orthogonal to each other."""
+    """Return the law of k directions of length sqrt(d) in R^d, orthogonal to each other, at effective rank r."""
     law = Projection(k, d)
     rest = 1 / (d - 1) if d > 1 else 0.0
     fourth = d / (d + 2) * (k + 2) / k
@@ -303,7 +305,7 @@ def _frame(d: int, r: float, k: int) -> _Invariant:
 
 
 def _gaussian(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of K = k independent standard normal directions."""
+    """Return the law of k independent standard normal directions in R^d, at effective rank r."""
     law = Projection(k, math.inf)
     return _Invariant(
         r=r,
@@ -351,12 +353,12 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
 
 
 def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return `_SharpLaw.curvature` for standard normal directions."""
+    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u ~ N(0, I) in R^d, 0 <= H <= I and s = tr(H) >= 1."""
     return s * (s + 2), s * (s + 2) * (s + 4)
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return `_SharpLaw.curvature` for directions on the sphere of radius sqrt(d)."""
+    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u on the sphere of radius sqrt(d), as for N(0, I)."""
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 

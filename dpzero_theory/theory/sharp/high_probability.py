@@ -90,11 +90,11 @@ class _StepMoments:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """Return the parts of the module's Psi_theta(G) = kept G^2 - lost(G), G = ||grad F_S||, at one theta.
+        """Return the parts of Psi_theta(G) = kept G^2 - lost(G), a lower bound on a step's progress, G = ||grad F_S||.
 
         Args:
             problem: the constants of the run.
-            exponent: theta.
+            exponent: theta > 0, the factor of the decrease of F_S in the exponential moment that is bounded.
 
         Returns:
             The number kept, the values of G at which lost is computed, and lost at each of them, in units where L = ell

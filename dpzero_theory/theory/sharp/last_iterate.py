@@ -163,10 +163,10 @@ def _largest_below(function: Callable[[float], float], target: float) -> float:
 
 @dataclass(frozen=True)
 class _LastIterateBound:
-    """The bound as a function of the clip c = C/(L sqrt(K)) and of the exponent 2 mu alpha T, mu the PL constant.
+    """The bound on E[F_S(x_T) - F_S^*] as a function of c = C/(L sqrt(K)) and of the exponent 2 mu alpha T.
 
     Attributes:
-        problem: the constants, with `pl`.
+        problem: the constants, with `pl`, which is mu.
         unit: sigma/(C sqrt(T)).
         direction, directions: the law of the directions, and K.
     """
@@ -230,7 +230,7 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 
 
 def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, tried: Array) -> Array:
-    """Return the theorem's bound for each step size, in units of L^2/ell: the smallest over y, or infinity.
+    """Return the bound on E[F_S(x_T) - F_S^*] for each step size, in units of L^2/ell: the smallest over y.
 
     Args:
         p: the problem.

@@ -83,7 +83,10 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
 
 @dataclass(frozen=True)
 class Products:
-    """The law of v_rho of the module's docstring, for K = `directions` directions of rank rho = `rank`."""
+    """The law of v_rho, v_rho^2 = (1/K) sum_k X_k Z_k^2, with independent Z_k ~ N(0, 1) and X_k ~ chi^2_rho/rho.
+
+    K is `directions`, and rho is `rank`.
+    """
 
     directions: int
     rank: int

@@ -33,8 +33,9 @@ class Projection:
 
     Attributes:
         directions: K.
-        dimension: D in [K, inf], the parameter of the module's docstring. D = d is the law for an orthogonal frame in
-            R^d, and D = inf the law for Gaussian directions.
+        dimension: D in [K, inf]. v is the length of the first K coordinates of a uniform vector on the sphere of
+            squared radius D in R^D, over sqrt(K). D = d is the law for an orthogonal frame in R^d, and D = inf the law
+            for Gaussian directions.
     """
 
     directions: int

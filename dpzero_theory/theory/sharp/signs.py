@@ -59,7 +59,8 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
     Args:
         c: the clips, > 0.
-        law: the law of v_inf in the module's docstring, which has K.
+        law: a law whose tail moments E(v - c)_+^m, m = 3 and 4, bound those of v, for K directions: chi_K/sqrt(K) for
+            signs, and `Products` for products.
     """
     steepness = law.steepness(c)
     # The numbers h and theta, which the bounds leave free, are tried in multiples of these two
