@@ -122,7 +122,7 @@ class LoopRuns:
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        """Return whether two quiet runs on all records are equal, and a noisy run on all records differs from them."""
+        """Return whether, with full batches, two runs almost without noise are equal and a noisy run differs."""
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)

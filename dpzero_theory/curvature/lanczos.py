@@ -73,9 +73,10 @@ class Tridiagonal:
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def gauss_rule(self) -> tuple[Array, Array]:
-        """Return the points and weights of the Gauss rule of these steps, for the starting vector v.
+        """Return the points and weights of the Gauss rule of these steps.
 
-        The sum of weight times f(point) approximates v^T f(A) v for any function f. The weights sum to ||v||^2.
+        The sum of weight times f(point) approximates v^T f(A) v for any function f, where v is the starting vector. The
+        weights sum to ||v||^2.
         """
         values, vectors = self.eigen()
         return values, self.length**2 * vectors[0] ** 2

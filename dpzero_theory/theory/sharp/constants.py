@@ -358,7 +358,7 @@ def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u on the sphere of radius sqrt(d), as for N(0, I)."""
+    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u on the sphere of radius sqrt(d); H as for N(0, I)."""
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 
