@@ -270,24 +270,22 @@ class Directions:
         columns); for a vector its signs, shape (P, rows), and None. `numbers` are the numbers of the P directions, and
         `shapes` the shapes of all parameters, of which `parameter` is the index of one.
         """
-        return self.parts(self.signs(numbers, shapes, dtype, device), parameter, shapes)
+        signs = self.signs(numbers, shapes, dtype, device)
+        return self.parts(signs, signs, parameter, shapes)
 
-    def parts(self, signs: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
-        """Return the views of one parameter in a tensor that has a number in the place of each sign of P directions.
+    def parts(self, first: Tensor, second: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
+        """Return the views of one parameter in two tensors that have a number in the place of each sign of P
+        directions.
 
-        Args:
-            signs: a tensor of the shape that the method `signs` returns, (P, signs of a direction).
-            parameter: the index of the parameter.
-            shapes: the shapes of all parameters.
-
-        Returns:
-            The two views that `factors` returns.
+        They are those that `factors` returns: the first of them is a view of `first`, and the second one of `second`.
+        Both tensors have the shape of what `signs` returns, (P, signs of a direction), and `shapes` are the shapes of
+        all parameters.
         """
         (start, rows, columns), rank = _places(shapes, self.law.rank)[0][parameter], self.law.rank
         if not columns:
-            return signs[:, start : start + rows], None
-        middle, split = start + rank * rows, (len(signs), rank, -1)
-        return signs[:, start:middle].view(split), signs[:, middle : middle + rank * columns].view(split)
+            return first[:, start : start + rows], None
+        middle, split = start + rank * rows, (len(first), rank, -1)
+        return first[:, start:middle].view(split), second[:, middle : middle + rank * columns].view(split)
 
     def signs(
         self, numbers: tuple[int, ...], shapes: _Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU

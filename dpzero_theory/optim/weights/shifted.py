@@ -203,8 +203,8 @@ class Shifted(TorchFunctionMode):
                 signs = directions.signs(numbers, shapes, wide, device)
                 self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
                 directions.signs(numbers, shapes, dtype, device)
-        left, _ = directions.parts(self._scaled[dtype, device], index, shapes)
-        _, right = directions.factors(numbers, index, shapes, dtype, device)
+        signs = directions.signs(numbers, shapes, dtype, device)
+        left, right = directions.parts(self._scaled[dtype, device], signs, index, shapes)
         return (left if right is None or directions.law.rank == 1 else left / directions.law.rank**0.5), right
 
     def _whole(self, value: Any) -> Any:
