@@ -29,26 +29,14 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0
-"""The integral of module `contour` is good near the epsilon for which it was computed. It is computed again for an
-answer that is farther away than this number over 1 + tau, with tau its tilt."""
-_VAGUE = 1.5
-"""Where the upper end of a bracket is more than this times the lower one, the bound by Gaussian releases without
-sampling (`Cost.unamplified`) is tried too, as it may be smaller."""
-_ROUNDING = 1e-12
-"""A bound on the relative rounding error of the upper end by changing one record after another
-(`Group._one_by_one`)."""
-_MOST_EPSILON = 700.0
-"""The largest epsilon of one record for which a group is bounded by changing one record after another; e^700 is still a
-float."""
-_MOST_IN_GROUP = 10**9
-"""The largest number of records in a group."""
+_CLOSE = 3.0  # an integral of tilt tau is good for epsilons within this over 1 + tau, and computed again for others
+_VAGUE = 1.5  # where upper > this * lower, the bound by releases without sampling is tried too: it may be smaller
+_ROUNDING = 1e-12  # a bound on the relative rounding error of `Group._one_by_one`
+_MOST_EPSILON = 700.0  # the largest epsilon of one record at which a group is bounded: e^700 is still a float
+_MOST_IN_GROUP = 10**9  # the largest number of records in a group
 _ONE_BY_ONE = "one record after another"
-_VACUOUS = 50.0
-"""If the epsilon of a group is at least this, a note says that the guarantee protects nothing."""
-_ABOUT_EXACT = 1.1
-"""Where the upper end of a group's bracket is at most this many times the lower end, the bound by changing one record
-after another is not tried."""
+_VACUOUS = 50.0  # from this epsilon of a group on, a note says that the guarantee protects nothing
+_ABOUT_EXACT = 1.1  # where upper <= this * lower for a group, changing one record after another is not tried
 
 
 def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int | None = None) -> Bracket:
@@ -131,14 +119,7 @@ def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds
 
     With P the law of what is released with the record (under replace-one: with its first value) and Q the law without
     it (with its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second
-    on the largest Q(E) - e^epsilon P(E).
-
-    Args:
-        history: steps such as `step * 1000`, all with one relation.
-        epsilon: epsilon >= 0.
-
-    Raises:
-        ValueError: a history that is not made of steps, or whose steps have several relations.
+    on the largest Q(E) - e^epsilon P(E). Raises ValueError for a history whose steps have several relations.
     """
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
@@ -156,14 +137,13 @@ class Group:
             fixed-size batches under add-remove.
 
     Attributes:
-        made: the parts of the history.
-        size: as above.
-        one: the cost of the history for one record.
-        together: its cost for all records of the group at once, which has no upper bound if none is known.
+        made, size: the parts of the history, and the argument.
+        one, together: the cost of the history for one record, and for all records of the group at once; the second has
+            no upper bound if none is known.
         each: for `size` > 1 the cost for one record that changes while others of the group are missing already.
 
     Raises:
-        ValueError: an argument outside its range, where the message calls `size` group.
+        ValueError: an argument outside its range.
     """
 
     def __init__(self, history: Steps, size: int = 1, n: int | None = None) -> None:
@@ -238,14 +218,8 @@ class Group:
         return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
-        """An upper bound on delta of the group at `size` times `epsilon`, by changing one record after another, where
-        each change is bounded at `epsilon`.
-
-        Args:
-            epsilon: the epsilon of one record, >= 0.
-            near: a delta with which the caller compares the bound, or None. A bound far from this delta may be much too
-                large.
-        """
+        """An upper bound on delta of the group at `size` times `epsilon` >= 0, by changing one record after another,
+        each at `epsilon`. A bound far from `near`, with which the caller compares it, may be much too large."""
         k = self.size
         far = k * epsilon > _MOST_EPSILON
         times = k if epsilon == 0 else 1.0 if far else math.expm1(k * epsilon) / math.expm1(epsilon)
@@ -259,12 +233,8 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Return bounds as a `Bracket`, with the notes of the history. The bracket's method is that of the calls of
-        `delta` and `epsilon` of this object so far.
-
-        Args:
-            found: the bounds, from these calls or derived from them. The bracket's value is their upper end.
-        """
+        """Return bounds that `delta` or `epsilon` of this object gave as a `Bracket`, with the notes of the history and
+        the method by which they were found. The bracket's value is their upper end."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -280,10 +250,7 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     `size` records are removed one after another from n.
 
     Only fixed-size batches under add-remove get a larger rate, because the remaining records are in more batches once
-    some are removed.
-
-    Raises:
-        ValueError: such batches with n = None, or batches that leave out fewer than `size` records.
+    some are removed. Raises ValueError for such batches if n is None or they leave out fewer than `size` records.
     """
     parts = []
     for part in history:
@@ -314,16 +281,7 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon >= 0.
-
-    Args:
-        cost: the cost.
-        epsilon: epsilon >= 0.
-        near: a delta with which the caller compares the answer, or None. Bounds that are far from this delta may be
-            wide.
-        wanted: the relative width at which the search for narrower bounds ends.
-        ends: which ends the caller uses. The other end may be wrong.
-    """
+    """Bounds on the smallest delta of a cost at an epsilon >= 0; further arguments are those of `Group.delta`."""
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
         return Bounds(0.0, 0.0)
@@ -348,17 +306,8 @@ def _cost_delta(
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta.
-
-    Args:
-        cost: the cost.
-        delta: 0, or from 1e-30 to below 1.
-        wanted: the relative width at which the search for narrower bounds ends.
-        ends: which ends the caller uses. The other end may be wrong.
-
-    Raises:
-        ValueError: a delta outside its range, or one that the cost exceeds at every epsilon.
-    """
+    """Bounds on the smallest epsilon of a cost at a delta, as in `Group.epsilon`. The search for narrower bounds ends
+    at the relative width `wanted`."""
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:
@@ -389,11 +338,9 @@ def _bounds(
     """Bounds on the delta, or on the epsilon, of a cost.
 
     Args:
-        cost: the cost.
-        ends: which ends the caller uses. The other end may say nothing.
+        cost, ends: the cost, and which ends the caller uses; the other end may say nothing.
         composed: a function that returns bounds on the largest delta (or epsilon) of several compositions of laws.
-        plain: a function that bounds the delta (or epsilon) of Gaussian releases without sampling: `_plain_delta` or
-            `_plain_epsilon` without its first argument.
+        plain: `_plain_delta` or `_plain_epsilon` without its first argument, for releases without sampling.
     """
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
@@ -413,16 +360,8 @@ def _bounds(
 
 
 def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds | None:
-    """Bounds on the epsilon of a composition by the integral of module `contour`.
-
-    Args:
-        parts: the composition.
-        delta: the delta of the upper bound.
-        least_delta: the delta of the lower bound, >= delta.
-
-    Returns:
-        The bounds, or None if the integral does not fit these laws, so that a grid must answer.
-    """
+    """Bounds on the epsilon of a composition by the integral of module `contour`: the upper one at `delta`, the lower
+    one at `least_delta` >= delta. None if the integral does not fit these laws, so that a grid must answer."""
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
@@ -437,14 +376,8 @@ def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds 
 def _largest(
     integral: Callable[[Parts], Bounds | None], gridded: Callable[[list[Parts]], Bounds], compositions: list[Parts]
 ) -> Bounds:
-    """Bounds on the largest delta (or epsilon) of several compositions.
-
-    Args:
-        integral: a function that bounds the delta (or epsilon) of one composition, or returns None if its integral does
-            not fit these laws.
-        gridded: a function that bounds the largest delta (or epsilon) of several compositions, by grids.
-        compositions: the compositions, at least one.
-    """
+    """Bounds on the largest delta (or epsilon) of one or more compositions. `integral` bounds that of one, or returns
+    None where the integral of module `contour` does not fit its laws; `gridded` bounds the largest of several."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -453,15 +386,11 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions of laws whose largest delta bounds the delta of a cost, one for each order of neighbouring data
-    sets, or a single one if both are equal.
+    """The compositions of laws whose largest delta bounds the delta of a cost from above, or from below for `end` 1:
+    one for each order of neighbouring data sets, or a single one if both are equal.
 
-    Args:
-        cost: the cost. Its Gaussian releases without sampling and its zCDP steps become laws of the compositions.
-        end: 0 for bounds from above, 1 for bounds from below.
-
-    Raises:
-        ValueError: the rho of all zCDP steps is too large.
+    Gaussian releases without sampling and zCDP steps become laws of them. Raises ValueError if the rho of all zCDP
+    steps is too large.
     """
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:

@@ -21,10 +21,8 @@ from dpzero_theory.privacy.step import Step
 
 LARGEST_EPSILON = 1e4
 """The largest target_epsilon with sampled batches. A larger one protects nothing."""
-_BEYOND = 1e300
-"""The largest noise multiplier and the largest target epsilon that are considered."""
-_LOUD = 1e6
-"""A noise multiplier that every noise law accepts."""
+_BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon that are considered
+_LOUD = 1e6  # A noise multiplier that every noise law accepts
 _PURE_ACCURACY = 1e-10
 """A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
 _ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
@@ -32,8 +30,7 @@ _ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
 largest width where delta is near the target."""
 _NARROW = 4e-4
 """About the relative error of the noise multiplier that bounds on delta near the target may cause by their width."""
-_SHARP = 1e-7
-"""If bounds on delta have at most this relative width, the multiplier is searched for to this accuracy."""
+_SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
 """The relative accuracy of the noise multiplier, in this order: of the first, rough search; of the answer; of the
 answer where delta has a closed form; and the largest step by which the answer is raised where the accountant still

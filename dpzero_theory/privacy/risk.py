@@ -38,8 +38,7 @@ from dpzero_theory.privacy.calibration import crossing
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Steps, steps_of
 
-_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9
-"""Noise multipliers between which `calibrate_risk` searches."""
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9  # noise multipliers between which `calibrate_risk` searches
 _ACCURACY = 1e-6
 """The search for a noise multiplier ends when its two ends are at most this share of the multiplier apart."""
 _NEAR, _ROUNDING = 1e-5, 1e-12

@@ -19,8 +19,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import MOST_STEPS, Step, step_of
 
-_MOST_RECORDS = 10**15
-"""The largest number n of records that is tried; one over it is the least sample rate."""
+_MOST_RECORDS = 10**15  # the largest number n of records that is tried; one over it is the least sample rate
 
 
 def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:

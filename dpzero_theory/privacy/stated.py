@@ -25,8 +25,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
 
-_LARGEST_EPSILON = 100.0
-"""The largest epsilon of one step that a user may state."""
+_LARGEST_EPSILON = 100.0  # the largest epsilon of one step that a user may state
 _TOTAL_ERROR = 1e-9
 """The probabilities of a mixture may sum to 1 with this absolute error; they are then scaled to the sum 1."""
 
