@@ -126,10 +126,7 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
     """Return a bracket (low, high) of the root in each interval, found by the secant method.
 
     The ends are about 2^-44 times the root away from the root. If the secants did not end near the root, `low` or
-    `high` stays as it was given.
-
-    Args:
-        function, low, high, rising: as for `roots`.
+    `high` stays as it was given. The arguments are those of `roots`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)

@@ -54,8 +54,7 @@ class Difference:
     def checked(self, smoothing: object) -> float:
         """Return the smoothing lambda as a float if it fits this rule; else raise ValueError.
 
-        Args:
-            smoothing: it must be > 0 for a rule that shifts the weights, and 0 for a rule that does not.
+        The smoothing must be > 0 for a rule that shifts the weights, and 0 for a rule that does not.
         """
         if self.smoothing:
             return check.real("smoothing", smoothing, above=0)

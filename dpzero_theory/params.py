@@ -170,10 +170,7 @@ def _run(args: argparse.Namespace) -> str:
 def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
 
-    A flag takes precedence over the file, and the file over the default.
-
-    Args:
-        args: the flags as parsed.
+    A flag, as parsed in `args`, takes precedence over the file, and the file over the default.
 
     Raises:
         ValueError: a flag is given without one that it needs, or together with one that excludes it.
