@@ -60,7 +60,7 @@ def versions() -> str:
 
 def of_records(data: Any, key: bytes) -> str:
     """Return the HMAC-SHA-256 of a TensorDataset's records, or of at most 1,000 records of another data set, evenly
-    spread over it.
+    spread.
 
     A record that cannot be read counts as a fixed word.
 

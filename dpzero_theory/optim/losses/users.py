@@ -75,12 +75,10 @@ class ByUser:
         return f"user: mean of the losses of {most}"
 
     def collate(self, collate: Collate, texts_at_once: int) -> Collate:
-        """Return a function from a list of users' records to their batch: for each user a list of parts (number of
-        texts, their batch).
+        """Return a function from a list of users' records to their batch, a list of parts for each user.
 
-        Args:
-            collate: makes the batch of a list of texts; torch's default_collate if None.
-            texts_at_once: the largest number of texts in a part, an integer >= 1.
+        A part is a pair (number of texts, their batch), with at most `texts_at_once` texts. `collate` makes the batch
+        of a list of texts; it stands for torch's default_collate if None.
         """
         join = default_collate if collate is None else collate
 

@@ -274,12 +274,10 @@ class Directions:
         return self.parts(signs, signs, parameter, shapes)
 
     def parts(self, first: Tensor, second: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
-        """Return the views of one parameter in two tensors that have a number in the place of each sign of P
-        directions.
+        """Return the views of one parameter, as `factors` does, of two tensors with a number in place of each sign.
 
-        They are those that `factors` returns: the first of them is a view of `first`, and the second one of `second`.
-        Both tensors have the shape of what `signs` returns, (P, signs of a direction), and `shapes` are the shapes of
-        all parameters.
+        The first result is a view of `first`, and the second one of `second`. Both tensors have the shape of what
+        `signs` returns, (P, signs of a direction), and `shapes` are the shapes of all parameters.
         """
         (start, rows, columns), rank = _places(shapes, self.law.rank)[0][parameter], self.law.rank
         if not columns:
