@@ -63,6 +63,20 @@ def test_a_cap_that_is_seldom_reached_costs_next_to_nothing() -> None:
     assert stats.binom.sf(150, 10_000, 0.01) < 1.1e-6  # the probability that a step's batch is cut
 
 
+def test_a_cap_costs_here_what_it_costs_by_dp_accounting() -> None:
+    """jax_privacy 2.2.0 asks dp-accounting of this event."""
+    needs(dp_accounting="0.6.0")
+    import dp_accounting as dp
+    from dp_accounting.pld import PLDAccountant
+
+    from dpzero_theory.privacy.dp_accounting import history_from_event
+
+    event = dp.SelfComposedDpEvent(dp.dp_event.TruncatedSubsampledGaussianDpEvent(10_000, 0.01, 150, 1.0), 1000)
+    theirs = PLDAccountant().compose(event).get_epsilon(1e-5)
+    assert theirs == pytest.approx(1.8305, abs=1e-4)
+    assert dz.epsilon(history_from_event(event, "add-remove"), 1e-5).upper == pytest.approx(theirs, abs=1e-4)
+
+
 def test_a_replaced_record_is_two_clips_where_the_renyi_accountant_of_dp_accounting_says_one() -> None:
     needs(dp_accounting="0.6.0")
     import dp_accounting as dp
