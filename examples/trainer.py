@@ -1,4 +1,4 @@
-"""A private run inside a Hugging Face Trainer; five minutes of one core.  python examples/trainer.py [MODEL]"""
+"""A private run inside a Hugging Face Trainer; ten minutes of one core.  python examples/trainer.py [MODEL]"""
 
 import sys
 
@@ -14,7 +14,7 @@ model = AutoModelForSequenceClassification.from_pretrained(name, num_labels=2)
 model.base_model.requires_grad_(False)  # the classifier alone is trained
 train, test = (
     Dataset.from_dict(reviews(n, n)).map(
-        lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=16)
+        lambda row: tokenizer(row["text"], padding="max_length", truncation=True, max_length=40)
     )
     for n in (400, 500)
 )
