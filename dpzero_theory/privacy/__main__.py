@@ -139,9 +139,9 @@ def _left_out(given: dict[str, Any], sampling: str | None) -> str:
     gaps = [name for name, value in given.items() if value is None]
     if len(gaps) == 2 and "batch" in gaps and sampling in (None, "full"):
         gaps.remove("batch")
-    if len(gaps) != 1:
+    if len(gaps) != 1 or (gaps == ["batch"] and sampling is None):
         found = ", ".join(_FLAGS[name] for name in gaps) or "none"
-        rule = "--noise-multiplier with --epsilon must leave out one of the other four"
+        rule = "--noise-multiplier with --epsilon must leave out one of the other four (--batch with a --sampling)"
         raise ValueError(f"{rule}; got {found} left out")
     return gaps[0]
 
