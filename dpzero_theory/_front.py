@@ -66,8 +66,8 @@ def prescribe(
             `max_points` caps the evaluations of a record's loss, n T 2 K with central differences, n T (K + 1) with
             forward and exact ones. A result of the paper ignores these three. `direction` is the law of the random
             directions, one of `DIRECTIONS` that the theorem covers (by default "sphere"), `directions_per_step` is
-            K >= 1 or "best" to search for it (1), and `difference` is how a record's change of loss along a direction
-            is found: "central" (the default), "forward" or "exact". Forward differences have the same bound for the
+            K >= 1 (by default 1) or "best", and `difference` is how a record's change of loss along a direction is
+            computed: "central" (the default), "forward" or "exact". Forward differences have the same bound for the
             same parameters and take fewer evaluations. Exact derivatives have no smoothing; they cannot serve losses
             without a derivative, such as the error rate.
 
@@ -96,7 +96,8 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         uniformly random iterate of the run. It is infinite where nothing is certified.
 
     Raises:
-        ValueError: n differs, or the plan has step sizes, a noise law or batches that the theorem does not cover.
+        ValueError: the problem's n is not the plan's, or the plan has step sizes, a noise law or batches that the
+            theorem does not cover.
         PreconditionError: a direction law or a number of directions that the theorem does not cover.
     """
     if problem.n != plan.n:
@@ -135,9 +136,9 @@ def verify(folder: "str | os.PathLike[str]") -> "Report":
         folder: the folder that the run wrote.
 
     Returns:
-        A report with the findings. Its `fault` is "" if everything holds, and else says what does not, such as a file
-        that is missing or damaged; nothing is raised for these. The command also compares weights (`--initial`,
-        `--final`).
+        A report with the findings. Its `fault` is "" if every number holds, and else says what is wrong, such as a file
+        that is missing or damaged; no exception is raised for that. Weights are not compared with the folder; the
+        command does so with `--initial` and `--final`.
     """
     from dpzero_theory.optim.verify import verify as verified
 

@@ -42,8 +42,8 @@ def halved(
             their mean. The search ends if that point is one of the ends, for arrays once this is so for every entry.
 
     Returns:
-        The new ends. The first is `low` or a point where the condition was found to be true, the second is `high` or a
-        point where it was found to be false.
+        The new ends. The first is `low` or a point at which the condition is true, the second is `high` or a point at
+        which the condition is false.
     """
     for _ in range(times):
         # The sum low + high may be infinite.
@@ -95,14 +95,17 @@ def outward(
 def roots(function: Callable[[Array], Array], low: Array, high: Array | None = None, *, rising: bool) -> Array:
     """Return the root of a monotone function in each of several intervals.
 
-    The function changes its sign between two neighbouring floats. The root is the one of the two at which the function
-    is at most 0.
+    A root here is a float: of the two neighbouring floats between which the function changes its sign, the one at which
+    the function is at most 0.
 
     Args:
         function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.
-        low, high: the ends of the intervals, 0 <= low, with a root in each. If high is None, low must be positive, and
-            the intervals are made as long as they must be, by a quarter of their end at a time.
+        low, high: arrays of one shape, the ends of the intervals, 0 <= low, with a root in each interval. If high is
+            None, low must be positive, and upper ends are found by multiplying by 1.25 until there is a root.
         rising: whether the function rises.
+
+    Returns:
+        The roots, an array of the shape of `low`.
     """
     # [low, high] is halved until no float is left between the ends, but the function is called only where secants have
     # not already told its sign. Importing scipy.optimize, which has such searches, takes as long as the calculator.
@@ -113,7 +116,7 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
     below, above = _enclosed(function, low, high, rising)
 
     def before(x: Array) -> NDArray[np.bool_]:
-        """Return for each interval whether its root is above its entry of x."""
+        """Return for each interval whether the root is above the interval's entry of x."""
         beyond = x >= above
         if (unknown := (below < x) & ~beyond).any():
             beyond = np.where(unknown, (function(x) > 0) == rising, beyond)
@@ -123,10 +126,10 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
-    """Return a bracket (low, high) of the root in each interval, found by the secant method.
+    """Return ends (low, high) around the root in each interval, by the secant method. They spare `roots` most halvings.
 
-    The ends are about 2^-44 times the root away from the root. If the secants did not end near the root, `low` or
-    `high` stays as it was given. The arguments are those of `roots`.
+    The ends are about 2^-44 times the root away from the root. Where the secant method does not end near the root, the
+    given `low` or `high` is returned. The arguments are those of `roots`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)
@@ -150,11 +153,19 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 
 
 def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tolerance: float = 1e-12) -> _Number | None:
-    """Return a number in [low, high] that meets a condition which, as numbers grow, stays true once it is true.
+    """Return the smallest number in [low, high] that meets a condition which, as numbers grow, stays true once true.
 
-    If low and high are integers, the smallest such integer is returned. Else the returned number exceeds the smallest
-    such number by at most `tolerance` times itself. Returns None if `high` does not meet the condition. Raises
-    ValueError unless low > 0.
+    Args:
+        meets: the condition, a function of a number.
+        low, high: the ends of the search, low > 0. If both are integers, only integers are tried.
+        tolerance: for floats, the returned number meets the condition, and exceeds the smallest number that does by at
+            most `tolerance` times itself. For integers it is ignored.
+
+    Returns:
+        The number, or None if `high` does not meet the condition.
+
+    Raises:
+        ValueError: low <= 0.
     """
 
     def middle(miss: _Number, hit: _Number) -> _Number:

@@ -30,7 +30,7 @@ class PreconditionError(ValueError):
 
 
 def _rule(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
-    """Return the bounds of `real` on the argument `name` as a formula, such as "0 < name <= 1"."""
+    """Return the bounds that `real` checks as a formula for an error message, such as "0 < delta <= 1"."""
     low = f"{_exact(above)} < " if at_least == -math.inf else f"{_exact(at_least)} <= "
     high = f" < {_exact(below)}" if at_most == math.inf else f" <= {_exact(at_most)}"
     return f"{name}{high}" if low == "-inf < " and high != " < inf" else f"{low}{name}{high}"
@@ -126,7 +126,7 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
     Args:
         given: the settings, values by name.
-        known: the names that are allowed. The message for any other name suggests the nearest of these.
+        known: the names that are allowed. The message for an unknown name suggests the nearest allowed name.
         required: the names that must be in `given`.
     """
     for name, value in given.items():
@@ -160,7 +160,7 @@ def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
 def named(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Decorate `function` so that unknown or missing argument names raise a ValueError with the message of `settings`.
 
-    Python itself would raise TypeError, and could not say which of our names another library's name corresponds to.
+    Python itself would raise TypeError, without a hint such as "did you mean clip?" for `max_grad_norm`.
     """
     known, required = names_of(function)
 

@@ -37,7 +37,8 @@ _PIPE_CLOSED = 128 + 13  # The exit status of a program that SIGPIPE, signal 13,
 def command(main: Callable[_Words, int]) -> Callable[_Words, int]:
     """Decorate a command's main function, so that it ends quietly if the reader of its output stops, as `head` does.
 
-    The function then returns 141, the exit status of a program that SIGPIPE ends, and the rest of the output is lost.
+    The decorated function then loses the rest of its output and returns 141, the exit status of a program that SIGPIPE
+    ends. Otherwise it returns what `main` returns.
     """
 
     @functools.wraps(main)
@@ -87,9 +88,10 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A context manager that turns a ValueError or OSError of its block into an error of the command line.
+        """A context manager that ends the program with exit status 2 if its block raises a ValueError or OSError.
 
-        That is one line on standard error, which begins with `flag` unless it names another flag, and exit status 2.
+        The error becomes one line on standard error. The line begins with `flag`, unless `flag` is "" or the message
+        names another flag.
         """
         try:
             yield
@@ -127,8 +129,10 @@ class Several(argparse.Action):
 def number(**bounds: float) -> Callable[[str], float | int]:
     """Return a `type` for argparse's `add_argument` that accepts a finite number within bounds.
 
-    The bounds are above, at_least, below and at_most, as for `check.real`. The parsed value is an int if the word is
-    written as an integer, else a float. NaN and infinities are refused.
+    The parsed value is an int if the word is written as an integer, else a float. NaN and infinities are refused.
+
+    Args:
+        bounds: above, at_least, below and at_most, as for `check.real`; bounds that are left out are infinite.
     """
     return functools.partial(_parsed, check.real, bounds)
 
@@ -142,9 +146,15 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Return the number that the word `text` stands for, if `rule`, a function of the module `check`, accepts it.
+    """Return the number that a word of the command line stands for.
 
-    Else argparse's error is raised, with the message of `rule` without the argument's name.
+    Args:
+        rule: the function `check.real` or `check.integer`.
+        bounds: the keyword arguments for `rule`.
+        text: the word.
+
+    Raises:
+        ArgumentTypeError: `rule` refuses the number; the message is that of `rule` without the argument's name.
     """
     value: Any = text
     for kind in (float, int):  # "nan" and "inf" are floats
@@ -203,9 +213,12 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Return the word `text` as a path if the condition `holds` is true of the absolute path.
+    """Return the word `text` as a path if it meets a condition; else raise ArgumentTypeError.
 
-    If it is false or raises OSError or ValueError, argparse's error is raised with `rule`, the condition in words.
+    Args:
+        text: the word; an empty word never meets the condition.
+        rule: the condition in words, for the error message.
+        holds: the condition, a function of the absolute path. An OSError or ValueError that it raises counts as false.
     """
     try:
         if text and holds(Path(text).absolute()):

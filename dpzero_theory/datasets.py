@@ -7,9 +7,10 @@ from dpzero_theory.check import Array, PreconditionError
 
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
-    """Return scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
+    """Return scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and each image's digit, 0 to 9.
 
-    An integer `seed` shuffles the images. Raises PreconditionError if scikit-learn is not installed.
+    An integer `seed` shuffles the images; None leaves scikit-learn's order. Raises PreconditionError if scikit-learn is
+    not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -24,7 +25,8 @@ def binary_digits(seed: int | None = None) -> tuple[Array, Array]:
     """Return scikit-learn's handwritten digits with two classes: features of shape (1797, 65), and labels +1 and -1.
 
     The label is +1 for a digit of 5 or more and -1 for a smaller one. The features are the 64 pixels, in [0, 1], and a
-    constant 1. An integer `seed` shuffles the images. Raises PreconditionError if scikit-learn is not installed.
+    constant 1. An integer `seed` shuffles the images; None leaves scikit-learn's order. Raises PreconditionError if
+    scikit-learn is not installed.
     """
     pixels, digit = digits(seed)
     return np.hstack([pixels, np.ones((len(pixels), 1))]), np.where(digit >= 5, 1.0, -1.0)

@@ -5,7 +5,7 @@ along u_k at the weights x. A rule says at which points f is evaluated to find i
 
     central   (f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda)    2 K points a step, the rule of the paper
     forward   (f(x + lambda u_k) - f(x))/lambda                     K + 1 points: f(x) serves all directions
-    exact     u_k^T grad f(x), by forward-mode differentiation      no lambda; f and K derivatives beside it
+    exact     u_k^T grad f(x), by forward-mode differentiation      no lambda; f(x) and K derivatives
 
 Where f is ell-smooth, central and forward differences differ from u^T grad f(x) by at most (ell lambda/2)||u||^2, and
 the exact rule does not differ at all. So all rules have one theorem, in which the exact one is lambda = 0.
@@ -24,8 +24,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 Point = tuple[int, float | None]
-"""What a step asks for: a pair (number of a direction u, shift) asks for the losses at the weights x + shift u. A pair
-whose shift is None asks for the derivatives of the losses along u at x."""
+"""A pair (index of a direction u, shift): the records' losses at the weights x + shift u are to be computed, or, if the
+shift is None, the derivatives of the losses along u at x."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +33,16 @@ class Difference:
     """A difference rule: how a record's change of loss along a direction is found.
 
     Attributes:
-        name: the name by which plans, commands and rows know it.
-        points: a function K -> how many evaluations of a record's loss a step with K directions takes. A derivative
-            along one direction counts as one evaluation, though it takes the time of one to two.
-        at: a function (numbers of the K directions, lambda) -> the points that a step asks for.
-        combine: a function (what was found at these points, float64 of shape (points, records); lambda) -> the
-            differences, shape (records, K). NaN and infinities pass through; the clip maps them to finite numbers.
-        rounded: a function lambda -> the factor by which an error in what is found, such as the rounding of a loss, can
-            grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
+        name: the rule's name in plans, commands and result files.
+        points: a function of K that returns how many evaluations of a record's loss a step with K directions takes. A
+            derivative along one direction counts as one evaluation, though it takes the time of one to two.
+        at: a function of the indices of the K directions and lambda that returns the points at which losses or
+            derivatives are to be computed, in order.
+        combine: a function of the computed losses or derivatives, float64 of shape (points, records), and lambda that
+            returns the differences, shape (records, K). NaN and infinities pass through; the clip maps them to finite
+            numbers.
+        rounded: a function of lambda that returns the factor by which an error of a computed loss or derivative, such
+            as its rounding, can grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
         smoothing: whether the rule shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.
     """
 
@@ -65,11 +67,13 @@ class Difference:
 
 
 def _central(found: Array, smoothing: float) -> Array:
+    """`Difference.combine` of central differences: `found` has rows at x + lambda u and x - lambda u in turn."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.ascontiguousarray(((found[::2] - found[1::2]) / (2 * smoothing)).T)
 
 
 def _forward(found: Array, smoothing: float) -> Array:
+    """`Difference.combine` of forward differences: the first row of `found` has the losses at x."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.ascontiguousarray(((found[1:] - found[0]) / smoothing).T)
 

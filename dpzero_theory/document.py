@@ -23,14 +23,14 @@ def document(
     """Fill in a Jinja template and return the HTML page as a string.
 
     Args:
-        template: the name of a file in `folder`, which extends `base.html`. All values are escaped unless the template
-            says otherwise.
+        template: the name of a file in `folder`, a template that extends `base.html`. All values are escaped unless the
+            template says otherwise.
         title: the heading of the page.
         width: the largest width of the text, in rem.
         folder: the folder of the template.
         filters: the template's filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
-        values: the template's other variables; jinja2 raises UndefinedError if one is missing. `command` is shown at
-            the foot of the page.
+        values: the template's other variables; jinja2 raises UndefinedError if one is missing. The variable `command`,
+            by default empty, is shown at the foot of the page.
 
     Raises:
         ValueError: Jinja is not installed.

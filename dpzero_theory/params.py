@@ -170,10 +170,11 @@ def _run(args: argparse.Namespace) -> str:
 def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
 
-    A flag, as parsed in `args`, takes precedence over the file, and the file over the default.
+    A flag, as parsed in `args`, takes precedence over the file, and the file over the default. `args.direction` is
+    replaced by the direction law's full name.
 
     Raises:
-        ValueError: a flag is given without one that it needs, or together with one that excludes it.
+        ValueError: a flag is missing, or is given without a flag that it needs or with a flag that excludes it.
     """
     if (args.solve_for is None) != (args.target is None):
         raise ValueError("--solve-for and --target must be given together")
@@ -215,7 +216,13 @@ def _read(path: Path) -> ProblemFile:
 def _calculate(
     inputs: dict[str, Any], results: Sequence[str] | None, calibrations: Sequence[str]
 ) -> tuple[Problem, list[Calculated], list[Unmet]]:
-    """Return the problem that the inputs of `_inputs` state, and what `calculate` returns for it."""
+    """Return the problem, its answers and the theorems that do not apply, for inputs as `_inputs` returns them.
+
+    Args:
+        inputs: the calculator's inputs, by name.
+        results: ids of the theorems and corollaries, or None for all that apply.
+        calibrations: the ways to compute the noise, of "paper" and "exact".
+    """
     fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     options: Any = {name: inputs[name] for name in SearchOptions.__annotations__}
@@ -226,7 +233,7 @@ def _calculate(
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
     """Return the answer with a note of a bound that a single run meets with probability `confidence`.
 
-    Only the answer of theorem-3-sharp gets one.
+    Answers of other results than theorem-3-sharp are returned without such a note.
     """
     if answer.result.id != "theorem-3-sharp":
         return answer
@@ -238,13 +245,19 @@ def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Ca
 def _solutions(
     args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
 ) -> str:
-    """Return the output of --solve-for: for each result and calibration, the value whose bound meets --target.
+    """Return the output of --solve-for: for each result and calibration, the easiest value that meets --target.
+
+    That is the smallest n or epsilon, or the largest d, for which the bound is at most the target, both at the
+    theorem's steps and at the whole number of steps to run.
 
     Args:
-        args: the flags.
-        inputs: the calculator's inputs, by name; the one that is sought is None.
-        calibrations: the ways to compute the noise.
+        args: the flags as parsed.
+        inputs: the calculator's inputs, by name; the input to find is None.
+        calibrations: the ways to compute the noise, of "paper" and "exact".
         caveats: sentences of warning from the problem file.
+
+    Raises:
+        PreconditionError: no value meets the target for any result.
     """
     name, target = args.solve_for, args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])

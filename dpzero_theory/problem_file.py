@@ -44,8 +44,8 @@ class ProblemFile:
     Attributes:
         constants: the values of the constants by their names in `CONSTANTS`; d must be among them.
         caveats: sentences that are shown beside every certificate from these constants.
-        data: the kind of data on which they were measured, one of `DATA`.
-        measurements: further measurements, which the calculator does not read.
+        data: the kind of data on which the constants were measured, one of `DATA`.
+        measurements: any other measurements, as JSON, which the calculator does not read.
 
     Raises:
         ValueError: a value that the format does not allow.

@@ -17,12 +17,12 @@ _Entry = TypeVar("_Entry", bound=_Named)
 
 
 class Registry(dict[str, _Entry]):
-    """A dictionary from names to values of one kind, in the order of registration; users can add their own.
+    """A dictionary from names to values of one kind, in the order of registration; users can add values of their own.
 
     Looking up an unknown name raises ValueError.
 
     Args:
-        argument: what error messages call the kind, such as "direction".
+        argument: the name by which error messages call the argument that takes such a name, such as "direction".
     """
 
     def __init__(self, argument: str) -> None:
@@ -41,13 +41,18 @@ class Registry(dict[str, _Entry]):
     def register_family(self, name: str, member: Callable[[str], _Entry]) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
-        ARGUMENTS is empty if NAME alone is looked up. Iteration over the registry leaves the members of families out.
+        Iteration over the registry leaves the members of families out.
+
+        Args:
+            name: NAME, without a colon.
+            member: a function from the text ARGUMENTS, empty if NAME alone is looked up, to a value. It raises
+                ValueError for a text that it does not know.
         """
         self._families[name] = member
 
     def keep(self, value: _Entry) -> None:
         """Add a value that can be looked up by its attribute `name`, but that iteration and error messages leave out.
-        A value of that name that was kept before is replaced."""
+        It replaces an earlier value of the same name that was added by `keep`."""
         self._unlisted[value.name] = value
 
     @property

@@ -44,7 +44,7 @@ _SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Return one answer of the calculator as a dictionary with the keys of the JSON output."""
+    """Return one answer of the calculator as an entry of "results" in the JSON output."""
     p = answer.prescription
     return {
         "id": p.id,
@@ -81,7 +81,7 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Return CSV with one line for each result and calibration.
+    """Return CSV with a header line and one line for each result and calibration.
 
     Args:
         rows: the results, each made by `row`.
@@ -98,13 +98,13 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 def as_table(
     answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """Return a text table with a block for each result of the calculator.
+    """Return a text with a table for each theorem or corollary.
 
-    A block has a row for each of `_ROWS`, a column for each calibration, and the formula from which a number comes.
+    A table has a row for each of `_ROWS`, a column for each calibration, and a column with the formulas of the numbers.
 
     Args:
         answers: the answers of the calculator.
-        unmet: the theorems that do not apply, with the reasons, which are listed below.
+        unmet: the theorems that do not apply, with the reasons, which are listed after the tables.
         inputs: what the user asked for, by name, for the heading.
         caveats: sentences of warning from the problem file.
     """
@@ -123,11 +123,11 @@ def as_table(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Return a text table of --solve-for, with a line for each row.
+    """Return a text table of --solve-for, with a line for each row, and the notes and caveats below.
 
     Args:
-        variable: the name of what is solved for, the first column.
-        rows: the results, each made by `row`, with the value of the variable added.
+        variable: the name of the number that is solved for, the first column.
+        rows: the results, each made by `row`, with the value of the variable added under its name.
         caveats: sentences of warning from the problem file.
     """
     table = [[variable, "result", "calibration", "K", "T", "C", "bound"]]
@@ -149,7 +149,7 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:
-    """Return the lines of the text table of one result, from its answers under each calibration."""
+    """Return the lines of the text table of one theorem or corollary, whose answers `block` has, one a calibration."""
     result = block[0].result
     header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]
@@ -178,7 +178,7 @@ def _shown(value: float | int) -> str:
 
 
 def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
-    """Return LaTeX with a booktabs table for each result, ready for \\input.
+    """Return LaTeX with a booktabs table for each theorem or corollary, ready for \\input.
 
     Args:
         answers: the answers of the calculator, made by `calculate`.

@@ -22,7 +22,7 @@ GRID = 2.0**-16
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
 """The coefficients a and b of the cubic a q + b q^3 in `_quantiles`.
 
-They give the table of quantiles the second moment 1 and the fourth moment 3; a test checks that they do.
+With them the table of quantiles has mean square 1 and mean fourth power 3, which a test checks.
 """
 
 
@@ -70,18 +70,18 @@ def _quantiles() -> Array:
 class DirectionLaw:
     """A law of a random direction u in R^d with E[u] = 0 and E[u u^T] = I.
 
-    It is symmetric and exchangeable in the coordinates of u.
+    If `rank` is 0, the law stays the same if the signs of coordinates are turned or coordinates change places.
 
     Attributes:
-        name: what commands and plans call it.
-        sample: a function (rng, size, d) -> `size` >= 1 vectors drawn with rng, float64 of shape (size, d), d >= 1.
-        table: a function without arguments that returns the equally likely values of a coordinate, in which
-            `optim.weights.directions` looks up random words. There are 2 or 65,536 values in ascending order, multiples
-            of `GRID`.
-        normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
+        name: the law's name in commands and plans.
+        sample: a function of a numpy generator, size >= 1 and d >= 1 that returns `size` vectors drawn with the
+            generator, float64 of shape (size, d).
+        table: a function without arguments that returns the equally likely values of a coordinate in training runs: 2
+            or 65,536 values in ascending order, multiples of `GRID`.
+        normalised: whether a vector of coordinates from `table` is then scaled to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
-        rank: 0 if every coordinate is drawn by itself; else rho >= 1, and a matrix of weights has the direction
-            rho^(-1/2) sum_j a_j b_j^T, with independent random signs in a_1, b_1, ..., a_rho, b_rho.
+        rank: 0 if every coordinate is drawn by itself. If it is R >= 1, the direction for a matrix of weights is
+            R^(-1/2) (a_1 b_1^T + ... + a_R b_R^T), where the vectors a_j and b_j have independent random signs.
     """
 
     name: str

@@ -28,8 +28,8 @@ from dpzero_theory.privacy.solve import solved
 from dpzero_theory.privacy.step import Step, step_of
 
 _SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
-"""With these two samplings a noise multiplier on the command line must be at least the number, 0.03, because less noise
-needs a grid with too many points."""
+"""With these two samplings --noise-multiplier must be at least 0.03, because less noise needs a grid with too many
+points."""
 _RELATION = "replace-one"
 """The neighbouring relation if the command line names none; the answer then says so."""
 _RATES = (0.01, 0.001)
@@ -74,8 +74,8 @@ def _parser() -> Parser:
 
 
 def _sampling(text: str) -> str:
-    """The type of the argument --sampling for argparse: return `text` if it is the word of a sampling, such as
-    `poisson`.
+    """The type of the argument --sampling for argparse: return `text` if it is a name in `SAMPLINGS` with its
+    arguments, as `poisson` or `random-allocation:2`.
 
     Raises:
         ArgumentTypeError: another text.
@@ -90,7 +90,8 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return the name of the number to find, and the arguments of `solved`, from the parsed command line.
 
     Raises:
-        ValueError: flags that do not make a question; the message names the flag at fault.
+        ValueError: a flag is missing, or must not be given, or has a value that does not fit another flag's; the
+            message names the flag.
     """
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     sought = _left_out(given, sampling) if options.solve_for is None else str(options.solve_for).replace("-", "_")
@@ -129,7 +130,7 @@ def _left_out(given: dict[str, Any], sampling: str | None) -> str:
         sampling: the sampling's word, or None. With full batches --batch may be left out beside the number to find.
 
     Raises:
-        ValueError: neither epsilon nor the noise multiplier is given, or both with another number of gaps than one.
+        ValueError: neither epsilon nor the noise multiplier is given, or both, and not exactly one number is left out.
     """
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
@@ -147,7 +148,10 @@ def _left_out(given: dict[str, Any], sampling: str | None) -> str:
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
-    """Answer a question of `_question`.
+    """Compute the answer to a question.
+
+    Args:
+        sought, given: what `_question` returned: the name of the number to find, and the arguments of `solved`.
 
     Returns:
         The object that is printed in JSON, and the steps that the question is about.
@@ -189,7 +193,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
 
 
 def _table(answer: dict[str, Any]) -> str:
-    """The lines that are printed for an answer of `_answer`."""
+    """Return the text that is printed for an answer, which is the first value of `_answer`."""
     inputs, bracket = answer["inputs"], answer["bracket"]
     name = answer["answer"]
     known = ", ".join(

@@ -18,8 +18,8 @@ from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _FORMAT = "dpzero privacy certificate 1"
 _ROOM = 1e-3
-"""A certificate states an epsilon that is above the accountant's upper end by this share of it, because the checker's
-upper bound on delta is larger than the accountant's."""
+"""The default of `room`: a certificate states an epsilon that exceeds the accountant's upper bound by this share,
+because the checker's upper bound on delta is larger than the accountant's."""
 _LEAST_NOISE = 1 / 16
 """Certificates are made for steps whose noise multiplier is above this. The checker refuses less noise, for which its
 bound on the cost of a lattice does not hold."""
@@ -35,16 +35,17 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
     """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON.
 
     Args:
-        history: steps, all with one relation, in at most 100 parts. Batches must be full, Poisson or cyclic Poisson,
-            and noise Gaussian, discrete Gaussian or Laplace with a multiplier above 1/16.
+        history: steps, all with one relation, in at most 100 groups of equal steps that follow one another. Batches
+            must be full, Poisson or cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a
+            multiplier above 1/16, at most 1e6.
         delta: above 1e-30, at most 1/2.
         room: from 1e-5 to 1; the stated epsilon is the accountant's upper end times 1 + room, at least 1e-3, and
             rounded up to six digits. The time that the checker needs grows as 1/sqrt(room).
 
     Returns:
-        A dictionary. `history` has one entry for each part, in the words of `Step`; `statement` has the epsilon and
-        delta that the checker confirms; `bracket` has the certified ends of epsilon at this delta; `method` and
-        `version` say how they were computed.
+        A dictionary. `history` has one entry for each group of equal steps, in words and numbers; `statement` has the
+        epsilon and delta that the checker confirms; `bracket` has the certified lower and upper bound on epsilon at
+        this delta; `method` and `version` say how they were computed; `format` names the form of the file.
 
     Raises:
         ValueError: a history that the checker does not know, or an argument outside its range.
@@ -71,8 +72,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
 
 
 def _part(release: Step) -> dict[str, Any]:
-    """A part of the history as an entry of the certificate. Raises ValueError for a part that the checker does not
-    know."""
+    """Return equal steps as an entry of the certificate's history. Raises ValueError for steps that the checker cannot
+    check."""
     name = release.sampling.word.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"

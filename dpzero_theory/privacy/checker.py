@@ -46,11 +46,11 @@ class _Gaussian:  # noise of standard deviation s
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
-        """The probability that an output with mean `centre` is above c."""
+        """The probability that `centre` (a mean: -1, 0 or 1) plus the noise is above c."""
         return ((c - centre) / (self.s * arb(2).sqrt())).erfc() / 2
 
     def where(self, ratio: arb) -> arb:
-        """The output, which rises with `ratio`, at which the density with mean 1 is `ratio` times that with mean 0."""
+        """The output at which the density with mean 1 is `ratio` times the one with mean 0; -infinity if ratio <= 0."""
         return self.s**2 * ratio.log() + 0.5 if ratio > 0 else arb("-inf")
 
     def replaced(self, a: arb, q: arb) -> arb:
@@ -64,12 +64,12 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
     s: arb
 
     def beyond(self, c: arb, centre: int) -> arb:
-        """The probability that an output with mean `centre` is above c."""
+        """The probability that `centre` (a mean: -1, 0 or 1) plus the noise is above c."""
         x = (c - centre) / self.s
         return (-x).exp() / 2 if x >= 0 else 1 - x.exp() / 2
 
     def where(self, ratio: arb) -> arb:
-        """The output at which the density with mean 1 is `ratio` times that with mean 0; infinite if there is none."""
+        """As in `_Gaussian`, but -infinity if `ratio` <= e^(-1/s), and infinity if `ratio` >= e^(1/s)."""
         if not ratio > (-1 / self.s).exp():
             return arb("-inf")
         if not ratio < (1 / self.s).exp():
@@ -77,16 +77,16 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
         return ((self.s * ratio.log() + 1) / 2).max(arb(0)).min(arb(1))
 
     def replaced(self, a: arb, q: arb) -> arb:
-        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1); N(m) is the density with mean m. On
-        either side of 0 one of the mixtures is 1 - q + q e^(-1/s) times N(0)."""
+        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1); N(m) is the density with mean m. At
+        every output, one of the two mixtures is (1 - q + q e^(-1/s)) N(0)."""
         least = 1 - q + q * (-1 / self.s).exp()
         distance = self.where(((a if a >= 1 else 1 / a) * least - 1 + q) / q).max(arb(0))
         return distance if a >= 1 else -distance
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """The hockey-stick divergence h of one step as a function, for each order of two neighbouring data sets; N(m) is
-    the law of outputs with mean m. The best event is a half-line. If a record is there or not (or adds nothing), the
+    """The hockey-stick divergence h(a) of one step as a function, for either order of two neighbouring data sets; N(m)
+    is the law of outputs with mean m. The best event is a half-line. If a record is there or not (or adds nothing), the
     laws are P = (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11). If it is replaced, Q = (1-q)
     N(0) + q N(-1), alike in both orders, by Neyman-Pearson: no event has more of N(1) or less of N(-1) for its N(0)."""
 
@@ -151,7 +151,7 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """Upper bounds, in units of 2^-bits, on a loss's law: masses[k] for the loss (first + k) H, `lost` for infinity."""
+    """Upper bounds on probabilities of losses, in units of 2^-bits: masses[k] of (first + k) H, `lost` of infinity."""
 
     first: int
     masses: fmpz_poly
@@ -169,7 +169,7 @@ def _rounded_up(x: arb) -> int:
 
 def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
     """A law on multiples of H = `width` at least as costly as one step with divergence `h`, by the module's point 1.
-    Masses are in units of 2^-bits. Losses of less than the probability `small` are cut at either end."""
+    Masses are in units of 2^-bits. The grid ends where h(a) is within `small` of its limits, 0 and 1 - a."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
@@ -183,7 +183,7 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
     low = reach(-1, lambda i: bool(h((width * i).exp()) - 1 + (width * i).exp() < small))
     unit, masses = arb(2) ** bits, []
     at, value = (width * low).exp(), h((width * low).exp())
-    slope = (value - 1) / at  # of the first edge of the polygon above the divergence h, where h(0) = 1
+    slope = (value - 1) / at  # of the first edge of the polygon above h, which begins at h(0) = 1
     for i in range(low + 1, high + 2):
         after = (width * i).exp()
         beyond = h(after) if i <= high else value  # the polygon's last edge is level
@@ -194,8 +194,8 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of losses `one` and `other`, in units of 2^-bits. Mass of up to `small` units at the low end
-    moves to larger losses, and at the high end to an infinite loss."""
+    """The law of the sum of two independent losses, in units of 2^-bits. Mass of up to `small` units at the low end
+    moves to larger losses, and at the high end to an infinite loss, so that the cost does not become less."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:
@@ -211,7 +211,7 @@ def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
 
 
 def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
-    """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; rounding is far below `delta`."""
+    """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; `delta` sets the precision."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
     total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: left out at each end
@@ -231,7 +231,7 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
 
 
 def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
-    """An upper bound on delta(epsilon) of `parts`, at most `most`. Raises Refused if no finer grid would give one."""
+    """An upper bound on delta(epsilon) of `parts`, at most `most`. Raises Refused if no grid of losses gives one."""
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
     while not (delta_bound := _bound(parts, epsilon, delta, width)) <= most:
         # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.

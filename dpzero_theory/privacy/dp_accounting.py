@@ -40,7 +40,7 @@ _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
 class _Unsupported(ValueError):
-    """An event that is not accounted, or has such a part: `event`. `kind` names it in the message."""
+    """Raised for an `event` that is not accounted, or that has a part that is not. `kind` names it in the message."""
 
     def __init__(self, event: object, kind: str) -> None:
         super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
@@ -52,20 +52,19 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 
     These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with
     a whole sensitivity), MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, EpsilonDeltaDpEvent,
-    RandomizedResponseDpEvent, ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three as any epsilon-private
-    mechanism),
-    PoissonSampledDpEvent of a Gaussian or Laplace event, SampledWithoutReplacementDpEvent of a GaussianDpEvent,
-    TruncatedSubsampledGaussianDpEvent, and SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. A Laplace
-    event stands for the release of one number. A noise multiplier is taken as the noise over the per-record clip, for
-    every relation.
+    RandomizedResponseDpEvent (under replace-one only), ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three
+    as any epsilon-private mechanism), PoissonSampledDpEvent of a Gaussian or Laplace event,
+    SampledWithoutReplacementDpEvent of a GaussianDpEvent, TruncatedSubsampledGaussianDpEvent, NoOpDpEvent, and
+    SelfComposedDpEvent and ComposedDpEvent of such events. A Laplace event stands for the release of one number. A
+    noise multiplier is taken as the noise over the per-record clip, for every relation.
 
     Args:
         event: the event; it is recognised by the names of its class and fields.
         relation: `replace-one`, `add-remove` or `zero-out` (dp-accounting's REPLACE_SPECIAL).
 
     Raises:
-        _Unsupported: an event of another kind.
-        ValueError: a field outside its range; an event that protects nothing (NonPrivateDpEvent, no noise).
+        ValueError: an event of another kind, a field outside its range, or an event that protects nothing
+            (NonPrivateDpEvent, no noise).
     """
     history = list(_parts(event, Relation(relation), 1))
     if None in history:
@@ -74,7 +73,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 
 
 def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
-    """The releases that `count` repetitions of an event stand for, with None for a part that protects nothing.
+    """Yield the steps that `count` repetitions of an event stand for, with None for a part that protects nothing.
 
     Raises _Unsupported for an event that is not accounted.
     """
@@ -139,8 +138,15 @@ _OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a latti
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
-    """The steps of `count` releases with the noise event `noisy`, in batches as `drawn`; None if there is no noise.
-    `whole` is the event around it, for messages."""
+    """The steps that stand for `count` releases, or None if there is no noise. Raises ValueError for an unknown event.
+
+    Args:
+        whole: the event that contains `noisy`, or `noisy` itself; for error messages.
+        noisy: the event of the noise.
+        relation: which data sets are neighbours.
+        count: the number of releases, >= 1.
+        drawn: how their batches are drawn.
+    """
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")
@@ -164,7 +170,7 @@ def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
     `history_from_event` returns the same history, but for the coordinates of Gaussian noise, which cost nothing.
-    Raises ValueError for noise or a sampling of which the installed dp-accounting has no event. dp-accounting 0.6 has
+    Raises ValueError for noise or a sampling for which the installed dp-accounting has no event. dp-accounting 0.6 has
     none for the noise of runs, "discrete-gaussian". Gaussian noise of 1 - 1e-12 times the multiplier costs at least as
     much (derivation.md, section 8): `dataclasses.replace(step, mechanism="gaussian", noise=step.noise * (1 - 1e-12))`.
     """
@@ -172,7 +178,7 @@ def event_from_history(history: Steps) -> Any:
 
 
 def _event(step: Step) -> Any:
-    """The dp-accounting event of one of these steps. Raises ValueError if there is none."""
+    """The dp-accounting event of one of the equal steps `step`. Raises ValueError if there is no such event."""
     family, _, numbers = step.mechanism.partition(":")
     made = getattr(dp_event, _EVENTS.get(family, ""), None)
     if made is None or (family == "gaussian-mixture" and step.relation.replaces):
@@ -231,13 +237,14 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> tuple[Step, ...]:
-        """Everything that was composed, equal steps together; parts that protect nothing are not among them."""
+        """All steps that were composed, equal ones together. Parts that protect nothing are left out; with one of them
+        `get_epsilon` is infinite."""
         return tuple(replace(step, steps=count) for step, count in self._steps.items())
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
-        """Compose `count` times the event if `do_compose`, otherwise only find out whether that is possible.
+        """Compose the event `count` times if `do_compose`; otherwise only find out whether that is possible.
 
-        As dp-accounting expects, it returns None, or an object that says why the event is not accounted.
+        Returns None if the event is accounted, else an object that says why not, as dp-accounting expects.
         """
         try:
             found = list(_parts(event, self._relation, count if do_compose else max(count, 1)))

@@ -31,7 +31,7 @@ from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.privacy.step import MOST_STEPS, Step, Steps, steps_of
 
 _LOG_ORDERS = (math.log(1e-2), math.log(1e4))
-"""Logarithms of the smallest and the largest t among which the best one for a plan is sought."""
+"""The logarithms of the smallest and of the largest order t that `_best_order` tries."""
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of a step's cost, which is raised by this share."""
 
@@ -41,22 +41,27 @@ class BudgetExceededError(ValueError):
 
 
 class Filter:
-    """A budget (epsilon, delta) for steps that are chosen as one goes, of which each takes a known part.
+    """A budget (epsilon, delta) for steps that are chosen as one goes. Each step takes a known share of the budget.
 
         budget = Filter.of_moments(epsilon=2, delta=1e-5, planned=step)
         while budget.has_room(step):
             budget.spend(step)    # before the step is made
             ...                   # make it, look at what it releases, choose the next one
 
-    Make it by `of_moments`, `of_worst` or `of_gaussian`, which differ in the steps that they allow; the module has the
-    theorems. All steps must have one neighbouring relation. The three raise ValueError unless epsilon > 0 and delta is
-    in (0, 1), and for arguments that they do not allow.
+    Make a filter by `of_moments`, `of_worst` or `of_gaussian`, which differ in the steps that they allow; the module's
+    docstring has their theorems. All steps must have one neighbouring relation. The three raise ValueError unless
+    epsilon > 0 and delta is in (0, 1), and for arguments that they do not allow.
+
+    Args:
+        epsilon, delta: the budget.
+        limit: the largest sum of `part` over all steps: of log moments K(t) for `of_moments`, the number of steps (and
+            a half, for rounding) for `of_worst`, mu^2 for `of_gaussian`.
+        part: a function from one `Step` to the share of `limit` that it takes. It raises ValueError for a step that the
+            budget does not allow.
+        order: the order t of the log moments; 0 for `of_worst` and `of_gaussian`.
 
     Attributes:
-        epsilon, delta: the budget.
-        limit: the most that all parts may sum to: log moments, steps (and a half, for rounding) of `of_worst`, mu^2 of
-            `of_gaussian`.
-        order: the order t of the log moments; 0 for the other two.
+        epsilon, delta, limit, order: as given.
         steps: how many steps are spent.
     """
 
@@ -73,9 +78,9 @@ class Filter:
 
         Args:
             epsilon, delta: the budget.
-            planned: a step, or several, such as are expected to be made. They only determine the order t of the log
-                moments by which the budget is counted: the one with which most repetitions of them fit into it.
-                Whatever is made, the guarantee holds.
+            planned: the steps that you expect to make, in any form of `Steps`. They only determine the order t of the
+                log moments by which the budget is counted: the order for which most repetitions of these steps fit into
+                the budget. The guarantee holds for all steps.
         """
         budget, share = _target(epsilon, delta)
         t = _best_order(planned, budget, share)
@@ -96,8 +101,9 @@ class Filter:
 
         Args:
             epsilon, delta: the budget.
-            worst: a step with batches that are drawn anew in each step. Steps must have its relation, noise law and
-                coordinates, no less noise, and the same sampling, or Poisson batches with a smaller sample rate.
+            worst: a step with batches that are drawn anew in each step. The steps that are made must have the relation,
+                noise law and coordinates of `worst`, no less noise, and the same sampling or, if `worst` has Poisson
+                batches, Poisson batches with a smaller sample rate.
         """
         budget, share = _target(epsilon, delta)
         _require_fresh("worst", worst)
@@ -125,8 +131,11 @@ class Filter:
     def of_gaussian(cls, epsilon: float, delta: float) -> Self:
         """A budget for full batches with Gaussian noise, each with as much noise as one likes.
 
-        It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where a step is mu_j-GDP and mu is the largest one
-        that meets the budget. As a plan they would cost exactly as much, so that the freedom is free.
+        It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where step j is mu_j-GDP and mu is the largest
+        number for which mu-GDP implies the budget. The same steps, fixed beforehand, would cost exactly as much.
+
+        Args:
+            epsilon, delta: the budget.
         """
         budget, share = _target(epsilon, delta)
 
@@ -139,16 +148,16 @@ class Filter:
         return cls(budget, share, float(gdp_from_epsilon(budget, share)) ** 2 * (1 - _ROUNDING), part)
 
     def has_room(self, history: Steps) -> bool:
-        """Whether the budget still holds if these steps are made after all that was spent so far.
+        """Whether the budget still holds if these steps are made after all that was spent so far. Nothing is spent.
 
-        Raises ValueError for steps that the budget does not allow, or of another relation than those before.
+        Raises ValueError for steps that the budget does not allow, or with another relation than earlier steps.
         """
         return self._after(history) <= self.limit
 
     def spend(self, history: Steps) -> None:
-        """Count these steps as spent, beside all that was spent before. Call it before they are made.
+        """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
 
-        Raises BudgetExceededError, and takes off nothing, if the budget does not have room for them; ValueError for
+        Raises BudgetExceededError, and spends nothing, if the budget does not have room for them; ValueError for
         steps that `has_room` refuses.
         """
         after, count = self._after(history), sum(release.steps for release in steps_of(history))
@@ -162,7 +171,8 @@ class Filter:
         self.steps += count
 
     def _after(self, history: Steps) -> float:
-        """Return what `limit` limits, once these steps are spent too. Raises ValueError as `has_room`."""
+        """Return the sum of the shares of all spent steps and of these, rounded up, to be compared with `limit`. Raises
+        ValueError as `has_room`."""
         relations, spent = set(self._relations), self._spent
         for release in steps_of(history):
             relations.add(str(release.relation))
@@ -173,21 +183,21 @@ class Filter:
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return epsilon and delta of a budget as floats. Raises ValueError for a number outside its range."""
+    """Return epsilon and delta as floats. Raises ValueError unless epsilon > 0 and 0 < delta < 1."""
     return check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
 
 
 def _require_fresh(name: str, step: Step) -> None:
-    """Raise ValueError if the batches of `step` are not drawn anew in each step; `name` is the argument for the
-    message."""
+    """Raise ValueError if the batches of `step` are not drawn anew in each step. `name` is the name that the message
+    gives to the argument."""
     if step.sampling.scheduled:
         rule = f"{name} must have batches that are drawn anew in each step"
         raise ValueError(f"{rule}; got sampling {step.sampling.word}")
 
 
 def _limit(t: float, epsilon: float, delta: float) -> float:
-    """How large a sum of log moments K(t) may be within the budget (epsilon, delta): t epsilon + log delta - log c(t),
-    with c of the module's docstring."""
+    """The largest sum of log moments K(t) of order t within the budget (epsilon, delta): t epsilon + log delta - log
+    c(t), where c(t) is the maximum over y > 0 of (1 - e^-y) e^(-t y)."""
     return t * epsilon + math.log(delta) - log_c(t)
 
 
@@ -196,8 +206,8 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
     log moments K(t). Raises ValueError for steps without known moments."""
 
     def fraction(log_t: float) -> float:
-        """Minus how many repetitions of the planned steps fit into the budget by their log moments K(t) at t = e^log_t,
-        as a real number; infinity if K(t) is not known."""
+        """Minus the number of repetitions of the planned steps, not rounded, that fit into the budget by their log
+        moments K(t) at t = e^log_t; infinity if K(t) is not known. It is minimised."""
         t = math.exp(log_t)
         try:
             return -_limit(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)

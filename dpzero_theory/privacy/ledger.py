@@ -41,7 +41,7 @@ CREATE TABLE log (row INTEGER PRIMARY KEY, release INTEGER NOT NULL, spent INTEG
 # A row of the log without sums is a payment for the releases from `release` to `spent` - 1. A row with sums is the
 # record of `release`. In both `spent` is the number of releases that are paid for by then.
 _UNLIMITED = 2**62
-"""The number of releases that count as paid for without a budget."""
+"""The number of releases that a file without a budget counts as paid for."""
 _BUDGET = {"target_epsilon": float, "target_delta": float, "steps": int, "block": int, "step": dict}
 _BEGUN = {"format": str, "run": str, **_BUDGET}
 """The entries of the header, with their types; a file without a budget has none of `_BUDGET`."""
@@ -51,8 +51,8 @@ _STEP: dict[str, type] = {
 }  # fmt: skip
 """The words of a release in the header with their types, the arguments of `step.step_of`."""
 _BUDGET_ROUNDING = 1e-9
-"""The epsilon of a plan may be above the target epsilon by this share of it, because a noise multiplier from a closed
-form is rounded."""
+"""The epsilon of a plan may be above the target epsilon by this share of the target, because a noise multiplier from a
+closed form is rounded."""
 
 
 class LedgerError(RuntimeError):
@@ -65,16 +65,17 @@ class BudgetSpentError(LedgerError):
 
 @dataclass(frozen=True)
 class Account:
-    """What a file says; its hashes hold.
+    """The content of a ledger's file, all of whose hashes were checked.
 
     Attributes:
         run: the text that says what the file was created for.
-        digest: the SHA-256 of all that it was created with.
-        inode, moves: which file it is, and how often it was opened as `moved`.
+        digest: the SHA-256 of the header, in hexadecimal: of the plan, the budget and `run`.
+        inode: the file's inode number when it was created or last opened as `moved`.
+        moves: how often the file was opened as `moved`.
         spent: the number of releases that are paid for.
-        records: the number and the bytes of each release that was recorded, in order.
-        step, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them; the
-            step is None without a budget.
+        records: a pair (number of the release, its bytes) for each release that was recorded, in order.
+        step, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them. In a
+            file without a budget `step` is None, and the others mean nothing.
     """
 
     run: str
@@ -93,13 +94,13 @@ class Account:
 class Ledger(AbstractContextManager["Ledger"]):
     """The budget of one data set, open for writing by this process; a context manager.
 
-    `Ledger.create` starts a ledger, `Ledger.open` resumes one, and `Ledger.for_records` has no budget and keeps records
-    only. All raise LedgerError (the file is damaged, or another process holds it) and OSError. A ledger is used by the
-    thread that opened it.
+    Make a ledger by `Ledger.create`, resume it by `Ledger.open`, or make a file of records without a budget by
+    `Ledger.for_records`. All three raise LedgerError if the file is damaged or open in another process, and OSError.
+    Only the thread that opened a ledger may use it.
 
     Attributes:
         path: the file.
-        account: what it said when it was opened.
+        account: the content of the file when it was opened.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, *, moved: bool = False) -> None:
@@ -140,11 +141,11 @@ class Ledger(AbstractContextManager["Ledger"]):
             path: the file to make, which must not exist yet.
             target_epsilon, target_delta: the whole budget; target_epsilon > 0, and 0 <= target_delta < 1, with 0 for
                 noise that needs no delta.
-            step: one release, of which every other is a copy.
-            steps: T >= 1.
+            step: one release. All releases of the ledger are like it.
+            steps: the number of releases of the plan, >= 1.
             block: how many releases one payment pays for. With 64 the disk is waited for once in 64 releases, and a
                 crash can waste up to 64.
-            run: what the ledger is for, a text kept in it.
+            run: a text that says what the ledger is for, written into the file.
 
         Raises:
             ValueError: an argument outside its range, or a plan that costs more than the target. Nothing is written.
@@ -170,8 +171,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def for_records(cls, path: str | os.PathLike[str] | None, run: str) -> Self:
-        """Start a file without a budget, at `path` or, if that is None, in memory. `run` is a text that says what it is
-        for."""
+        """Start a file of records without a budget at `path`, or in memory if `path` is None. `run` is a text that says
+        what the file is for. Raises as `create`."""
         if path is not None:
             return cls._made(Path(path), {"run": run})
         db = sqlite3.connect(":memory:", isolation_level=None)
@@ -180,6 +181,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _made(cls, path: Path, begun: dict[str, Any]) -> Self:
+        """Make the file with the header `begun`, as for `_fill`, and open it. If that fails, no file is left."""
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         try:
             with closing(_connect(path, "rw")) as db:
@@ -215,9 +217,9 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Account:
-        """Return what the file at `path` says, even while another process writes it. Nothing is written.
+        """Return the content of the file at `path`, even while another process writes it. Nothing is written.
 
-        Raises LedgerError if the file is damaged, and OSError if there is none.
+        Raises LedgerError if the file is damaged, and OSError if there is no file.
         """
         path = Path(path)
         _require_log(path)
@@ -245,12 +247,12 @@ class Ledger(AbstractContextManager["Ledger"]):
         """Write down what a release has released.
 
         Args:
-            number: of a release that the last payment paid for, later than all recorded ones.
-            sums: the bytes to keep.
-            durable: whether to return only when they are on disk.
+            number: the number of a release that `spend` has paid for, later than all recorded releases.
+            sums: the released numbers as bytes, in any form.
+            durable: whether to return only when the record is on disk. With False, `sync` waits for it.
 
         Raises:
-            LedgerError: the release is not paid for, or it or a later one was recorded before.
+            LedgerError: the release is not paid for, or it or a later release was recorded before.
         """
         first, spent, last = self._last_row()
         if not first <= number < spent:
@@ -258,7 +260,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._add(last, number, spent, sums, durable=durable)
 
     def records(self) -> list[tuple[int, bytes]]:
-        """Return the number and the bytes of each release that was recorded, in order."""
+        """Return a pair (number of the release, its bytes) for each release that was recorded, in order."""
         return _read(self._db, self.path).records
 
     def sync(self) -> None:
@@ -268,7 +270,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are spent, as steps."""
+        """The releases that are paid for, as a history for the accountant; empty without a budget."""
         step = self.account.step
         return [replace(step, steps=self._spent)] if step is not None and self._spent else []
 
@@ -288,7 +290,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         self.close()
 
     def _last_row(self) -> tuple[int, int, bytes]:
-        """The first release that may be recorded next, the number of releases that are paid for, and the last hash."""
+        """Return the number of the first release that may be recorded, how many releases are paid for, and the hash of
+        the last row. Raises LedgerError in the child of a fork."""
         if os.getpid() != self._pid:
             raise LedgerError(f"{self.path}: opened by another process, before a fork: open it in one of them")
         last = "SELECT release + (sums NOT NULL), spent, chain FROM log ORDER BY row DESC LIMIT 1"
@@ -301,15 +304,20 @@ class Ledger(AbstractContextManager["Ledger"]):
         return found
 
     def _add(self, last: bytes, release: int, spent: int, sums: bytes | None, *, durable: bool = True) -> None:
-        """Add a row to the log, with the hash `last` of the row before. The other arguments are the columns of the
-        row."""
+        """Add a row to the log.
+
+        Args:
+            last: the hash of the row before, or of the header.
+            release, spent, sums: the columns of the row, as for `_chained`.
+            durable: whether to return only when the row is on disk.
+        """
         chain = _chained(last, release, spent, sums)
         row = "INSERT INTO log (release, spent, sums, chain) VALUES (?, ?, ?, ?)"
         self._write(row, release, spent, sums, chain, durable=durable)
         self._spent = spent
 
     def _write(self, statement: str, *values: object, durable: bool = True) -> None:
-        """Run one statement, which is a transaction of its own, on disk at its end if it is `durable`."""
+        """Run one SQL statement as a transaction. With `durable`, return only when it is on disk."""
         level = "FULL" if durable else "NORMAL"
         try:
             if not self._level:  # not before the first write: opening a file and refusing it must not change the file
@@ -330,7 +338,8 @@ def _log_of(path: Path) -> Path:
 
 
 def _require_log(path: Path) -> None:
-    """Raise LedgerError if a file was not closed and its write-ahead log is missing: it would say that less is spent.
+    """Raise LedgerError if the write-ahead log of a file that was not closed is missing, since the file alone would say
+    that less is spent than is.
 
     Raises OSError if there is no file, because SQLite does not say why it cannot open one.
     """
@@ -353,7 +362,13 @@ def sync_folder(path: Path) -> None:
 
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
-    """Write the header of a new file, in which `begun` is what it was created with and `inode` its number."""
+    """Make the tables of a new file and write its header.
+
+    Args:
+        db: the open file.
+        begun: the entries of `_BEGUN` except "format", those of `_BUDGET` only with a budget.
+        inode: the file's inode number.
+    """
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
     db.execute("INSERT INTO header VALUES (?, ?, ?, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
@@ -361,8 +376,8 @@ def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
 
 
 def _read(db: sqlite3.Connection, path: Path) -> Account:
-    """Read a file and check all its hashes. `path` is for messages. Raises LedgerError where a hash does not fit, or a
-    row is missing."""
+    """Return the content of the open file `db` after checking all its hashes. `path` is for messages only. Raises
+    LedgerError if a hash does not fit, or a row before the last one is missing."""
     try:
         text, digest, inode, moves = db.execute("SELECT * FROM header").fetchone()
         last = hashlib.sha256(text.encode()).digest()
@@ -392,8 +407,12 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
 
 
 def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes:
-    """Return the hash of a row of the log; `last` is the hash of the row before, or of the header. The others are its
-    columns."""
+    """Return the hash of a row of the log, 8 bytes.
+
+    Args:
+        last: the hash of the row before, or of the header.
+        release, spent, sums: the columns of the row. A payment has no sums, and `release` is the first one paid for.
+    """
     kind = b"payment" if sums is None else b"record"
     return hashlib.sha256(b"%b %b %d %d %b" % (last, kind, release, spent, sums or b"")).digest()[:8]
 
@@ -407,7 +426,14 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _close(db: sqlite3.Connection, path: Path | None, lock: int | None, pid: int) -> None:
-    """Close the file and its lock, unless the process `pid` that opened them is another one (the parent of a fork)."""
+    """Close the file and its lock; do nothing in the child of a fork.
+
+    Args:
+        db: the open file.
+        path: the file's path, or None for a file in memory.
+        lock: the descriptor that holds the lock, or None without a lock.
+        pid: the process that opened the file.
+    """
     if os.getpid() != pid:
         return
     closed = False
@@ -423,7 +449,7 @@ def _close(db: sqlite3.Connection, path: Path | None, lock: int | None, pid: int
 
 
 def _explained(path: Path, error: sqlite3.Error) -> LedgerError:
-    """Return a LedgerError of one line, which says what to do, in place of an error of SQLite."""
+    """Return a LedgerError of one line, which says what to do, for an error of SQLite with the file at `path`."""
     # Every other class says that the file is no database, or a damaged one; without tables it was emptied, and a type
     # that was changed makes a text of bytes.
     usable = isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError)

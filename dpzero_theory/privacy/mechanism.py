@@ -41,17 +41,18 @@ _KERNEL = 2
 """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
 continuous noise (laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
 _RATIO = 1e-12
-"""Where the noise is small, tau is the smallest one whose G is about this. G is a bound on the absolute log of the
-ratio of probabilities with discrete and with continuous noise."""
+"""If the noise is too small for `_KERNEL`, tau is chosen so that G is about this, where G bounds the absolute logarithm
+of the ratio of probabilities with discrete and with continuous noise (`_discrete_gap`)."""
 _SAME = 2.0**-46
-"""If (tau/sigma)^2 is at most this, continuous noise with the multiplier of the discrete noise counts as the same: the
-multipliers with which it costs more or less differ by less than 1e-14 of it."""
+"""If (tau/sigma)^2 is at most this, where sigma is the parameter of the discrete noise in units of the lattice, the
+discrete noise is accounted as continuous noise with the same multiplier: the multipliers with which continuous noise
+surely costs more, and surely less, then differ by less than 1e-14 of it."""
 _PURE_ROUNDING = 1e-11
 """A bound on the relative rounding error of a pure epsilon."""
 _FORMULA_ROUNDING = 1e-12
 """A bound on the relative rounding error of the formulas of Laplace noise."""
 _LARGEST = 700.0
-"""The largest a = levels/b, the inverse of the noise multiplier, with sampled batches: e^a must be a float."""
+"""The largest a = 1/noise_multiplier of Laplace noise with sampled batches, because e^a must be a float."""
 
 
 class Made(Protocol):
@@ -91,13 +92,13 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """Return the law of this family for a lattice on which the clip is `levels` units. A law without a lattice
+        """Return the law of this family for a lattice on which the clip is `levels` >= 1 units. A law without a lattice
         returns itself."""
         return self
 
     def require(self, step: Made) -> None:
-        """Raise ValueError for steps that are not accounted: with a sampling or a number of coordinates that the law
-        does not take, or with too little noise."""
+        """Raise ValueError for steps that are not accounted, because of their sampling, their number of coordinates or
+        too little noise."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -108,21 +109,23 @@ class Mechanism(ABC):
 
     @abstractmethod
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        """What the steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if no bound is known.
+        """The privacy cost of the steps; `UNKNOWN` if no bound is known.
 
-        `n` is the number of all records; None stands for any number. Raises ValueError for steps outside the law's
-        range.
+        Args:
+            step: steps that `require` accepts.
+            size: the largest number of records in which the compared data sets differ, >= 1.
+            n: the number of all records, or None for a cost that holds for any number.
         """
 
     def multiplier(self, step: Made, target_epsilon: float) -> float | None:
-        """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0; None for a law without
-        pure epsilon."""
+        """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None if the law never
+        gives delta = 0. Raises ValueError for a target that no noise multiplier in range has."""
         return None
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
-        """The parameter of the noise in units of the sum, for a noise multiplier and a clip of `levels` units. For laws
-        on a lattice it is an integer, rounded up."""
+        """The parameter of the noise in units of the sum, which `draw` takes, for a noise multiplier and a clip of
+        `levels` units. For laws on a lattice it is an integer, rounded up."""
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -152,8 +155,12 @@ class _OnLattice(Mechanism):
     """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
 
     Args:
-        levels: M, or 0 if M is not stated. The noise is then named `whole`, and stands for any lattice on which the
-            clip is at least `fine` units, as in all runs.
+        levels: M >= 1, or 0 for any lattice on which the clip is at least `fine` units, as in all runs.
+
+    Attributes:
+        family: the first part of the name FAMILY:M.
+        whole: the name with `levels` = 0.
+        fine: the least number of lattice units to the clip with `levels` = 0.
     """
 
     family: ClassVar[str]
@@ -172,11 +179,13 @@ class _OnLattice(Mechanism):
 
 
 class DiscreteGaussian(_OnLattice):
-    """Discrete Gaussian noise, with the parameter s M, where s is the noise multiplier.
+    """Discrete Gaussian noise on a lattice with M units to the clip: its parameter is s M units, where s is the noise
+    multiplier.
 
     The cost of releases of one number with full or Poisson batches is computed by sums over the integers. If s M is
-    more than a few lattice units (`_least_multiplier`), the cost of any releases is bounded by that of continuous
-    Gaussian noise with a slightly smaller, or larger, standard deviation. Everything else is refused.
+    more than a few units (`_least_multiplier`), the cost of other releases is bounded from above and below by those of
+    continuous Gaussian noise with a slightly smaller and a slightly larger standard deviation. `require` refuses less
+    noise.
     """
 
     family = whole = "discrete-gaussian"
@@ -195,10 +204,8 @@ class DiscreteGaussian(_OnLattice):
             )
 
     def _summed(self, step: Made) -> bool:
-        """Whether the cost of these steps can be computed by sums over the integers.
-
-        They must be few, of one coordinate each, and with full or Poisson batches.
-        """
+        """Whether the cost of these steps can be computed by sums over the integers: there are at most `MOST_COMPOSED`
+        of them, with one coordinate and full or Poisson batches."""
         return step.coordinates == 1 and type(step.sampling) in (FullBatch, Poisson) and step.steps <= MOST_COMPOSED
 
     def require(self, step: Made) -> None:
@@ -221,7 +228,7 @@ class DiscreteGaussian(_OnLattice):
         return self.compared(step, size, n)
 
     def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        """The cost by comparison with continuous Gaussian noise; the arguments are those of `cost`."""
+        """As `cost`, but always by comparison with continuous Gaussian noise."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
@@ -291,8 +298,8 @@ class _Laplace(_OnLattice):
 
 
 def _member(law: type[_OnLattice], arguments: str) -> Mechanism:
-    """The law with M lattice units to a clip, where `arguments` is the text of M. Raises ValueError unless that is a
-    whole number from 1 on, of at most 10 digits."""
+    """The law of the class `law` with M lattice units to a clip, where `arguments` is the text of M. Raises ValueError
+    unless the text is a whole number from 1 on, of at most 10 digits."""
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
         raise ValueError(f"mechanism must be {law.family}:M, M >= 1 integers to a clip; got {arguments!r}")
     return law(int(arguments))
@@ -306,32 +313,41 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that a training run draws from, for the name of a family of laws, such as `gaussian` or `laplace`.
-    With `lattice`, sums and noise are integers. Raises ValueError if there is no such law."""
+    """The noise law that a training run draws from, for `noise`, the name "gaussian" or "laplace" or the `noise` of a
+    registered law. With `lattice`, sums and noise are integers. Raises ValueError if there is no such law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The width tau of the kernel, in units of the lattice: `_KERNEL` as in runs, or less if that is not small against
-    `sigma`, the parameter of the noise in the same units. So many `numbers` are released in all."""
+    """The parameter tau of the random rounding by which discrete noise is compared with continuous noise, in units of
+    the lattice: `_KERNEL`, or less if that is not small against the noise.
+
+    Args:
+        sigma: the parameter of the noise, > 0, in units of the lattice.
+        numbers: how many integers are released in all, >= 1.
+    """
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: 2 widths of the
-    kernel. The clip is `levels` units of the lattice, and so many integers, `numbers`, are released in all."""
+    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: that of 2 tau of
+    `_kernel`. The clip is `levels` units of the lattice, and `numbers` integers are released in all."""
     return 2 * _kernel(1.0, numbers) / levels
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """The G >= 0 for which the laws of discrete noise and of a post-processing of continuous noise are within a factor
-    e^G, if so many integers, `numbers`, are released in all.
+    """A number G >= 0 such that probabilities with discrete Gaussian noise, and with continuous Gaussian noise that is
+    rounded at random to the lattice, are within a factor e^G of each other.
 
-    It is numbers * 2 artanh(kappa), rounded up, where kappa bounds the relative error of the normaliser of the kernel,
-    whose width is `tau` >= 1/2 in units of the lattice.
+    It is numbers * 2 artanh(kappa), rounded up, where kappa bounds the relative error with which the probabilities of
+    that rounding are normalised.
+
+    Args:
+        numbers: how many integers are released in all.
+        tau: the parameter of the random rounding, >= 1/2, in units of the lattice.
     """
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
@@ -342,9 +358,9 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
     """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it to cover rounding errors.
 
     With a = 1/noise_multiplier, one record in the batch changes the probability of a value by a factor of at most e^a.
-    So with Poisson batches of rate q a record that is there or not has log(1 + q (e^a - 1)), and one that is replaced
-    log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Both are attained. Raises ValueError
-    with q < 1 for a multiplier below 1/700.
+    So with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)), and if the record is `replaced`,
+    as with replace-one, log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Some data have
+    exactly this epsilon. Raises ValueError with q < 1 for a multiplier below 1/700.
     """
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
@@ -356,8 +372,8 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
-    """The G >= 0 for which `steps` releases with Laplace noise on a fine lattice and with continuous noise are within a
-    ratio e^G of each other: the law of either is within a factor e^G of a post-processing of the other.
+    """A number G >= 0 such that the law of `steps` releases with Laplace noise on a fine lattice is within a factor e^G
+    of a post-processing of the releases with continuous Laplace noise, and the other way round.
 
     The lattice has 2^30 integers to a clip or more, and `noise_multiplier` > 0 is the noise parameter over the clip.
     Proof: laws/derivation.md, section 8.

@@ -36,8 +36,9 @@ out has probability e^-128."""
 class NoiseSource(ABC):
     """A source of noise of three laws: Gaussian, discrete Gaussian and discrete Laplace.
 
-    A subclass returns uniformly random bytes from `_bytes(count)`. The argument `size` of the three methods is the
-    shape of the array that they return, or its length. They raise ValueError for an argument outside its range.
+    A subclass returns `count` uniformly random bytes from `_bytes(count)`. The argument `size` of the three methods is
+    the shape of the array that they return, or its length if it is an integer. They raise ValueError for an argument
+    outside the range that they state.
 
     Attributes:
         private: True only if no seed, file or other process can reproduce the draws.
@@ -88,7 +89,8 @@ class NoiseSource(ABC):
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        """Draw discrete Laplace noise of this scale until there are enough draws that `keeps` keeps; None keeps all."""
+        """Return an array of shape `size` of discrete Laplace noise, with only those draws for which `keeps` is true.
+        The function `keeps` takes an array of draws and returns booleans; None returns all draws."""
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -97,7 +99,8 @@ class NoiseSource(ABC):
         return found[:count].reshape(shape)
 
     def _laplace(self, scale: int, tries: int) -> NDArray[np.int64]:
-        """Try so many times to draw discrete Laplace noise, by algorithm 2, and return the draws that were accepted."""
+        """Try `tries` times to draw discrete Laplace noise, by Algorithm 2 of Canonne, Kamath and Steinke; return the
+        draws that were accepted, which are fewer."""
         rest = self._below(scale, tries)
         rest = rest[self._accepted(rest / scale, lambda k: Fraction(int(rest[k]), scale))]
         whole, going = np.zeros(len(rest), np.int64), np.arange(len(rest))
@@ -110,9 +113,9 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Accept each of several tries with probability exactly e^-rate. `exact` is a function from the index of a try
-        to its exact rate, and `rate` has the rates as floats, which differ from them by at most 2^-50 e^rate and 2^-50
-        of themselves."""
+        """Draw a boolean for each entry of `rate`, true with probability exactly e^-rate. `exact` is a function from
+        the index of an entry to its exact rate, from which the float in `rate` differs by at most 2^-50 e^rate and
+        2^-50 of itself."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0
@@ -121,7 +124,8 @@ class NoiseSource(ABC):
         return accepted
 
     def _below_exp(self, word: int, rate: Fraction) -> bool:
-        """Whether a uniform number, of which the first 64 binary digits are `word`, is below e^-rate."""
+        """Whether a uniformly random number in [0, 1) is below e^-rate. Its first 64 binary digits are `word`; further
+        digits are drawn while they matter."""
         bits = _WORD_BITS
         while True:
             with localcontext(Context(prec=bits)):
@@ -180,6 +184,7 @@ class SeededNoise(NoiseSource):
 
 
 def _shape(size: _Size) -> tuple[int, ...]:
+    """Return the shape that `size`, a shape or a length, stands for. Raises ValueError if it is neither."""
     if isinstance(size, tuple) and all(type(entry) is int and entry >= 0 for entry in size):
         return size
     sizes = size if isinstance(size, tuple) else (size,)
@@ -187,4 +192,5 @@ def _shape(size: _Size) -> tuple[int, ...]:
 
 
 def _scale(scale: int) -> int:
+    """Return the parameter of a discrete law as an int. Raises ValueError unless it is from 1 to 2^56."""
     return integer("scale", scale, at_most=_LARGEST_SCALE)

@@ -28,6 +28,9 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
 
     A subclass may set another `relation`. It needs a `mechanism` name of its own, and must be made known to Opacus by
     `register_accountant(name, subclass)`.
+
+    Attributes:
+        history: a tuple (noise multiplier, sample rate, number of steps) for each run of equal steps, in order.
     """
 
     relation = Relation.ADD_REMOVE
@@ -48,8 +51,8 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         """Record one step.
 
         Args:
-            noise_multiplier: >= 0, where 0 protects nothing.
-            sample_rate: q in (0, 1].
+            noise_multiplier: the noise's standard deviation over the clip, >= 0, where 0 protects nothing.
+            sample_rate: the probability with which each record is in the batch, in (0, 1].
 
         Raises:
             ValueError: an argument outside its range.
@@ -81,6 +84,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return epsilon_of_history([self._steps(*entry) for entry in self.history], delta).value
 
     def _steps(self, noise: float, rate: float, steps: int) -> Step:
+        """Return an entry of `history` as equal steps. Raises ValueError for a number outside its range."""
         return step_of(noise, steps, sampling="poisson", relation=self.relation, sample_rate=rate)
 
 

@@ -6,8 +6,8 @@ from dpzero_theory import check
 
 
 class Relation(StrEnum):
-    """How two neighbouring data sets differ. Each member is also a string, so that functions take the member or its
-    name.
+    """How two neighbouring data sets differ. Each member is also a string, so functions accept `Relation.ADD_REMOVE` or
+    "add-remove".
 
     Attributes:
         meaning: one clause that explains this relation to a reader of a privacy statement.

@@ -41,8 +41,8 @@ from dpzero_theory.privacy.schedule import Indices, allocation, groups
 from dpzero_theory.registry import Registry
 
 _LEAST_GROUP_NOISE = 0.03
-"""The bound for a group as one record is used for noise of at least this many times the clips by which the group may
-move a batch."""
+"""The least noise, in clips and over the number of records of a group, for which a group with Poisson batches is
+bounded by one record that changes the sum as much. For less noise no bound is stated."""
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it. The error of
 scipy's binomial tails that is allowed for is measured, not proved: at most an eighth of it at 31,000 random tails of up
@@ -69,8 +69,9 @@ class Sampling:
             anew are not the same as 2 T steps.
         refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
             takes its place, so that every other record is in batches more often.
-        told: what `note` says, with {self} and {relation} for the sampling and the relation.
-        explained: what `meaning` says, with {self} and {batch} for the sampling and the number of records in a batch.
+        told: the text of `note`, a format string with the fields {self} (the sampling) and {relation}.
+        explained: the text of `meaning`, a format string with the fields {self} and {batch}, the number of records in
+            a batch.
     """
 
     sample_rate: float
@@ -96,16 +97,19 @@ class Sampling:
 
     @classmethod
     def _whole(cls) -> list[Field[Any]]:
-        """The fields beside the sample rate."""
+        """Return the dataclass fields other than `sample_rate`, in order. All of them are whole numbers."""
         return [one for one in fields(cls) if one.name != "sample_rate"]
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """Return the sampling that the word NAME:ARGUMENTS stands for, where `arguments` is the text after the colon,
-        empty if there is none: whole numbers, with slashes between them. `sample_rate` is q, or None for full batches.
+        """Return the sampling that the word NAME:ARGUMENTS stands for.
+
+        Args:
+            arguments: the text after the colon, whole numbers with slashes between them; empty without a colon.
+            sample_rate: q in (0, 1], or None, which only full batches allow.
 
         Raises:
-            ValueError: other arguments than the sampling takes, or a rate outside its range.
+            ValueError: other arguments than the sampling takes, or a rate that it cannot have.
         """
         given, known = arguments.split("/") if arguments else [], cls._whole()
         least = sum(one.default is MISSING for one in known)
@@ -118,7 +122,7 @@ class Sampling:
 
     @property
     def word(self) -> str:
-        """The word, with its arguments and without the rate, for this sampling in files and on command lines."""
+        """The text NAME or NAME:ARGUMENTS for this sampling in files and on command lines, without the rate."""
         values = [getattr(self, one.name) for one in self._whole() if getattr(self, one.name) != one.default]
         return self.name + (":" + "/".join(map(str, values)) if values else "")
 
@@ -137,23 +141,23 @@ class Sampling:
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
-        """Raise ValueError unless the accountant knows what this sampling costs under `relation`."""
+        """Raise ValueError if the accountant knows no bound for this sampling under `relation`."""
 
     def largest_change(self, relation: Relation) -> int:
-        """The largest change of a batch's sum between neighbours by `relation`, in clips."""
+        """The L2 sensitivity of a batch's sum: its largest change between neighbours, in units of the clip."""
         # Where a batch is refilled, a record that is missing has its place taken by another one.
         refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
         return 2 if refilled else relation.sensitivity
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
-        """What releases with Gaussian noise and such batches cost data sets that differ in up to `size` records of n.
+        """The privacy cost of releases with Gaussian noise and such batches.
 
         Args:
             noise: the standard deviation of the noise on the sum of a batch, over the clip.
             steps: the number of releases.
             relation: which data sets are neighbours.
-            size: how many records differ.
-            n: the number of all records, or None, which stands for any number.
+            size: the largest number of records in which the compared data sets differ.
+            n: the number of all records, or None for a cost that holds for any number.
 
         Returns:
             The cost; `UNKNOWN` if no bound is known.
@@ -177,11 +181,11 @@ class Sampling:
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
-        """The least noise multiplier that is searched for; a search for less would take longer than 5 s."""
+        """The least noise multiplier that calibration tries; with less noise it would take more than 5 s."""
         return 0.0
 
     def uses(self, steps: int) -> int:
-        """The most of `steps` batches that can hold a given record."""
+        """The largest number of batches, of the first `steps` ones, that one record can be in."""
         return steps
 
     def chance(self, steps: int) -> float:
@@ -189,12 +193,11 @@ class Sampling:
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
-        """A sentence about this sampling at q < 1 that a reader of the accountant's answer under `relation` must know,
-        or ""."""
+        """A sentence to show with the accountant's answers for this sampling at q < 1 under `relation`, or ""."""
         return self.told.format(self=self, relation=relation)
 
     def meaning(self, n: int) -> str:
-        """A clause for a privacy statement that says how batches of n records are drawn, or "" if the name says it."""
+        """A clause for a privacy statement on how batches are drawn from n records, or ""."""
         return self.explained.format(self=self, batch=round(self.sample_rate * n))
 
     def batch_size(self, n: int) -> int | None:
@@ -246,8 +249,8 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each record is in a batch independently with probability q. For drawing, q is rounded down to a multiple of
-    2^-64."""
+    """Each record is in a batch independently with probability q = `sample_rate`, in (0, 1]. For drawing, q is rounded
+    down to a multiple of 2^-64."""
 
     name = "poisson"
     explained = "each record in each step independently with probability {self.sample_rate:g}; batches are secret"
@@ -273,7 +276,7 @@ class Poisson(Sampling):
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
-    """Draw each of the records 0, ..., n - 1 independently with probability q, and return the indices."""
+    """Draw each of the records 0, ..., n - 1 independently with probability q; return their indices, ascending."""
     if q == 1:
         return np.arange(n)
     words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
@@ -284,14 +287,14 @@ def _independent(source: random.Random, n: int, q: float) -> Indices:
 class TruncatedPoisson(Poisson):
     """Poisson batches with a limit on their size, such as what fits in memory.
 
-    Each record is drawn with probability `sample_rate`, in (0, 1). Of a batch with more than `largest` records,
-    `largest` are kept, chosen uniformly at random. The word in files and on command lines is truncated-poisson:B/n,
-    with B for `largest`.
+    Of a batch with more than `largest` records, `largest` are used, chosen uniformly at random. In files and on command
+    lines such batches are called truncated-poisson:B/n, with B for `largest`.
 
     Args:
+        sample_rate: the probability with which each record is drawn, in (0, 1).
         largest: the most records in a batch, >= 1.
-        n: the number of all records, of the larger data set under add-remove. With one's own number the statement
-            covers whoever might leave; whoever might join is covered only if n is that number plus 1.
+        n: the number of all records, of the larger data set under add-remove. If n is the number of your records, the
+            guarantee covers a record that leaves; a record that joins is covered only if n is that number plus 1.
     """
 
     largest: int
@@ -315,11 +318,12 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Upper bounds on three probabilities, and a lower bound on a fourth.
+        """Return bounds on four probabilities, from which the cost is computed.
 
-        A batch is full if B = `largest` or more records beside a given one are drawn. The probabilities are that of a
-        full batch, that of another batch, that of the record being drawn and kept in a full batch, and that of it being
-        drawn and kept.
+        A batch is called full if B = `largest` or more records other than a given one are drawn. The first three are
+        upper bounds: on the probability of a full batch, on that of a batch that is not full, and on the conditional
+        probability, given a full batch, that the record is used. The fourth is a lower bound on the probability that
+        the record is used in a batch of either kind.
         """
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
@@ -375,11 +379,12 @@ class CyclicPoisson(Sampling):
     """The records are in B groups that take turns: step i draws each record of group i mod B independently with
     probability B q, where q = `sample_rate` is at most 1/B.
 
-    The group of a record does not depend on the other records, and may be known. The word in files and on command lines
-    is cyclic-poisson:B.
+    The group of a record does not depend on the other records, and may be known. In files and on command lines such
+    batches are called cyclic-poisson:B.
 
     Args:
-        groups: B >= 1.
+        sample_rate: q in (0, 1/B].
+        groups: the number B >= 1 of groups.
     """
 
     groups: int
@@ -425,7 +430,8 @@ class CyclicPoisson(Sampling):
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """A batch is a uniformly random set of q n records, drawn without replacement; q n must be a whole number."""
+    """A batch is a uniformly random set of q n of the n records, without replacement, where q = `sample_rate`. Drawing
+    raises ValueError if q n is not a whole number."""
 
     name = "fixed-size"
     explained = "{batch} records of n in each step, uniformly without replacement; batches are secret"
@@ -468,8 +474,8 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class FixedOrder(Sampling):
-    """Ordered epochs: the records are used in any order that does not depend on the data and may be known, each at most
-    once an epoch."""
+    """Ordered epochs of floor(1/q) batches, where q = `sample_rate`. Each record is used at most once an epoch, in an
+    order that does not depend on the data and may be known, so that sampling does not amplify privacy."""
 
     name = "fixed-order"
     scheduled = True
@@ -500,10 +506,10 @@ class FixedOrder(Sampling):
 @dataclass(frozen=True)
 class Shuffled(FixedOrder):
     """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
-    batches of one size are taken in that order.
+    batches of equal size are taken in that order, where q = `sample_rate`.
 
-    No amplification by the secrecy of the order is proved for every adaptive use. So these batches cost at most as much
-    as those of `FixedOrder`, and nothing is stated from below.
+    No amplification by the secrecy of the order is proved for every adaptive use. The upper bound on the cost is
+    therefore that of `FixedOrder`, and the lower bound is 0.
     """
 
     name = "shuffled"
@@ -526,11 +532,12 @@ class Shuffled(FixedOrder):
 class RandomAllocation(Sampling):
     """Each record is in `taken` uniformly random steps of every epoch, independently of the other records.
 
-    An epoch has floor(taken/q) steps. The word in files and on command lines is random-allocation, or
+    An epoch has floor(taken/q) steps. In files and on command lines such batches are called random-allocation, or
     random-allocation:K for taken = K > 1. With K = 1 the scheme is also known as balls in bins.
 
     Args:
-        taken: K >= 1.
+        sample_rate: q in (0, 1], the expected number of records in a batch over the number of all records.
+        taken: the number K >= 1 of steps of an epoch in which a record is used.
     """
 
     taken: int = 1
@@ -610,24 +617,28 @@ for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, Shuff
 
 
 def sampling_of(word: str, sample_rate: float | None) -> Sampling:
-    """The sampling that a word such as `poisson` or `random-allocation:2` stands for, with the sample rate q. A
-    `sample_rate` of None is allowed with full batches only. Raises ValueError for an unknown word or a rate outside its
-    range."""
+    """The sampling that `word` stands for: a name in `SAMPLINGS` with its arguments, as `poisson` or
+    `random-allocation:2`. The `sample_rate` is q in (0, 1], or None with full batches only. Raises ValueError for an
+    unknown word or a rate that the sampling cannot have."""
     name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
 def _runnable() -> tuple[str, ...]:
-    """The names of those samplings whose batches a run can draw, and whose word needs nothing after the name."""
+    """The names, for an error message, of the samplings whose batches a run can draw and that need no arguments."""
     return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a training run, from its word or from a `Sampling`.
+    """The sampling of a training run.
 
-    `sample_rate` is the expected number of records in a batch over the number of records; None is allowed with full
-    batches only. Raises ValueError for a sampling whose batches runs cannot draw, or whose rate differs from
-    `sample_rate` by more than 1e-9 of it.
+    Args:
+        word: the sampling as a `Sampling`, or in words, as `poisson` or `random-allocation:2`.
+        sample_rate: the expected number of records in a batch over the number of records. None is allowed with full
+            batches only.
+
+    Raises:
+        ValueError: batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of it).
     """
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):

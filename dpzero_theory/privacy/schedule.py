@@ -26,8 +26,10 @@ _TABLE_CELLS = 2**24
 class _Bits:
     """A stream of random bits, SHAKE-256 of a secret and a label.
 
-    The secret has `SECRET_BYTES` bytes, else ValueError is raised; whoever does not know them cannot tell the stream
-    from random bits. The label is a text that tells streams with the same secret apart.
+    Args:
+        secret: `SECRET_BYTES` bytes, else ValueError is raised. Whoever does not know them cannot tell the stream from
+            random bits.
+        label: a text; different labels give independent streams from one secret.
     """
 
     def __init__(self, secret: bytes, label: str) -> None:
@@ -61,8 +63,8 @@ def _subsets(source: _Bits, count: int, size: int, taken: int) -> Indices:
     """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row of the
     result.
 
-    It is Floyd's algorithm, which for j = size - taken, ..., size - 1 adds a uniform one of 0, ..., j to the set, or j
-    itself if that number is already in the set.
+    By Floyd's algorithm: for j = size - taken, ..., size - 1, a uniformly random one of 0, ..., j is added to the set,
+    or j if the drawn number is already in the set.
     """
     drawn = np.empty((count, taken), dtype=np.int64)
     rows = max(_TABLE_CELLS // size, 1)
@@ -83,13 +85,13 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
 
     Args:
         secret: `SECRET_BYTES` bytes, which determine all batches.
-        n: the number of records. Their releases are independent of one another, also from epoch to epoch.
+        n: the number of records, whose releases are drawn independently of one another and anew in each epoch.
         epoch: the number of releases of an epoch.
-        taken: in how many of them a record is.
+        taken: the number of releases of an epoch in which each record is, 1 <= taken <= epoch.
 
     Returns:
         A function that takes the index of a release, from 0, and returns the indices of its batch's records, ascending.
-        It keeps the batches of one epoch in memory.
+        The function keeps the batches of one epoch in memory.
     """
 
     @lru_cache(maxsize=1)

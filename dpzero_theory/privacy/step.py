@@ -91,26 +91,28 @@ class Step:
         return History((self, *steps_of(other)))
 
     def with_noise(self, noise: float) -> Self:
-        """Return the same steps with another noise multiplier > 0. It is not checked."""
+        """Return the same steps with another noise multiplier > 0. The multiplier is not checked."""
         step = object.__new__(type(self))
         vars(step).update(vars(self), noise=noise)
         return step
 
     def cost(self, size: int = 1, n: int | None = None) -> Cost:
-        """What these steps cost data sets that differ in up to `size` of n records; `UNKNOWN` if no bound is known.
+        """The privacy cost of these steps; `UNKNOWN` if no bound is known.
 
-        `n` is the number of all records; None stands for any number.
+        Args:
+            size: the largest number of records in which the compared data sets differ, >= 1.
+            n: the number of all records, or None for a cost that holds for any number.
         """
         return MECHANISMS[self.mechanism].cost(self, size, n)
 
 
 class Words(TypedDict, total=False):
-    """What a step is apart from its noise, as keyword arguments. The first two must be given.
+    """The keyword arguments of `step_of`, which describe a step apart from its noise. The first two must be given.
 
     Attributes:
         sampling: a name of `sampling.SAMPLINGS` with its arguments, as `random-allocation:2`, or a `Sampling`.
         relation: the name of a `Relation`.
-        mechanism: the noise law's name, by default `gaussian`.
+        mechanism: the noise law, a name of `mechanism.MECHANISMS`, by default `gaussian`.
         coordinates: K >= 1, how many numbers of a record are released, by default 1.
         sample_rate: q in (0, 1], the (expected) number of records in a batch over the number of all records. It may be
             left out with full batches, where it is 1, and where `sampling` is a `Sampling`, which has its own rate.
@@ -129,10 +131,10 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
     Args:
         noise_multiplier: s > 0, the parameter of the noise on a batch's sum, over the clip (`Step.noise`).
         steps: the number of steps, >= 1.
-        words: sampling, relation, sample_rate, mechanism and coordinates, as of `Words`.
+        words: sampling, relation, mechanism, coordinates and sample_rate, which `Words` explains.
 
     Raises:
-        ValueError: an argument outside its range, which the message names, or what `Step` refuses.
+        ValueError: an unknown, missing or wrong argument, which the message names, or what `Step` refuses.
     """
     check.settings(words, Words.__annotations__, Words.__required_keys__)
     noise, drawn = check.real("noise_multiplier", noise_multiplier, above=0), words["sampling"]
@@ -145,15 +147,15 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
 class History(Sequence[Step]):
     """The steps that were made on the same records, in order.
 
-    What a step asks of the records may depend on what the steps before it released. Its noise, its batches and the
-    number of steps may not (`filter.Filter` is for those).
+    The function that a step sums over the records may depend on what the steps before it released. The noise, the
+    sampling and the number of steps may not; `filter.Filter` accounts for steps where they do.
 
     Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
     where the sampling follows a schedule (epochs, turns). There each part of a history starts a schedule of its own, so
     that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
 
     Args:
-        parts: the steps.
+        parts: the steps, in the order in which they were made.
     """
 
     def __init__(self, parts: Iterable[Step] = ()) -> None:
@@ -200,11 +202,11 @@ class History(Sequence[Step]):
 
 
 Steps = Step | History | Iterable["Step | History"]
-"""The types that functions take as a history. They are a step, a history, or an iterable of these, in order."""
+"""What functions take as a history: a step, a history, or an iterable of steps and histories, in order."""
 
 
 def steps_of(history: Steps) -> tuple[Step, ...]:
-    """Return the parts of a history, which may have any form of `Steps`. Raises ValueError for anything else."""
+    """Return a history in any form of `Steps` as one tuple of steps. Raises ValueError for anything else."""
     if isinstance(history, Step):
         return (history,)
     if isinstance(history, History):
