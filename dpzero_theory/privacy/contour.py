@@ -1,14 +1,11 @@
-"""delta(epsilon) of many Gaussian releases with sampled batches, by an integral: the numbers that `grid` bounds too, in
-less time.
-
+"""delta(epsilon) of many Gaussian releases with sampled batches, by an integral, which takes less time than a `grid`.
 With M(z) = E_P e^{zL} the moment of one release's loss L, and T releases, for every tau > 0
 
     delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
 
-Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes. Some 10 nodes in t and 50 in
-x make bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, derives a bound on every error. The letters
-(a) to (e) in this module are those of its errors: (a) the step in t, (b) the last node in t, (c) the step in x, (d) the
-last nodes in x, (e) rounding.
+Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes: some 10 in t and 50 in x make
+bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, bounds the errors by (a) the step in t, (b) the
+last node in t, (c) the step in x, (d) the last nodes in x, and (e) rounding.
 """
 
 import math
@@ -25,19 +22,16 @@ from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Parts, log_c
 
 _ERRORS = 1e-8, 1e-12
-"""The size of each error that is aimed at, as a share of an estimate of delta. The second one is tried if delta turns
-out far below the estimate."""
+"""The error that is aimed at, as a share of an estimate of delta; the second one if delta is far below the estimate."""
 _WIDEST = 1e-4
-"""The largest relative width of the bounds; where they are wider, a grid answers."""
 _MOST_NODES, _MOST_PRODUCTS = 4096, 2**20
-"""The most nodes in x or in t, and the most pairs of them."""
+"""The largest relative width of the bounds (else a grid answers); the most nodes in x or in t, and the most pairs."""
 _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values among which the best are taken; any of them is correct. In this order: distances of Chernoff's second tau from
-tau, over the deviation of the loss; heights of the lines of (c), in units of 1/s; distances of the second tau, as
-shares of tau; and last nodes in t, over about the largest t that matters."""
+"""Values to choose from, all correct: of `_Integral.shift` times the loss's deviation; of heights of the lines in (c),
+times s; of `_Integral.shift` over tau; and of the last t, over about the largest t that matters."""
 
 
 class _Unfit(ArithmeticError):
@@ -45,20 +39,9 @@ class _Unfit(ArithmeticError):
 
 
 class _Moments:
-    """The moments M(tau + i t) of the loss of one release as sums over outputs, for 0 < tau <= most and 0 <= t <= far.
-
-    All errors are shares of M(tau).
-
-    Args:
-        law: the law of one release, of a kind with one branch.
-        count: the number of releases.
-        most: the largest tau.
-        far: the largest t.
-        error: about the error of all `count` releases together, as a share of their product of moments.
-
-    Raises:
-        _Unfit: too many nodes would be needed.
-    """
+    """The moments M(tau + i t) of one release's loss as sums over outputs, for 0 < tau <= `most` and 0 <= t <= `far`.
+    All errors are shares of M(tau), of about `error` for `count` releases together. `law` is of a kind with one branch.
+    Raises `_Unfit` if too many nodes are needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
         (branch,) = law.branches
@@ -66,13 +49,11 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The step in x is small enough for (c), by the best of the lines, and for (b), which needs lines up to a height
-        # of 0.7 above the ones that it uses.
+        # The step in x is small enough for (c), by the best line, and for (b), which needs lines 0.7 above its own.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
-        # The step has few binary digits, so that its multiples have no rounding errors.
-        self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)
+        self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)  # Few digits: its multiples are exact.
         reach = s * (math.sqrt(2 * wanted) + 0.5)
         chance = math.exp(min(math.log(law.rate) - (2 * reach + 1) / (2 * s * s), 0.0)) / (1 - law.rate)
         first, last = -reach - max(-power, 0.0) * min(chance, 1.0), reach + max(power, 0.0) + fall
@@ -88,12 +69,8 @@ class _Moments:
         self.chances = [self._chance(y) for y in ((x, -x) if self.fall else (x,))]
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
-        """The integrand of M(tau) has powers of A(x) and of A(-x), the density ratios of outputs with and without the
-        record.
-
-        Returns:
-            The power of A(x), minus the power of A(-x), and minus the sum of those of the two powers that are negative.
-        """
+        """The integrand of M(tau) has a power of A(x) and a power of A(-x) (`Gaussian.log_mixture`). Returns the first,
+        minus the second, and minus the sum of those of the two that are negative."""
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 
@@ -104,8 +81,7 @@ class _Moments:
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        """Logs of bounds on the mass of the integrand of M(tau + i t) over M(tau), on lines above and below the real
-        line: a row for each height of a line, a column for each t."""
+        """Logs of bounds on the mass of M(tau + i t)'s integrand over M(tau), on lines off the real one, a row each."""
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
@@ -117,18 +93,9 @@ class _Moments:
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding (e), apart from the rounding of t
-        times a loss, and by the missing nodes in x (d).
-
-        Args:
-            tau: the real part.
-            weights: the summands of M(tau), as shares of M(tau).
-
-        Raises:
-            _Unfit: the nodes end where the integrand still rises.
-        """
-        power, fall, _ = self._powers(tau)
-        # (d) Beyond the ends the integrand falls at least as a geometric sequence does.
+        """Bounds on two errors of M(tau + i t): by rounding (e), without that of t times a loss, and by missing nodes
+        (d). `weights` are the summands of M(tau) over M(tau). Raises `_Unfit` if the integrand rises at an end."""
+        power, fall, _ = self._powers(tau)  # (d) Beyond the ends the integrand falls at least geometrically.
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
         if min(rates) <= 0:
@@ -139,11 +106,7 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        """Bounds on the error (c) of M(tau + i t) by the finite step in x, for each entry of `t`, as shares of M(tau).
-
-        Raises:
-            _Unfit: the bounds are too large.
-        """
+        """Bounds on M(tau + i t)'s errors by the step in x (c), for each `t`. Raises `_Unfit` if they are too large."""
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -151,17 +114,8 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """Logs of bounds on |M(tau + i t')|/M(tau) that hold for all t' >= t, for each entry of `t`, to bound what
-        follows the last node in t (b).
-
-        Args:
-            tau: the real part.
-            log_m: the log of M(tau).
-            t: the imaginary parts, > 0 and rising.
-
-        Raises:
-            _Unfit: the step in x is too wide.
-        """
+        """Logs of bounds on |M(tau + i t')|/M(tau) for all t' >= t, for each entry of the rising array `t` > 0; they
+        bound what follows the last node (b). `log_m` is log M(tau). Raises `_Unfit` if the step in x is too wide."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -184,18 +138,11 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon, as sums over the nodes z = tau + i t.
-
-    Attributes:
-        tau: the real part of the nodes.
-        t: their imaginary parts, from 0 on and equally spaced.
-        terms: the summand at each node without e^{-i t epsilon}, divided by prod M(tau)^T.
-        log_moment: the log of prod M(tau)^T.
-        common: a bound on the relative error of prod M(tau)^T.
-        wrong: a bound on the error of the sum, by all but the step in t.
-        shift: the distance from tau of the second tau, at which Chernoff's bound limits the error by the step in t (a).
-        log_second: the log of c(tau + shift) prod M(tau + shift)^T, the constant of that bound (`law.log_c`).
-    """
+    """Bounds on delta near an epsilon, as sums over the nodes z = `tau` + i `t`, where t rises from 0 in equal steps.
+    `terms` are the summands without e^{-i t epsilon}, over prod M(tau)^T, which has the log `log_moment` and at most
+    the relative error `common`. `wrong` bounds all errors of the sum but the error (a) by the step in t, which
+    Chernoff's bound at a second tau, `tau` + `shift`, limits; `log_second` is the log of that bound's constant c(tau +
+    shift) prod M(tau + shift)^T (`law.log_c`)."""
 
     tau: float
     t: Array
@@ -207,7 +154,7 @@ class _Integral:
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
-        """Return the sum over the nodes, a bound on its error, and the log of the factor of both in delta(epsilon)."""
+        """The sum over the nodes, a bound on its error, and the log of the factor that turns both into delta."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))
@@ -232,8 +179,7 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether the integral may be tried for a composition: all noise is Gaussian, all batches are sampled, and the
-    losses of each law have one formula, which leaves out the kind `fixed-size` of `laws.gaussian.Gaussian`."""
+    """Whether the integral may be tried: Gaussian noise, sampled batches, and one formula of the loss for each law."""
     return bool(parts) and all(
         isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts
     )
@@ -242,8 +188,7 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """Bounds on delta near `epsilon` for a composition; None if the integral does not fit or its bounds are too wide,
-    so that a grid must answer."""
+    """Bounds on delta near `epsilon`; None if the integral does not fit or is too imprecise: a grid must answer."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
@@ -257,19 +202,8 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """Choose the real parts of the nodes. Any choice is correct; this one needs few nodes.
-
-    Args:
-        parts: the laws with the numbers of their releases.
-        epsilon: where delta is sought.
-
-    Returns:
-        A tau at which the integrand is about least; the standard deviation of the total loss under the law tilted by
-        this tau; and the distance to a second tau (`_Integral.shift`).
-
-    Raises:
-        _Unfit: no such tau was found.
-    """
+    """A tau at which the integrand is about least, the standard deviation of the total loss under the law tilted by
+    tau, and `_Integral.shift`. Any choice is correct; this one needs few nodes. Raises `_Unfit` if there is none."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2
@@ -310,16 +244,8 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
 
 
 def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> _Integral:
-    """Compute the sum over nodes and its error bounds.
-
-    Args:
-        parts: the laws with the numbers of their releases.
-        epsilon: near which delta is sought.
-        error: the size of each error that is aimed at, as a share of an estimate of delta.
-
-    Raises:
-        _Unfit: too many nodes would be needed, or errors are too large.
-    """
+    """The sum over nodes for laws with their numbers of releases. Each of its errors is aimed at the share `error` of
+    an estimate of delta(epsilon). Raises `_Unfit` if nodes are too many or errors too large."""
     tau, spread, shift = _saddle(parts, epsilon)
     taus = np.array([tau, tau + shift])
     width = tau * (1 + tau) * math.sqrt(2 * math.pi * (spread**2 + 1 / tau**2 + 1 / (1 + tau) ** 2))
@@ -332,7 +258,6 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
         [sum(one.error(at, w[k])) + float(one.aliases(at, np.zeros(1))[0]) for k, at in enumerate(taus.tolist())]
         for one, w in zip(sums, weights, strict=True)
     ]
-    # (a): the error by the finite step in t.
     log_moment, log_second = (
         math.fsum(one.count * float(logs[k]) for one, (_, logs) in zip(sums, found, strict=True)) for k in (0, 1)
     )
@@ -341,7 +266,7 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
     log_scale = log_moment - tau * epsilon
     sizes = np.array([0.0, log_second - (tau + shift) * epsilon]) - log_scale - log_target
     needed = np.logaddexp(0.0, sizes) / [tau, shift]
-    step = 2 * math.pi / float(needed.max())
+    step = 2 * math.pi / float(needed.max())  # (a)
     stops = far * _LATER  # (b): where the sum over t may end
     each = [one.count * one.decay(tau, float(logs[0]), stops) for one, (_, logs) in zip(sums, found, strict=True)]
     decays = np.sum(each, axis=0)

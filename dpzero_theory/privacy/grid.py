@@ -4,8 +4,7 @@ With Lambda the total privacy loss under P, delta(epsilon) = E_P (1 - e^{epsilon
 multiples of a width H by `Law.cells`, once so that it dominates and once so that it is dominated. All probabilities are
 multiplied by e^{tau loss} ("tilted by tau"), which makes rounding errors small against delta, and composed by
 `fourier.composed`. One composition gives delta(epsilon) at all epsilons near one, as sums of the weights beyond a point
-of the grid, so that epsilon at a delta needs no further compositions. The width of the bracket falls as H^2. Every
-statement is derived in laws/derivation.md.
+of the grid. The bracket's width falls as H^2. Every statement is derived in laws/derivation.md.
 """
 
 import math
@@ -33,25 +32,21 @@ _MOST_OF_ONE = 2**17
 _REACH = 25.0
 """A composition that is made for one epsilon bounds delta at epsilons from this number over 1 + tau below it."""
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
-"""Shares of the upper end that decide on finer grids. If the caller wants a relative width above `_COARSE`, grids have
-at most 2^14 points. If bounds are narrower than `_STUCK` and more points have hardly narrowed them, no more points are
-tried. If they are wider than `_NOTHING` they say nothing, and 16 times as many points are tried next."""
+"""Shares of the upper end that decide on finer grids: if the wanted width is above `_COARSE`, grids have at most 2^14
+points; below the width `_STUCK` the search ends when more points hardly help; above `_NOTHING` bounds say nothing, and
+16 times as many points are tried."""
 _ROUGH_LAW = 0.1
 """Bounds by a rough law (`Law.refined`) count as at least this wide, as a share of the upper end, so that a finer grid
 with a narrower law is tried."""
 
 
 _Sketches = Sequence[tuple[int, Array, Array]]
-"""For each law of a composition the number of its releases, and the losses and logs of probabilities of
-`Law.sketch`."""
+"""For each law of a composition the number of its releases, and the losses and log probabilities of `Law.sketch`."""
 
 
 def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
-    """The laws of sketches with their probabilities tilted: multiplied by e^{tau loss}.
-
-    Returns:
-        For each law its losses, the tilted probabilities, scaled to the sum 1, and the number of releases.
-    """
+    """For each law of `sketches` the losses, the probabilities multiplied by e^{tau loss} ("tilted") and scaled to the
+    sum 1, and the number of releases."""
     found = []
     for count, loss, log_mass in sketches:
         exponent = log_mass + tau * loss
@@ -77,26 +72,19 @@ def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
 
 
 def _reach(parts: Parts, delta: float) -> float:
-    """How many standard deviations beyond the means the grid's outputs reach (z of `Law.cells`). All releases together
+    """How many standard deviations beyond the means the grid's outputs reach (z of `Law.cells`): all releases together
     have outputs farther away with about the probability `_LEFT_OUT` times `delta`."""
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
 class _Curve:
-    """Bounds on delta(epsilon) of one composition near one epsilon, by one grid of total losses.
-
-    Args:
-        parts: the composition: laws with the numbers of their releases.
-        epsilon: where the bounds are to be good, >= 0.
-        delta: about delta there; a wrong guess makes the bounds wide, not false.
-        points: the number of points of the grid.
+    """Bounds on delta(epsilon) of the composition `parts` near one epsilon >= 0, by one grid of total losses with
+    `points` points. `delta` is about delta there; a wrong guess makes the bounds wide, not false. Raises OverflowError
+    if no grid of so many points is accurate enough.
 
     Attributes:
         tau: the tilt: probabilities are multiplied by e^{tau loss}, so that rounding errors are small against delta.
         known: the least epsilon for which `upper` says anything.
-
-    Raises:
-        OverflowError: no grid of so many points is accurate enough.
     """
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
@@ -118,16 +106,9 @@ class _Curve:
             self._chernoff(parts, z)
 
     def _compose(self, parts: Parts, z: float, delta: float) -> None:
-        """Put the laws on a grid and compose them, for both ends.
-
-        Args:
-            parts: the composition.
-            z: outputs more than z standard deviations of the noise beyond the means are left out.
-            delta: about delta.
-
-        Raises:
-            OverflowError: the grid is not accurate enough.
-        """
+        """Put the laws on a grid and compose them, for both ends. Outputs more than `z` standard deviations of the
+        noise beyond the means are left out; `delta` is about the delta that is sought. Raises OverflowError if the grid
+        is not accurate enough."""
         epsilon, points = self._centre, self._points
         self.tau, log_most = _saddle(self._sketches, epsilon)
         log_folded = min(max(math.log(delta) - log_most - 18.0, -36.0), -12.0)
@@ -149,16 +130,9 @@ class _Curve:
             self._compose_below(bottom)
 
     def _chernoff(self, parts: Parts, z: float) -> None:
-        """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds.
-        The lower bound is then 0.
-
-        Args:
-            parts: the composition.
-            z: outputs more than z standard deviations of the noise beyond the means are left out.
-
-        Raises:
-            OverflowError: there is no such bound for any tilt.
-        """
+        """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds;
+        the lower bound is then 0. Outputs more than `z` standard deviations of the noise beyond the means are left out.
+        Raises OverflowError if no tilt gives such a bound."""
         best, epsilon = math.inf, self._centre
         for tau in np.geomspace(1.0, 1e5, 11).tolist():
             with suppress(OverflowError, ValueError):
@@ -189,29 +163,20 @@ class _Curve:
         return min((found + self._left) * (1 + 4 * UNIT) + 5e-324, 1.0) if epsilon >= self.known else 1.0
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon), 0 if nothing better is known.
-
-        It is the largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum over the releases of the
-        number of the cell that holds the release's loss.
-        """
+        """A lower bound on delta(epsilon), 0 if nothing better is known: the largest P(S >= k) - e^epsilon Q(S >= k)
+        over integers k, with S the sum over the releases of the number of the cell that holds the release's loss."""
         with np.errstate(over="ignore", invalid="ignore"):
             rise = math.exp(min(epsilon - self._centre, 700.0))
             best = float(np.max(self._kept - rise * self._taken, initial=0.0))
         return best * math.exp(min(self._log_below, 300.0)) if best > 0 else 0.0
 
     def _composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
-        """Compose weights of the laws on the grid of total losses.
-
-        Args:
-            masses: for each law its weights, of any sum above 1e-250.
-            bottom: the loss at which the grid begins.
+        """Compose the weights `masses` of the laws on the grid of total losses that begins at the loss `bottom`. Raises
+        OverflowError if the weights of a law have a sum below 1e-250.
 
         Returns:
             The number of the grid's first point; the weights, with the sum 1; the log of the factor by which they were
             divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid.
-
-        Raises:
-            OverflowError: weights with a smaller sum.
         """
         start = math.floor(bottom / self._width)
         totals = [float(np.sum(mass)) for mass in masses]
@@ -275,16 +240,8 @@ class _Curve:
 
 
 def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
-    """The laws to use for a grid of `points` points in place of those of a composition (`Law.refined`).
-
-    Args:
-        parts: the composition.
-        delta: about its delta.
-        points: the number of points of the grid.
-
-    Returns:
-        The composition with these laws, and whether a finer grid has other laws with narrower bounds.
-    """
+    """The composition with the laws to use for a grid of `points` points (`Law.refined`), where delta is about `delta`,
+    and whether a finer grid has other laws with narrower bounds."""
     if not parts:
         return parts, False
     z = _reach(parts, delta)
@@ -298,19 +255,11 @@ laws with narrower bounds."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Bounds on the largest of some numbers, by finer and finer grids.
-
-    The grids get finer until the relative width of the bounds is `wanted`, until more points do not help, or until
-    `far` says that the caller needs no more. A number that certainly is not the largest keeps its first bounds. The
-    search also goes on from bounds that are far apart: a coarse grid gives such bounds if its cells are wide against
-    the losses of one release.
-
-    Args:
-        makes: for each number a function that bounds it by a grid.
-        wanted: the width, as a share of the upper end.
-        far: a function that says whether bounds are so far from what the caller compares them with that they need not
-            be narrower.
-    """
+    """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid. The grids get finer
+    until the width is the share `wanted` of the upper end, until more points do not help, or until `far` says that
+    bounds are so far from what the caller compares them with that they need not be narrower. A number that certainly is
+    not the largest keeps its first bounds. The search goes on from bounds that are far apart, which a coarse grid gives
+    if its cells are wide against the losses of one release."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = []
@@ -353,15 +302,8 @@ def _width(bounds: Bounds) -> float:
 
 @lru_cache(maxsize=256)
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int) -> Bounds:
-    """Bounds on delta of a composition by one grid, from above at one epsilon and from below at another.
-
-    Args:
-        parts: the composition.
-        epsilon: the epsilon of the upper bound.
-        lower_at: the epsilon of the lower bound.
-        delta: about delta at `epsilon`; a wrong guess makes the bounds wide, not false.
-        points: the number of points of the grid.
-    """
+    """Bounds on delta of a composition by one grid: the lower bound at the epsilon `lower_at`, the upper bound at
+    `epsilon`, where delta is about `delta`; a wrong guess makes the bounds wide, not false."""
     curve = _Curve(parts, epsilon, delta, points)
     return Bounds(curve.lower(lower_at), curve.upper(epsilon))
 
@@ -382,8 +324,7 @@ def delta_bounds(
             below, call this function once for each end.
         epsilon: epsilon >= 0.
         least_at: the epsilon at which the lower bound is taken, if it differs.
-        near: a delta with which the caller compares the answer, or None. Bounds that are far from this delta may be
-            wide.
+        near: a delta with which the caller compares the answer, or None. Bounds that are far from it may be wide.
         wanted: the relative width at which the search for narrower bounds ends.
     """
     lower_at = epsilon if least_at is None else least_at
@@ -412,8 +353,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """About delta(epsilon) of a composition, from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws. It
-    serves only to choose a grid, so its error does not affect any bound."""
+    """About delta(epsilon), from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws. Serves only to choose
+    a grid, so its error does not affect any bound."""
     tiny = 1e-20 / _LEFT_OUT
     laws, _ = _refined(parts, tiny, _FEWEST)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
@@ -437,13 +378,8 @@ def epsilon_bounds(
 
 
 def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
-    """Make the function that bounds, by a grid of so many points, the epsilon of one composition at a delta.
-
-    Args:
-        parts: the composition.
-        delta: the delta of the upper bound.
-        least_delta: the delta of the lower bound, >= delta.
-    """
+    """Make the function that bounds, by a grid of so many points, the epsilon of one composition: from above at the
+    delta `delta`, and from below at `least_delta` >= delta."""
     start: float | None = None
 
     def bounds(points: int) -> tuple[Bounds, bool]:

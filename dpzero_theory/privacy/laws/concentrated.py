@@ -35,16 +35,9 @@ e^l differ, which is at least 8e-7."""
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
     """A finite pair that dominates every (xi, rho)-zCDP release: every release whose Renyi divergence of each order a >
-    1 is at most xi + rho a. The pair is the same for both orders of neighbouring data sets.
-
-    Args:
-        rho: from `LEAST_RHO` to `MOST_RHO`.
-        xi: >= 0.
-
-    Returns:
-        The pair. It gives upper ends of delta only: in place of a pair that is dominated it has a pair with one
-        outcome, whose lower end of delta is 0.
-    """
+    1 is at most xi + rho a, for `rho` from `LEAST_RHO` to `MOST_RHO` and `xi` >= 0. The pair is the same for both
+    orders of neighbouring data sets. It gives upper ends of delta only: in place of a pair that is dominated it has a
+    pair with one outcome, whose lower end of delta is 0."""
     largest = min(xi + rho + 2 * math.sqrt(rho * _LOG_LEAST), _LARGEST_LOSS)
     loss = np.linspace(0.0, largest, _LOSSES)
     middle = np.maximum(loss - xi - rho, math.sqrt(rho)) / (2 * rho)

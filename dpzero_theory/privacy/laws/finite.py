@@ -34,11 +34,10 @@ class FinitePair(Law):
     dominates the second.
 
     Attributes:
-        loss: the finite privacy losses of the first pair, in rising order.
-        mass: their probabilities under its first law.
+        loss, mass: the finite privacy losses of the first pair, in rising order, and their probabilities under its
+            first law.
         infinite: the probability of an infinite loss under its first law.
-        p: the probabilities > 0 of the outcomes of the second pair under its first law; outcomes may be left out.
-        q: the probabilities > 0 of the same outcomes under its second law.
+        p, q: the probabilities > 0 of the outcomes of the second pair under its two laws; outcomes may be left out.
     """
 
     loss: Array
@@ -52,11 +51,8 @@ class FinitePair(Law):
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
-        """Leave out the outputs with the largest losses, as far as their probability is at most Phi(-z) (see `Law`).
-
-        Returns:
-            `loss` and `mass` of the pair that dominates, and `p` and `q` of the other one, without these outputs.
-        """
+        """`loss` and `mass` of the pair that dominates, and `p` and `q` of the other one, without the outputs with the
+        largest losses, as far as their probability is at most Phi(-z) (see `Law`)."""
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
@@ -94,11 +90,10 @@ class FinitePair(Law):
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """Bound a pair (P, Q) from both sides by finite pairs, from a partition of the outputs into sets.
-
-    Who sees only in which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. If
-    the masses of each set are split between the least and the largest loss in it, such that P's and Q's masses stay the
-    same, the new pair dominates (P, Q).
+    """Bound a pair (P, Q) from both sides by finite pairs, from a partition of the outputs into sets. Who sees only in
+    which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. Split between the
+    least and the largest loss in each set, such that P's and Q's masses stay the same, they are a pair that dominates
+    (P, Q).
 
     Args:
         p, q: the probabilities of the sets under P and under Q.
@@ -139,17 +134,9 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """What bounds on the divergences of (P, Q) say of the losses above 0 of a finite pair that dominates (P, Q).
-
-    Args:
-        loss: losses l that rise from 0.
-        above: for each l a bound on P(A) - e^l Q(A) that holds for every event A; the first one is not used.
-        at_zero: the bound at l = 0.
-
-    Returns:
-        The losses above 0 of the pair, the probabilities of each under its first and its second law, and the
-        probability of an infinite loss under the first law.
-    """
+    """The losses > 0 of a finite pair that dominates (P, Q), their probabilities under the pair's first and second law,
+    and the probability of an infinite loss under the first. `above` has for each l of `loss`, which rises from 0, a
+    bound on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes the place of its entry."""
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], loss[kept]
@@ -159,8 +146,8 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """A finite pair that dominates (P, Q), from bounds on the divergences of (P, Q). Only upper ends may be taken from
-    the result: in place of a dominated pair it has a copy of the pair that dominates.
+    """A finite pair that dominates (P, Q), from bounds on divergences. Only upper ends may be taken from the result: in
+    place of a dominated pair it has a copy of the pair that dominates.
 
     Args:
         forward: losses l that rise from 0, and for each l a bound on P(A) - e^l Q(A) that holds for every event A.
@@ -177,18 +164,13 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """A finite pair that (P, Q) dominates, from the probabilities of some events in any order. Only lower ends may be
-    taken from the result: in place of a pair that dominates it has a copy of the dominated one.
-
-    Args:
-        p: lower bounds on the probabilities of the events under P.
-        q: upper bounds on the probabilities of the same events under Q.
-    """
+    """A finite pair that (P, Q) dominates, from lower bounds `p` on the probabilities of some events under P and upper
+    bounds `q` under Q, in any order. Only lower ends may be taken from the result: in place of a pair that dominates it
+    has a copy of the dominated one."""
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])
-    # A point inside the hull is left out, which merges two outcomes. The merged pair tells less, so (P, Q) dominates
-    # this pair too.
+    # A point inside the hull is left out. That merges two outcomes, which tells less: (P, Q) dominates that pair too.
     kept = _convex(q, -p)
     p, q = np.diff(p[kept]), np.diff(q[kept])
     seen = (p > 0) & (q > 0)

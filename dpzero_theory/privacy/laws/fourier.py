@@ -27,16 +27,12 @@ _LOG_NEGLIGIBLE = -80.0
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, as e^log_total e^{-i omega
-    shift} (1 + w).
+    """The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, with N = `size` its length,
+    as e^log_total e^{-i omega shift} (1 + w).
 
-    Attributes:
-        size: N, the length of the transform.
-        shift: the integer with the largest weight.
-        log_total: the log of the sum of the weights.
-        w: the transform minus 1 of the law that is scaled to the sum 1 and shifted so that its largest weight is at 0.
-        wrong: bounds on the absolute errors of w.
-        log_most: log(|1 + w| + wrong).
+    `log_total` is the log of the sum of the weights and `shift` the integer with the largest weight. `w` is the
+    transform, minus 1, of the law scaled to the sum 1 and moved so that its largest weight is at 0; `wrong` bounds the
+    absolute errors of w, and `log_most` is log(|1 + w| + wrong).
     """
 
     size: int
@@ -48,8 +44,7 @@ class _Spectrum:
 
 
 def _beta(size: int) -> float:
-    """The bound on the error of one output of a transform of length `size`, as a share of the sum of the absolute
-    inputs."""
+    """The bound on the error of one output of a transform of length `size`, as a share of the sum of the |inputs|."""
     return 16 * UNIT * math.log2(size)
 
 
@@ -78,15 +73,9 @@ def _spectrum(law: Array, first: int, size: int) -> _Spectrum:
 
 
 def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Array, float]:
-    """The law of a sum of independent variables, modulo the length N of their transforms.
-
-    Args:
-        spectra: for each variable the transform of its law and the number of its copies in the sum.
-        start: the integer at which the returned weights begin.
-
-    Returns:
-        The weights at start, ..., start + N - 1, none negative, and a bound on the Euclidean norm of their errors.
-    """
+    """The law of a sum of independent variables modulo the length N of their transforms: its weights >= 0 at start,
+    ..., start + N - 1, and a bound on the Euclidean norm of their errors. `spectra` has for each variable the transform
+    of its law and the number of its copies in the sum."""
     spectra = [(one, count) for one, count in spectra if count > 0]
     size = spectra[0][0].size
     log_most = np.sum([count * one.log_most for one, count in spectra], axis=0)
@@ -116,19 +105,16 @@ def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Arra
 
 
 Product = Sequence[tuple[Array, int]]
-"""Independent variables with the same possible values: for each the weights of its law at these values, and the number
-of its copies."""
+"""Independent variables with the same values: for each the weights of these values, and the number of its copies."""
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of a sum of independent variables on a grid of values, multiplied by e^{theta sum} (tilted) and scaled to
-    the sum 1.
+    """The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to total 1.
 
     Attributes:
         theta: the tilt, >= 0.
-        at: the values, equally spaced, in rising order.
-        law: the weight of each value.
+        at, law: the values of the sum, equally spaced, in rising order, and their weights.
         log_scale: the log of the factor by which the weights were divided.
         error: a bound on the Euclidean norm of the weights' errors by the transform.
         beyond: a bound on the tilted mass that is not on the grid.
@@ -145,24 +131,15 @@ class _Sum:
 
     def _relative(self, exponent: float) -> float:
         """A bound on the relative error of weights from which the tilt is removed, by a factor of at most e^|exponent|.
-
-        Raises:
-            OverflowError: the bound is above 0.01, so that the weights are of little worth.
-        """
+        Raises OverflowError if it is above 0.01, so that the weights are of little worth."""
         relative = self.wrong + 16 * UNIT * (abs(self.log_scale) + abs(exponent))
         if relative > 0.01:
             raise OverflowError("rounding errors exceed the answer")
         return 1.1 * relative
 
     def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E max(sum - threshold, 0), for rising thresholds.
-
-        Returns:
-            The upper bounds, and for each the part that was added to cover errors.
-
-        Raises:
-            OverflowError: relative rounding errors above 0.01.
-        """
+        """Upper bounds on E max(sum - threshold, 0), for rising thresholds, and for each the part that was added to
+        cover errors. Raises OverflowError for relative rounding errors above 0.01."""
         theta, here = self.theta, float(thresholds[0])
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
         # grid is at most that plus 1/(width theta^2).
@@ -181,14 +158,8 @@ class _Sum:
             return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
 
     def tails(self, sign: int) -> Array:
-        """Bounds on the probabilities that the sum is at least v, for each value v in `at`.
-
-        Args:
-            sign: -1 for lower bounds, 1 for upper bounds.
-
-        Raises:
-            OverflowError: relative rounding errors above 0.01.
-        """
+        """Bounds on the probabilities that the sum is at least v, for each value v in `at`: lower bounds for the `sign`
+        -1, upper bounds for 1. Raises OverflowError for relative rounding errors above 0.01."""
         exponent = self.log_scale - self.theta * self.at
         # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.
         relative = self._relative(abs(self.log_scale) + 700)
@@ -205,7 +176,7 @@ def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, near: tuple[float, float] | None = None
 ) -> tuple[float, float, float, float]:
     """The range of a sum of independent variables, with at most e^log_folded of its law beyond each end by Chernoff's
-    bounds.
+    bounds. Raises OverflowError if the variance of the sum is almost 0 or no float.
 
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
@@ -215,9 +186,6 @@ def window(
     Returns:
         The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
         e^{-r sum} below it are least.
-
-    Raises:
-        OverflowError: the sum has almost no variance, or one that is no float.
     """
     means = [float(np.sum(weights * values)) for values, weights, _ in laws]
     centred = [(n, log_law(weights), values - mean) for (values, weights, n), mean in zip(laws, means, strict=True)]
@@ -242,15 +210,12 @@ def window(
 def composed(
     laws: Sequence[tuple[int, Array, int]], width: float, start: int, size: int, up: float, down: float
 ) -> tuple[Array, float, float]:
-    """The law of a sum of independent variables on the grid width times start, ..., start + size - 1, modulo the grid's
-    length.
+    """The law of a sum of independent variables, modulo `size`, on the grid width times start, ..., start + size - 1.
 
     Args:
         laws: for each variable the integer of its first weight, its weights at this and the following integers, of sum
-            1, and the number of its copies. Its values are width times the integers.
-        width: the width of a cell of the grid, > 0.
-        start: the first integer of the grid.
-        size: the number of points of the grid.
+            1, and the number of its copies. Its values are `width` > 0 times the integers.
+        width, start, size: the width of a cell of the grid, its first integer and its number of points.
         up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
             `window` returns make the bounds small.
 
@@ -270,20 +235,14 @@ def composed(
 def sums(
     points: NDArray[np.int64], width: float, products: Sequence[tuple[float, Product]], log_folded: float, longest: int
 ) -> list[_Sum]:
-    """The laws of several sums of independent variables, all on one grid that is wide enough for each of them.
+    """The laws of several sums of independent variables, in the order of `products`, all on one grid. Raises
+    OverflowError if the grid needs more than `longest` cells.
 
     Args:
-        points: rising integers; the variables have the values width times these integers.
-        width: the width of a cell of the grid, > 0.
+        points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
+            times `points`.
         products: for each sum its tilt theta >= 0 and its variables.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
-        longest: the largest number of cells of the grid.
-
-    Returns:
-        The law of each sum, in the order of `products`.
-
-    Raises:
-        OverflowError: the grid needs more cells.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
     for theta, product in products:

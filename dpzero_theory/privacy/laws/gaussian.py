@@ -32,28 +32,19 @@ standard deviation (derivation.md, section 3)."""
 _MOST_PIECES = 2**19
 """The largest number of pieces into which a line of outputs is cut."""
 _MOST_FROM_ZERO = 2**50
-"""The largest absolute loss, in units of half a cell. The rounding error of a larger loss is not small against a
-cell."""
+"""The largest absolute loss, in half cells. The rounding error of a larger loss is not small against a cell."""
 _SKETCHED = 1600
 """The number of outputs of a sketch (`Law.sketch`) on each line or half-line."""
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
-"""The number of pieces for each standard deviation with which a log moment is computed, and the largest log moment that
-is returned."""
+"""The number of pieces to a standard deviation for log moments, and the largest log moment that is returned."""
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """A half-line x > start of outputs, or the whole line, on which P and the privacy loss L have one formula each.
-
-    There P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x), with A(x) = 1 - q + q exp((2x - 1)/(2
-    s^2)).
-
-    Attributes:
-        a: 1 if the record is in the data set with law P, else 0.
-        up: the sign of the first term of L, 1 or -1.
-        down: 1 if L has the second term, else 0.
-        start: the left end of the half-line, or -inf for the whole line.
-    """
+    """A half-line x > `start` of outputs, or the whole line (start = -inf), on which P and the privacy loss L have one
+    formula each: P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x), with A(x) = 1 - q + q exp((2x -
+    1)/(2 s^2)). `a` is 1 if the record is in the data set with law P, else 0; `up` is 1 or -1; `down` is 1 if L has the
+    second term, else 0."""
 
     a: float
     up: float
@@ -72,16 +63,15 @@ _BRANCHES = {
 
 @dataclass(frozen=True)
 class Gaussian(Law):
-    """A dominating pair (P, Q) of one release with Gaussian noise and sampled batches: a pair of laws whose delta is at
-    least that of the release at every epsilon.
+    """A pair (P, Q) that dominates one release with Gaussian noise and sampled batches: its delta is at least that of
+    the release at every epsilon.
 
     Args:
         kind: `remove` if the record is there under P and missing under Q; `add` for the other way round; `replace` if
             it has another value under Q; `fixed-size` for replace-one with batches of fixed size.
         rate: the sample rate q in (0, 1].
-        noise: s > 0, the standard deviation of the noise in units of the clip. For batches of fixed size under
-            add-remove and replace-one it is in units of two clips, because another record takes the place of the
-            protected one.
+        noise: s > 0, the standard deviation of the noise in units of the clip; in units of two clips for batches of
+            fixed size under add-remove and replace-one, as another record takes the place of the protected one.
     """
 
     kind: str
@@ -110,14 +100,12 @@ class Gaussian(Law):
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses at an array x of outputs of one branch, and log A(x) (`log_mixture`), of which P's density
-        is made."""
+        """The privacy losses at outputs x of one branch, and log A(x) (`log_mixture`), of which P's density is made."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Bounds on the absolute rounding errors of the two arrays that `losses` returns for this branch and these
-        outputs x."""
+        """Bounds on the absolute rounding errors of the two arrays that `losses` returns for the same arguments."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -134,11 +122,8 @@ class Gaussian(Law):
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
         """About the outputs x of a branch at which the privacy loss is `level`, or -`level` for branches whose loss
-        falls with x.
-
-        It serves only to choose where outputs are cut: callers measure the loss at x, so that the error of x does not
-        affect any bound.
-        """
+        falls with x. Serves only to choose where outputs are cut: callers measure the loss at x, so its error does not
+        affect any bound."""
         q, square = self.rate, self.noise**2
         if q == 1:
             return np.asarray(square * level / 2 if branch.down else square * level + 0.5)
@@ -155,8 +140,8 @@ class Gaussian(Law):
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
     def _ends(self, branch: _Branch, z: float) -> tuple[float, float]:
-        """The least and the largest output of a branch that are not left out: those up to z standard deviations below 0
-        and above 1, the least and the largest mean."""
+        """The least and the largest output of a branch that are not left out: up to z standard deviations below 0 and
+        above 1, the least and the largest mean."""
         return max(-self.noise * z, branch.start), 1 + self.noise * z
 
     def sketch(self, z: float) -> tuple[Array, Array]:
@@ -174,18 +159,9 @@ class Gaussian(Law):
         return np.concatenate(losses), np.concatenate(logs)
 
     def _nodes(self, branch: _Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
-        """Cut outputs of a branch where the loss crosses the multiples of `width`/2, and make Gauss-Legendre nodes in
-        each piece.
-
-        Args:
-            branch: the half-line or line.
-            low, high: the least and the largest output.
-            width: the width H of the grid of losses.
-            lowest: a loss; outputs with smaller losses are put in the piece of this one.
-
-        Raises:
-            OverflowError: too many pieces, or losses too large for this width.
-        """
+        """Cut the outputs of a branch between `low` and `high` where the loss crosses the multiples of half the grid's
+        `width`, and make Gauss-Legendre nodes in each piece. Losses below `lowest` are put in the piece of this loss.
+        Raises OverflowError if pieces are too many, or losses too large for this width."""
         s, sign, half = self.noise, branch.up, width / 2
         ends = np.array([low, high])
         first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])
@@ -225,14 +201,11 @@ class Gaussian(Law):
 
     def log_moment(self, t: float) -> tuple[float, float]:
         """A lower and an upper bound on log E_P e^{t L}, for t > 0, the log moment in the Renyi divergence of order 1 +
-        t.
+        t. Raises OverflowError if it is too large for floats or needs too many pieces.
 
         The line of outputs is cut into pieces of equal length. Who sees only in which piece an output is has a smaller
         moment, by Jensen's inequality: the lower bound. If the mass of each piece is split between the losses at its
         ends, the moment is larger: the upper bound.
-
-        Raises:
-            OverflowError: the moment is too large for floating-point numbers, or needs too many pieces.
         """
         s, q, far = self.noise, self.rate, 38.0
         low_sum, high_sum = -math.inf, -math.inf
@@ -309,15 +282,9 @@ class Gaussian(Law):
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of a quadrature rule over the outputs of a branch, one entry of each array a node.
-
-    Attributes:
-        half: the integer k such that the node's loss is between k H/2 and (k + 1) H/2, with H the width of the grid.
-        loss: the loss at the node.
-        log_mass: the log of the probability under P for which the node stands.
-        slip: a bound on how far a node's loss may be outside its interval of `half`.
-        error: a bound on the relative error of the probabilities.
-    """
+    """Nodes of a quadrature rule over the outputs of a branch, one entry of each array a node. `log_mass` is the log of
+    the probability under P for which the node stands, with at most the relative error `error`; `loss` is the loss at
+    the node, between `half` times H/2 and (`half` + 1) H/2, with H the width of the grid, or at most `slip` outside."""
 
     half: NDArray[np.int64]
     loss: Array

@@ -2,9 +2,8 @@
 
 The privacy loss of an output is L = log dP/dQ, with P and Q the laws of what a release shows of two neighbouring data
 sets. One pair of laws dominates another if its delta(epsilon) is at least as large at every epsilon. A `Law` bounds one
-release from both sides on every grid: by a pair that dominates (P, Q), for upper ends of a bracket, and by a pair that
-(P, Q) dominates, for lower ends. A `Cost` says what steps cost, as laws with the numbers of their releases; the costs
-of different steps are added.
+release on every grid by a pair that dominates (P, Q), for upper ends of a bracket, and by a pair that (P, Q) dominates,
+for lower ends. A `Cost` says what steps cost, as laws with numbers of releases; costs are added.
 """
 
 import math
@@ -24,11 +23,8 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 """Log of sqrt(2 pi), the constant of the normal density."""
 CDF_ERROR = 4e-15
 """The relative error of scipy's normal probability ndtr(z), at a z that is rounded itself, is at most CDF_ERROR (1 +
-min(z, 0)^2/3).
-
-That is 36 + 12 z^2 units of 2^-53. It is measured, not proved: against mpmath `ndtr` erred by at most 3.4 (1 + z^2)
-units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size, adds 2 z^2.
-"""
+min(z, 0)^2/3) = 36 + 12 z^2 units of 2^-53. It is measured, not proved: against mpmath `ndtr` erred by at most 3.4 (1 +
+z^2) units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size, adds 2 z^2."""
 
 
 def log_law(law: Array) -> Array:
@@ -38,25 +34,17 @@ def log_law(law: Array) -> Array:
 
 
 def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
-    """The logs of the moments E e^{rate X} for an array of rates, computed without overflow.
-
-    Args:
-        log_weight, points: the logs of the probabilities of the values of X, and these values.
-        rates: the rates.
-    """
+    """The logs of the moments E e^{rate X} for an array of `rates`, without overflow. X has the values `points`, with
+    probabilities whose logs are `log_weight`."""
     terms = rates[:, None] * points + log_weight
     top = terms.max(axis=1)
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
 
 
 def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
-    """Shorten a law to about 1600 values, by joining neighbouring values into their mean, and return the new values and
-    probabilities. A law of at most 1600 values is returned as it is. This serves only to choose tilts and ranges of
-    grids, so its errors do not affect any bound.
-
-    Args:
-        values, mass: the values, in order, and their probabilities.
-    """
+    """Shorten a law, given by ordered values and their probabilities `mass`, to about 1600 values, each the mean of
+    neighbouring ones; a shorter law stays. Serves only to choose tilts and ranges of grids, so its errors do not affect
+    any bound."""
     if len(values) > 1600:
         starts = np.arange(0, len(values), -(-len(values) // 1600))
         total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * values, starts)
@@ -66,11 +54,9 @@ def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """The log of 1 - weight + weight e^level for each entry of `level`: the log density ratio of a mixture, of which
-    the share `weight` in (0, 1] has the log density ratio `level` and the rest has 0.
-
-    There is no overflow, and where the result is near 0 its relative error is small.
-    """
+    """The log of 1 - weight + weight e^level for each entry of `level`, without overflow: the log density ratio of a
+    mixture, of which the share `weight` in (0, 1] has the log density ratio `level` and the rest has 0. Near 0 the
+    relative error is small."""
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))
@@ -93,23 +79,16 @@ TILTS = np.geomspace(1e-3, 1e5, 56)
 
 
 def log_c(tau: _Number) -> _Number:
-    """The log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, for a number or an array tau > 0.
-
-    It is the constant of Chernoff's bound: delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P
-    e^{tau L}, with L the privacy loss.
-    """
+    """The log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0, the constant of Chernoff's bound: with L
+    the privacy loss, delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L}."""
     found: _Number = -tau * np.log1p(1 / tau) - np.log1p(tau)
     return found
 
 
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
-    """About the epsilon >= 0 at which Chernoff's bound on the delta(epsilon) of a composition is `delta`. Searches
-    begin there, so its error does not affect any bound.
-
-    Args:
-        sketches: for each law of the composition the number of its releases, and the two arrays of `Law.sketch`.
-        delta: in (0, 1).
-    """
+    """About the epsilon >= 0 at which Chernoff's bound on the delta(epsilon) of a composition is `delta` in (0, 1).
+    Searches begin there, so its error does not affect any bound. `sketches` has for each law its number of releases and
+    the two arrays of `Law.sketch`."""
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
@@ -123,11 +102,8 @@ def crossed(bound: Callable[[float], float], target: float, near: float, slope: 
         target: the delta that the bound crosses, > 0.
         near: the epsilon at which the search begins, >= 0.
         slope: about how fast -log(bound) rises with epsilon there, > 0.
-        way: the side, 1 or -1.
-
-    Returns:
-        For `way` 1 an epsilon at which the bound is at most the target, or infinity if there is none. For `way` -1 an
-        epsilon at which the bound is above the target, or 0 if there is none.
+        way: 1 for an epsilon at which the bound is at most the target, infinity if there is none; -1 for an epsilon at
+            which the bound is above the target, 0 if there is none.
     """
     low, high, x, before, gap = -1.0, math.inf, near, math.nan, math.nan
     for _ in range(60):
@@ -148,17 +124,15 @@ def crossed(bound: Callable[[float], float], target: float, near: float, slope: 
 
 @dataclass(frozen=True)
 class Cells:
-    """The probabilities of one release's privacy losses, on the grid of the losses k H for integers k, of width H.
-
-    They are tilted by tau > 0: P's are multiplied by e^{tau k H}, and Q's by e^{(1 + tau) k H}. All are divided by
-    e^{log_scale}, so that they are floats. Entry i of each array is the weight at k = first + i.
+    """The probabilities of one release's privacy losses, on the grid of the losses k H for integers k, of width H. They
+    are tilted by tau > 0, P's by the factor e^{tau k H} and Q's by e^{(1 + tau) k H}, and divided by e^{log_scale}, so
+    that they are floats. Entry i of each array is the weight at k = first + i.
 
     Attributes:
         first: the least k.
-        upper: P's weights of a pair of laws that dominates the release (whose delta is at least that of the release at
-            every epsilon) once all its losses are raised by `slip`.
-        p: P's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
-        q: Q's weights of the same outputs.
+        upper: P's weights of a pair of laws that dominates the release (its delta is at least the release's at every
+            epsilon) once all its losses are raised by `slip`.
+        p, q: P's and Q's weights of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
         slip: a bound on the absolute error of the losses at which the outputs were cut into cells.
         error: a bound on the relative error of every weight.
         log_scale: the log of the number by which all weights were divided.
@@ -176,10 +150,10 @@ class Cells:
 class Law:
     """The law of the privacy loss log dP/dQ of one release under P, for one order (P, Q) of two neighbouring data sets.
 
-    The methods leave out outputs more than z standard deviations of the noise beyond the means, and callers add the
-    probability of those outputs. A law that has no standard deviation leaves out the largest losses, which have at most
-    the probability Phi(-z) under P, with Phi the normal distribution function. A subclass that only chooses among other
-    laws defines `refined` alone; all others define the other three methods.
+    The methods leave out outputs more than `z` standard deviations of the noise beyond the means, and callers add the
+    probability of those outputs. A law without a standard deviation leaves out the largest losses, which have at most
+    the probability Phi(-z) under P, Phi being the normal distribution function. Subclasses define `largest`, `sketch`
+    and `cells`, or only `refined` if they choose among other laws.
 
     Attributes:
         infinite: a bound on the probability under P of an infinite loss; `cells` leaves these outputs out.
@@ -188,13 +162,9 @@ class Law:
     infinite: float
 
     def refined(self, points: int, z: float) -> "Law":
-        """Return the law to use in place of this one for a grid of `points` points; most laws return themselves. A law
-        that takes long to compute precisely returns a rougher bound for few points.
-
-        Args:
-            points: the number of points of the grid.
-            z: outputs more than z standard deviations of the noise beyond the means are left out.
-        """
+        """The law to use in place of this one for a grid of `points` points, whose outputs reach `z` standard
+        deviations of the noise beyond the means; most laws return themselves. A law that takes long to compute
+        precisely returns a rougher bound for few points."""
         return self
 
     def largest(self, z: float) -> float:
@@ -203,35 +173,25 @@ class Law:
         raise NotImplementedError
 
     def sketch(self, z: float) -> tuple[Array, Array]:
-        """Return about the losses of the outputs up to `z` standard deviations of the noise beyond the means, and the
-        logs of their probabilities under P, as two arrays of one length. They serve only to choose tilts and grids, so
-        their errors do not affect any bound."""
+        """About the losses of the outputs up to `z` standard deviations of the noise beyond the means, and the logs of
+        their probabilities under P, in arrays of one length. They serve only to choose tilts and grids, so their errors
+        do not affect any bound."""
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
-        """Return the probabilities of the losses on a grid.
-
-        Args:
-            z: outputs more than z standard deviations of the noise beyond the means are left out.
-            tau: the probabilities are multiplied by e^{tau loss}, tau > 0, as `Cells` says.
-            width: the distance of two neighbouring losses of the grid, > 0.
-            lowest: a loss; all smaller losses are put at this one.
-
-        Raises:
-            OverflowError: the grid needs too many cells.
-        """
+        """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` > 0: multiplied
+        by e^{tau loss}. Outputs more than `z` standard deviations of the noise beyond the means are left out, and
+        losses below `lowest` are put at `lowest`. Raises OverflowError if the grid needs too many cells."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ByChance(Law):
     """A release that is of one of several kinds, chosen at random with chances that do not depend on the protected
-    record.
-
-    Its cost is a bound also for an observer who sees which kind was chosen: the loss is the loss of that kind.
+    record. The cost holds also for an observer who sees which kind was chosen.
 
     Args:
-        kinds: for each kind a pair of an upper bound on its chance, in (0, 1], and the law of its loss.
+        kinds: for each kind an upper bound on its chance, in (0, 1], and the law of its loss.
 
     Raises:
         ValueError: the chances sum to less than 1, or one is above 1.
@@ -276,25 +236,20 @@ set with law P, in the second one it is in the data set with law Q."""
 
 @dataclass(frozen=True)
 class Cost:
-    """What a number of steps cost. The cost of several steps is the sum of their costs, with `+`.
-
-    What a step asks of the data may depend on earlier releases. Its noise, its batches and the number of steps may not.
-
-    "Plain" Gaussian releases have no random batches: they are exactly mu-GDP (Gaussian differential privacy), and
-    squares of mu add up.
+    """What a number of steps cost; the cost of several steps is the sum of their costs. What a step asks of the data
+    may depend on earlier releases. Its noise, its batches and the number of steps may not. "Plain" Gaussian releases
+    have no random batches: they are exactly mu-GDP (Gaussian differential privacy), and squares of mu add up.
 
     Attributes:
         above: compositions of laws that dominate the steps, for upper ends of delta and epsilon.
         below: compositions for lower ends: on some data sets the steps cost at least as much. Empty if none are known.
-        squares: two sums of mu^2 of plain Gaussian releases that are in neither `above` nor `below`, the first for
-            upper ends and the second for lower ends. The first is infinite for steps without a known upper bound.
+        squares: two sums of mu^2 of plain Gaussian releases that are in neither `above` nor `below`, for upper and for
+            lower ends. The first is infinite for steps without a known upper bound.
         ratio: G >= 0 such that the true probabilities of events are within a factor e^G of those of the laws.
-        pure: an upper and a lower bound on the pure epsilon of all steps, with which delta is 0; (infinity, 0) if none
-            is known.
-        zcdp: the sum of rho and the sum of xi of steps that are only known to be zCDP: the Renyi divergence of every
-            order a > 1 of what they release is at most xi + rho a.
-        unamplified: mu^2 of plain Gaussian releases that cost at least what all these steps do, as another upper bound;
-            infinite if none are known.
+        pure: an upper and a lower bound on the pure epsilon of all steps (where delta is 0); (infinity, 0) if unknown.
+        zcdp: the sums of rho and of xi of steps that are only known to be zCDP: the Renyi divergence of every order a >
+            1 of what they release is at most xi + rho a.
+        unamplified: mu^2 of plain Gaussian releases that cost at least what all these steps do; infinite if unknown.
     """
 
     above: _Directions = ((), ())
@@ -308,12 +263,8 @@ class Cost:
     @classmethod
     def of(cls, first: Law, second: Law | None = None, *, count: int) -> "Cost":
         """The exact cost of `count` >= 1 releases with the same law: some data sets attain it, so it holds for both
-        ends.
-
-        Args:
-            first: the law with the protected record in the data set of P.
-            second: the law with the record in the data set of Q; None if it is the first law too.
-        """
+        ends. `first` is the law with the protected record in the data set of P, and `second` the law with the record in
+        the data set of Q; None if that is the first law too."""
         made: _Directions = (((first, count),), ((second or first, count),))
         return cls(made, made)
 
@@ -323,8 +274,8 @@ class Cost:
         return cls(squares=(mu * mu, mu * mu), unamplified=mu * mu)
 
     def bounding(self, below: "Cost | None" = None) -> "Cost":
-        """Return a cost with the upper bounds of this one, whose lower ends are those of `below`, a cost that some data
-        sets attain, or 0 if `below` is None. The bounds on the pure epsilon stay."""
+        """A cost with this one's upper bounds and bounds on the pure epsilon, and with the lower ends of `below`, a
+        cost that some data sets attain; lower ends of 0 if `below` is None."""
         other = below or NOTHING
         return replace(self, below=other.below, squares=(self.squares[0], other.squares[1]))
 

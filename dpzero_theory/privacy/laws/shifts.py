@@ -6,8 +6,7 @@ deviation, or the scale of Laplace noise. With the protected records the output 
 N(c_j), where c_j >= 0 is the shift by the records that are in the batch, and p_j its probability: c_j = j with binomial
 p_j for Poisson batches. Without the records the law is Q = N(0); with replace-one the records' other values shift the
 sum the other way, and Q = sum over j of p_j N(-c_j). No data cost more (derivation.md, section 4). The loss rises with
-the output, so outputs are cut into intervals, and two finite pairs are made from the masses of the intervals and the
-losses at their ends (`finite.partitioned`).
+the output, so outputs are cut into intervals, whose masses and losses make two finite pairs (`finite.partitioned`).
 """
 
 import math
@@ -22,50 +21,44 @@ from dpzero_theory.privacy.laws.finite import FinitePair, partitioned
 from dpzero_theory.privacy.laws.law import UNIT, log_mixed, normal_mass
 
 MOST_IN_GROUP, MOST_IN_LAPLACE_GROUP = 2000, 300
-"""The largest number k of records in a group for which pairs are made, with Gaussian and with Laplace noise. With more
-records the probabilities p_j that j of them are in a batch would be less accurate than `_MANY_ERROR` says."""
+"""The largest number k of records in a group, with Gaussian and with Laplace noise. With more records the probabilities
+p_j that j of them are in a batch would be less accurate than `_MANY_ERROR` says."""
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
-"""The least and the most Gaussian noise s for which pairs are made. With less noise the losses of one release are in
-the hundreds and need a long grid; with more, two neighbouring intervals' losses hardly differ, so that rounding would
-widen the bracket."""
+"""The least and the most Gaussian noise s. With less, the losses of one release are in the hundreds and need a long
+grid; with more, neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
 LEAST_LAPLACE = 1 / 300
 """The least parameter s of Laplace noise. Losses are up to 2/s = 600, so that their exponentials are still floats."""
 LEAST_DISCRETE = 0.05
 """The least s of Gaussian noise on integers. There the sum with the record and the sum without it are 20 standard
 deviations apart, so that the noise hides nothing."""
 WIDEST = 2.0**8
-"""The largest sigma, in integers, of noise that is summed integer by integer; wider noise is accounted for as
-continuous."""
+"""The largest sigma, in integers, of noise summed integer by integer; wider noise is accounted for as continuous."""
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
 """The least s, and the largest s/q, of fixed-size batches under zero-out, where q is the sample rate. With more noise
 neighbouring outputs have the same loss as 64-bit floats."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
-"""Bounds on two rounding errors: of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size.
-The first bound is for one or two shifts. The second is for more shifts, where log p_j is a sum of terms of up to
-2e4."""
+"""Bounds on the rounding errors of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size:
+for one or two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
 _NEGLIGIBLE = 1e-300
 """Added to the error of every mass, to cover rounding of numbers below the least normal float."""
 _SELDOM = 1e-40
-"""Outputs near a shift are cut into narrow intervals only if this shift or a larger one has at least this
-probability."""
+"""Outputs near a shift are cut into narrow intervals only if it or a larger shift has at least this probability."""
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
-"""Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide from there to 38
-beyond all means, where a normal law has less than the probability 1e-315 left. Integers are summed up to 37.5 sigma
-from a mean."""
+"""Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 beyond all
+means, where a normal law has at most 1e-315 left. Integers are summed up to 37.5 sigma from a mean."""
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
 """The number of narrow and of wide intervals for each standard deviation of the noise, and the largest number of narrow
 intervals. If more would be needed, the narrow ones are made wider."""
 _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64
-"""With Laplace noise each length of one clip is cut into 1500 intervals, or for a group of k records into 3000/k, but
-at most 1500 and at least 64."""
+"""With Laplace noise each clip is cut into 1500 intervals, or for k records into 3000/k, from 64 to 1500."""
 
 _Mixture = tuple[tuple[float, float], ...]
 """The law of a random shift c >= 0, in units of the clip, as pairs (c, log of its probability), with rising c."""
 
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
-    """The law of the number j of records that are drawn from `size` records, each independently with probability `rate`
-    in (0, 1]: pairs (j, log of its probability) for j = 0, ..., size, or for size alone if `rate` is 1."""
+    """The law of the number j of `size` records that are drawn, each independently with probability `rate` in (0, 1]:
+    pairs (j, log of its probability) for j = 0, ..., size, or for size alone if `rate` is 1."""
     if rate == 1:
         return ((float(size), 0.0),)
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
@@ -82,51 +75,30 @@ def any_drawn(rate: float, size: int) -> float:
 
 
 class _Noise(ABC):
-    """A law of noise on a sum, which says how outputs are cut into intervals, and the masses and density ratios of the
-    noise. Outputs are in units of the clip, but for `IntegerNoise`.
-
-    Attributes:
-        bounded: whether the loss is constant on each side of all centres of the noise, as it is for Laplace noise.
-    """
+    """A law of noise on a sum: how outputs are cut into intervals, and the masses and density ratios of the noise.
+    Outputs are in units of the clip, but for `IntegerNoise`. `bounded` says whether the loss is constant on each side
+    of all centres of the noise, as it is for Laplace noise."""
 
     bounded = False
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs into intervals.
-
-        Args:
-            shifts: the law of the shift under P.
-            bottom: the least centre of the noise, 0 or minus the largest shift. The largest centre is the largest
-                shift.
-
-        Returns:
-            The first and the last output of each interval. The two outer intervals are unbounded: of each only the
-            inner end is used.
-        """
+        """Cut all outputs into intervals, for shifts with the law `shifts` under P; `bottom` is the least centre of the
+        noise, 0 or minus the largest shift. Returns the first and the last output of each interval. The two outer
+        intervals are unbounded: of each only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of intervals for noise with one centre, and bounds on their absolute errors.
-
-        Args:
-            first, last: the first and the last output of each interval, as `cuts` returns them.
-            centre: the centre of the noise, in units of the clip.
-        """
+        """The probabilities of intervals from `first` to `last`, as `cuts` returns them, for noise with one centre, and
+        bounds on their absolute errors."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
-        """The log of the density at x of the noise with this centre over the density at x of the noise with centre
-        0."""
+        """The log of the density at outputs x of noise with this centre over the density with centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """The probabilities of intervals for noise whose centre is random, and bounds on their absolute errors.
-
-        Args:
-            first, last: the first and the last output of each interval, as `cuts` returns them.
-            shifts: the law of the shift.
-            sign: 1 or -1; the centre is this times the shift.
-        """
+        """The probabilities of the intervals from `first` to `last`, as `cuts` returns them, for noise whose centre is
+        `sign`, 1 or -1, times a random shift with the law `shifts`, and bounds on their absolute errors."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -137,13 +109,8 @@ class _Noise(ABC):
         return total, error
 
     def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
-        """The privacy losses at an array x of outputs, and bounds on their absolute errors.
-
-        Args:
-            x: the outputs.
-            shifts: the law of the shift, which is the noise's centre under P.
-            replaced: whether the centre under Q is minus the shift; otherwise it is 0.
-        """
+        """The privacy losses at outputs x, and bounds on their absolute errors. The centre of the noise is the shift
+        under P, and under Q it is 0, or minus the shift if `replaced`."""
 
         def log_mean(y: Array) -> tuple[Array, Array]:
             each = [(self.log_ratio(y, centre), log_weight) for centre, log_weight in shifts]
@@ -187,15 +154,9 @@ class NormalNoise(_Noise):
 
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
-    """Laplace noise on the line, or on a lattice.
-
-    Centres are whole clips. They are ends of intervals. On a lattice the least and the largest centre belong to the
-    outer intervals.
-
-    Args:
-        s: the scale, > 0, in units of the clip.
-        levels: the number of lattice points to a clip; 0 for noise on the line.
-    """
+    """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points to a clip, or on the
+    line if `levels` is 0. Centres are whole clips, and they are ends of intervals. On a lattice the least and the
+    largest centre belong to the outer intervals."""
 
     s: float
     levels: int = 0
@@ -228,12 +189,8 @@ class LaplaceNoise(_Noise):
 
 @dataclass(frozen=True)
 class IntegerNoise(_Noise):
-    """Gaussian noise on integers. Outputs x are integers, and each is an interval of its own.
-
-    Args:
-        s: the parameter sigma of the noise in units of the clip; sigma is s `levels` in integers.
-        levels: the clip, as a number of integers >= 1.
-    """
+    """Gaussian noise on integers, with the parameter sigma = `s` `levels`; `levels` >= 1 is the clip as a number of
+    integers. Outputs x are integers, and each is an interval of its own."""
 
     s: float
     levels: int
@@ -270,11 +227,10 @@ def _total(sigma: float) -> float:
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release of a sum plus noise from both sides, where the protected records
-    shift the sum at random.
+    """Finite pairs of laws that bound one release from both sides, where the protected records shift a sum at random.
 
     Args:
-        noise: the law of the noise. Its parameter must be between the module's least and most noise for that law, where
+        noise: the law of the noise, with a parameter from the module's least to its most noise for that law.
             `NormalNoise` counts it in units of the largest shift.
         shifts: the law of the shift c >= 0 under P, in clips.
         replaced: whether the shift under Q is -c, as with replace-one; otherwise there is none.
@@ -307,16 +263,14 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
     both sides. The protected record contributes under P, and 0 stands in its place under Q.
 
-    With probability 1 - q the record is not in the batch. With probability q it takes the place of another record,
-    whose contribution is y. Outputs are measured from y, and contributions have size 1, the clip. At the worst data the
-    record's contribution is opposite to y, so that the outputs have the centre 0 without the record, 2 with it, and 1
-    with 0 in its place:
-
-        P = (1-q) N(0) + q N(2),      Q = (1-q) N(0) + q N(1).
+    With probability q the record is in the batch, in the place of another record with the contribution y. Outputs are
+    measured from y. At the worst data the record's contribution, of size 1, the clip, is opposite to y: the outputs
+    have the centre 0 without the record, 2 with it, and 1 with 0 in its place, P = (1-q) N(0) + q N(2), Q = (1-q) N(0)
+    + q N(1).
 
     At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The
-    largest divergence in the other direction is that of Q against N(0). A pair with both of these divergences
-    dominates. Data attain (P, Q) at every step, so the masses of intervals of outputs bound the cost from below.
+    largest divergence in the other direction is that of Q against N(0). A pair with both divergences dominates. Data
+    attain (P, Q) at every step, so the masses of intervals of outputs bound the cost from below.
 
     Args:
         noise: s, at least `LEAST_ZEROED`, in units of the clip.
@@ -356,13 +310,8 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
 
 
 def _joined(positive: FinitePair, negative: FinitePair, p: Array, q: Array) -> FinitePair:
-    """Join two parts of a pair that dominates (P, Q): what outputs with positive losses add, and what outputs with
-    negative losses add. The remaining mass of P has the loss 0.
-
-    Args:
-        positive, negative: the two parts.
-        p, q: the probabilities of the outcomes of the pair that is dominated.
-    """
+    """Join the parts of a pair that dominates (P, Q) which outputs with positive and with negative losses add; the rest
+    of P's mass has the loss 0. `p` and `q` are the probabilities of the outcomes of the pair that is dominated."""
     middle = max(1 - float(np.sum(positive.mass) + np.sum(negative.mass)) - positive.infinite, 0.0)
     loss = np.concatenate([negative.loss, [0.0], positive.loss])
     mass = np.concatenate([negative.mass, [middle], positive.mass])
