@@ -23,6 +23,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,9 +34,9 @@ from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Step, step_of
 
-_FORMAT = "dpzero-run-4"
+_FORMAT = "dpzero-run-5"
 _SCHEMA = """
-CREATE TABLE header (begun TEXT NOT NULL, hash TEXT NOT NULL, inode INTEGER NOT NULL, moves INTEGER NOT NULL);
+CREATE TABLE header (begun TEXT NOT NULL, hash TEXT NOT NULL, inode INTEGER, moves INTEGER, open INTEGER);
 CREATE TABLE log (row INTEGER PRIMARY KEY, release INTEGER NOT NULL, spent INTEGER NOT NULL, sums BLOB, chain BLOB);
 """
 # A row of the log without sums is a payment for the releases from `release` to `spent` - 1. A row with sums is the
@@ -72,6 +73,7 @@ class Account:
         digest: the SHA-256 of the header, in hexadecimal: of the plan, the budget and `run`.
         inode: the file's inode number when it was created or last opened as `moved`.
         moves: how often the file was opened as `moved`.
+        open: whether a process writes the file, or was killed while it did: rows may be in the write-ahead log.
         spent: the number of releases that are paid for.
         records: a pair (number of the release, its bytes) for each release that was recorded, in order.
         step, steps, block, target_epsilon, target_delta: the plan and the budget, as `Ledger.create` takes them. In a
@@ -82,6 +84,7 @@ class Account:
     digest: str
     inode: int
     moves: int
+    open: bool
     spent: int
     records: list[tuple[int, bytes]]
     step: Step | None = None
@@ -103,25 +106,11 @@ class Ledger(AbstractContextManager["Ledger"]):
         account: the content of the file when it was opened.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, *, moved: bool = False) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, account: Account) -> None:
         self.path, self._db, self._pid = path, db, os.getpid()
-        self._end = finalize(
-            self, _close, db, None if lock is None else path, lock, self._pid
-        )  # also where nothing refers to the ledger any more
+        self._end = finalize(self, _close, db, lock, self._pid)  # also where nothing refers to the ledger any more
         self._level = ""  # what PRAGMA synchronous was last set to; nothing before the first write
-        try:
-            account = self.account = _read(db, path)
-            self._spent = account.spent
-            if lock is not None and account.inode != (inode := path.stat().st_ino):
-                if not moved:
-                    raise LedgerError(
-                        f"{path}: a copy, or brought from another disk: copies that each go on cost more than any says;"
-                        " if this one alone goes on, open it as moved (resume='moved')"
-                    )
-                self._write("UPDATE header SET inode = ?, moves = moves + 1", inode)
-        except BaseException:
-            self._end()
-            raise
+        self.account, self._spent = account, account.spent
 
     @classmethod
     def create(
@@ -177,7 +166,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             return cls._made(Path(path), {"run": run})
         db = sqlite3.connect(":memory:", isolation_level=None)
         _fill(db, {"run": run}, 0)
-        return cls(Path(":memory:"), db, None)
+        return cls(Path(":memory:"), db, None, _read(db, Path(":memory:")))
 
     @classmethod
     def _made(cls, path: Path, begun: dict[str, Any]) -> Self:
@@ -206,14 +195,26 @@ class Ledger(AbstractContextManager["Ledger"]):
             OSError: it cannot be read or written.
         """
         path = Path(path)
-        _require_log(path)
         lock = os.open(path, os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             # The descriptor stays open: closing it would drop the locks that SQLite holds on the file in this process.
             raise LedgerError(f"{path}: another process has this file open, or another run here: close it") from None
-        return cls(path, _connect(path, "rw"), lock, moved=moved)
+        try:
+            account, inode = cls.read(path), os.fstat(lock).st_ino
+            if account.inode != inode and not moved:
+                raise LedgerError(
+                    f"{path}: a copy, or brought from another disk: copies that each go on cost more than any says; if"
+                    " this one alone goes on, open it as moved (resume='moved')"
+                )
+            found = cls(path, _connect(path, "rw"), lock, account)
+        except BaseException:
+            os.close(lock)
+            raise
+        if account.inode != inode:
+            found._write("UPDATE header SET inode = ?, moves = moves + 1", inode)
+        return found
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Account:
@@ -222,9 +223,19 @@ class Ledger(AbstractContextManager["Ledger"]):
         Raises LedgerError if the file is damaged, and OSError if there is no file.
         """
         path = Path(path)
-        _require_log(path)
-        with closing(_connect(path, "ro")) as db:
-            return _read(db, path)
+        path.stat()  # SQLite does not say why it cannot open a file
+        log = path.with_name(f"{path.name}-wal")
+        for wait in (0.0, 0.1, 1.0):  # another process may open or close the file between two looks
+            time.sleep(wait)
+            logged = log.exists()
+            with closing(_connect(path, "ro" if logged else "ro&immutable=1")) as db:  # else SQLite makes an empty log
+                account = _read(db, path)
+            if logged or not account.open:
+                return account
+        raise LedgerError(
+            f"{path}: its process was killed, and what it paid for last is in {log.name}, which is missing: put it back"
+            " beside the file"
+        )
 
     def spend(self) -> range:
         """Pay for the next `block` releases of the plan, or for those that are left, before any of their noise is
@@ -320,36 +331,18 @@ class Ledger(AbstractContextManager["Ledger"]):
         """Run one SQL statement as a transaction. With `durable`, return only when it is on disk."""
         level = "FULL" if durable else "NORMAL"
         try:
-            if not self._level:  # not before the first write: opening a file and refusing it must not change the file
-                if self.path.exists():  # a ledger in memory has no file
-                    _log_of(self.path).touch()
-                self._db.execute("PRAGMA journal_mode=WAL")
+            if not self._level:  # not before the first write: a file that is only opened does not change
+                # The file itself says that it is open before the log has anything else: without its log it is refused.
+                for first in ("journal_mode=WAL", "synchronous=FULL"):
+                    self._db.execute(f"PRAGMA {first}")
+                self._db.execute("UPDATE header SET open = 1")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if level != self._level:
                 self._db.execute(f"PRAGMA synchronous={level}")
                 self._level = level
             self._db.execute(statement, values)
         except sqlite3.Error as error:
             raise _explained(self.path, error) from None
-
-
-def _log_of(path: Path) -> Path:
-    """Return the path of the write-ahead log of a file, in which SQLite keeps its last rows until it is closed."""
-    return path.with_name(f"{path.name}-wal")
-
-
-def _require_log(path: Path) -> None:
-    """Raise LedgerError if the write-ahead log of a file that was not closed is missing, since the file alone would say
-    that less is spent than is.
-
-    Raises OSError if there is no file, because SQLite does not say why it cannot open one.
-    """
-    with path.open("rb") as file:
-        versions = file.read(20)[18:]  # 2 in both bytes of the format's header: rows are in a write-ahead log
-    if versions == b"\2\2" and not _log_of(path).exists():
-        raise LedgerError(
-            f"{path}: its process was killed, and what it paid for last is in {_log_of(path).name}, which is missing:"
-            " put it back beside the file"
-        )
 
 
 def sync_folder(path: Path) -> None:
@@ -371,7 +364,7 @@ def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
     """
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
-    db.execute("INSERT INTO header VALUES (?, ?, ?, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
+    db.execute("INSERT INTO header VALUES (?, ?, ?, 0, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
     db.execute("COMMIT")
 
 
@@ -379,7 +372,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
     """Return the content of the open file `db` after checking all its hashes. `path` is for messages only. Raises
     LedgerError if a hash does not fit, or a row before the last one is missing."""
     try:
-        text, digest, inode, moves = db.execute("SELECT * FROM header").fetchone()
+        text, digest, inode, moves, is_open = db.execute("SELECT * FROM header").fetchone()
         last = hashlib.sha256(text.encode()).digest()
         if last.hex() != digest:
             raise ValueError("its header does not match its hash")
@@ -387,7 +380,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
         choice("format", begun.pop("format"), (_FORMAT,))
         if "step" in begun:
             begun["step"] = step_of(**entries("step", begun["step"], _STEP))
-        found = Account(**begun, inode=inode, moves=moves, digest=digest, spent=0, records=[])
+        found = Account(**begun, inode=inode, moves=moves, open=bool(is_open), digest=digest, spent=0, records=[])
         first, spent = 0, 0 if found.step else _UNLIMITED
         for release, paid, sums, chain in db.execute("SELECT release, spent, sums, chain FROM log ORDER BY row"):
             last = _chained(last, release, paid, sums)
@@ -425,25 +418,21 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         raise _explained(path, error) from None
 
 
-def _close(db: sqlite3.Connection, path: Path | None, lock: int | None, pid: int) -> None:
+def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
     """Close the file and its lock; do nothing in the child of a fork.
 
     Args:
         db: the open file.
-        path: the file's path, or None for a file in memory.
         lock: the descriptor that holds the lock, or None without a lock.
         pid: the process that opened the file.
     """
     if os.getpid() != pid:
         return
-    closed = False
-    with suppress(sqlite3.Error):  # a reader may be in the way
-        closed = db.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+    with suppress(sqlite3.Error):  # a reader may be in the way: the log then stays, and the file is whole with it
+        db.execute("UPDATE header SET open = 0 WHERE open")
+        db.execute("PRAGMA journal_mode=DELETE")
     with suppress(sqlite3.Error):
         db.close()
-    if path is not None and not closed and path.exists():  # it then asks for its log, though that may be empty and gone
-        with suppress(OSError):
-            _log_of(path).touch()
     if lock is not None:
         os.close(lock)
 

@@ -255,6 +255,23 @@ def test_a_killed_file_without_its_log_is_refused(path: Path) -> None:
         assert ledger.spend()[0] > max(int(line) for line in published.read_text().splitlines())
     assert not log.exists()  # a file that was closed needs none
     Ledger.open(copy).close()
+    paid = Ledger.read(path).spent
+    Ledger.open(path).close()  # opened after the kill, and closed without a write
+    assert Ledger.read(path).spent == paid > 1
+
+
+def test_a_kill_between_the_steps_of_closing_leaves_a_file_that_opens(path: Path) -> None:
+    ledger = make(path)
+    ledger.spend()
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(LedgerError, match="which is missing"):
+        Ledger.read(copy)
+    ledger._db.execute("UPDATE header SET open = 0")
+    ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    copy.write_bytes(path.read_bytes())  # as it is when SQLite has deleted its log and not yet said so in the file
+    assert Ledger.read(copy).spent == 1
+    ledger.close()
 
 
 def test_a_reader_in_the_way_of_closing_does_not_keep_the_file_shut(path: Path) -> None:
