@@ -37,7 +37,7 @@ def _rule(name: str, above: float, at_least: float, below: float, at_most: float
 
 
 def _exact(number: float) -> str:
-    """Return a number for an error message: six digits if they are all that it has, else all of its digits."""
+    """Return a number as text for an error message, with six digits if the text is exact, else with all digits."""
     short = f"{number:g}"
     return short if float(short) == number else repr(float(number))
 
@@ -196,7 +196,10 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """Return the type of each field of the dataclass `kind`, by the field's name, in the form that `entries` takes."""
+    """Return the type of each field of the dataclass `kind` by the field's name, as `entries` takes them.
+
+    Fields whose type is not a class, such as `int | None`, are left out.
+    """
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
 

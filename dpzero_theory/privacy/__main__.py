@@ -165,7 +165,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
     words = {"sampling": given["sampling"], "sample_rate": rates[1], "relation": given["relation"]}
     unit = step_of(whole["noise_multiplier"], whole["steps"], **words)
     change, cost = unit.sampling.largest_change(unit.relation), unit.cost()
-    # mu of plain Gaussian releases; for random allocations an upper one, as if their steps were known.
+    # The mu of plain Gaussian releases. For random allocations it is an upper bound, as if a record's steps were known.
     known = cost.closed or isinstance(unit.sampling, RandomAllocation)
     answer: dict[str, Any] = {
         "inputs": {**{name: given[name] for name in _FLAGS}, **words, "sample_rate": rates[0], "group": given["group"]},

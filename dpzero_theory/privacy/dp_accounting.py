@@ -110,12 +110,12 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             yield concentrated(event.rho, event.xi, steps=count, relation=relation)
         case "EpsilonDeltaDpEvent" | "ExponentialMechanismDpEvent" | "PermuteAndFlipDpEvent":
             e, d = event.epsilon, getattr(event, "delta", 0.0)
-            if e or d:  # else nothing is shown
+            if e or d:  # else the event reveals nothing
                 yield approximate(e, d, steps=count, relation=relation) if d != 1 and e != math.inf else None
         case "MixtureOfGaussiansDpEvent":
             if relation.replaces:
                 raise _Unsupported(event, f"{kind} with replace-one")
-            if any(event.sensitivities):  # else nothing is shown
+            if any(event.sensitivities):  # else the event reveals nothing
                 moved = event.standard_deviation, event.sensitivities, event.sampling_probs
                 yield gaussian_mixture(*moved, steps=count, relation=relation) if event.standard_deviation else None
         case "RandomizedResponseDpEvent":
@@ -219,7 +219,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
             accountants.
 
     Raises:
-        ValueError: another relation.
+        ValueError: a relation that dp-accounting does not have.
     """
 
     def __init__(

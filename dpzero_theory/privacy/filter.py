@@ -113,7 +113,8 @@ class Filter:
 
         def part(step: Step) -> float:
             same = replace(step, noise=worst.noise, sampling=worst.sampling, steps=1) == worst
-            # A batch of a smaller rate is one of the larger rate from which the record is left out by another coin.
+            # A batch with a smaller rate is a batch with the larger rate from which each record is left out at random
+            # once more, which costs no more.
             fewer = type(step.sampling) is type(worst.sampling) is Poisson
             drawn = step.sampling == worst.sampling or (
                 fewer and step.sampling.sample_rate <= worst.sampling.sample_rate

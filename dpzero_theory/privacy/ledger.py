@@ -276,7 +276,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def sync(self) -> None:
         """Wait until all that was recorded is on disk."""
-        if self._level == "NORMAL":  # a durable write waits for those before it too
+        if self._level == "NORMAL":  # after a durable write nothing is left to wait for: it waits for earlier rows too
             self._write("UPDATE header SET moves = moves")
 
     @property
@@ -439,8 +439,8 @@ def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
 
 def _explained(path: Path, error: sqlite3.Error) -> LedgerError:
     """Return a LedgerError of one line, which says what to do, for an error of SQLite with the file at `path`."""
-    # Every other class says that the file is no database, or a damaged one; without tables it was emptied, and a type
-    # that was changed makes a text of bytes.
+    # These two classes are raised for a sound file that cannot be used here. Other classes mean that the file is no
+    # database or damaged, and so do messages of missing tables ("no such") and of bytes in place of text ("decode").
     usable = isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError)
     usable = usable and not any(word in str(error) for word in ("no such", "decode"))
     cure = "make it writable with room on its disk, and open it in this thread" if usable else "put the file back"

@@ -56,7 +56,7 @@ _LARGEST = 700.0
 
 
 class Made(Protocol):
-    """What a noise law needs to know of equal steps. A `step.Step` has all of it."""
+    """What a noise law needs to know of equal steps: the fields of `step.Step`, whose docstring explains them."""
 
     @property
     def noise(self) -> float: ...
@@ -74,11 +74,11 @@ class Mechanism(ABC):
     """One law of noise on a sum.
 
     Attributes:
-        name: its name in a `Step`.
-        noise: the family of laws to which it belongs, which is the name that runs take.
+        name: the law's name in a `Step`.
+        noise: the name of the law's family, such as "gaussian", by which training runs choose a law.
         lattice: whether sums and noise are integers.
-        exactness: one sentence on what is drawn.
-        coordinates: the largest number of coordinates of a release; its vector is clipped in L2 norm.
+        exactness: a clause that says how exactly the drawn numbers have the law.
+        coordinates: the largest number of coordinates of a release. The vector of a record is clipped in L2 norm.
         samplings: the names of the samplings with which the law is accounted for, or None for all.
         note: a sentence that a reader of the accountant's answer must know, or "".
     """
@@ -246,7 +246,8 @@ class DiscreteGaussian(_OnLattice):
     def scale(self, noise_multiplier: float, levels: int) -> int:
         if self.levels:
             return super().scale(noise_multiplier, levels)
-        # The smallest integer sigma such that continuous noise with variance sigma^2 - tau^2 is not less.
+        # The smallest integer sigma for which sigma^2 - tau^2 is at least the variance of the continuous noise that
+        # the accountant assumes.
         variance = (Fraction(noise_multiplier) * levels) ** 2 + _KERNEL**2
         return math.isqrt(math.ceil(variance) - 1) + 1
 

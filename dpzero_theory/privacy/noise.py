@@ -51,8 +51,7 @@ class NoiseSource(ABC):
     def _bytes(self, count: int) -> bytes: ...
 
     def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
-        """Draw N(0, std^2) in float64, with a standard deviation from 0 to 1e300, by inversion of a 64-bit uniform
-        number.
+        """Draw an array of N(0, std^2) in float64, with `std` from 0 to 1e300, by inversion of 64-bit uniform numbers.
 
         One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
         the tails are resolved as finely as the middle; |value| <= 9.2 std.
@@ -64,8 +63,8 @@ class NoiseSource(ABC):
         return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
     def discrete_gaussian(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)), for a whole number `scale`
-        from 1 to 2^56.
+        """Draw an array of integers x, each with probability exactly proportional to exp(-x^2/(2 scale^2)), for a whole
+        number `scale` from 1 to 2^56.
 
         The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by less than float64 can show from
         scale 2.
@@ -82,8 +81,8 @@ class NoiseSource(ABC):
         return self._drawn(t, size, keeps)
 
     def discrete_laplace(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an integer x with probability exactly proportional to exp(-|x|/scale), for a whole number `scale` from 1
-        to 2^56."""
+        """Draw an array of integers x, each with probability exactly proportional to exp(-|x|/scale), for a whole
+        number `scale` from 1 to 2^56."""
         return self._drawn(_scale(scale), size)
 
     def _drawn(

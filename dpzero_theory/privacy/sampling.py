@@ -61,10 +61,11 @@ class Sampling:
 
     Attributes:
         name: the word for this sampling in files and on command lines.
-        arguments: the form of what follows the name there, in square brackets if it is optional. An example is ":B".
+        arguments: the form of the text that follows `name` in the word, such as ":B"; "" if nothing does. Square
+            brackets mark an optional text.
         most_whole: the largest value of a field that is a whole number.
         runnable: whether this package's training runs can draw such batches, and not only account for them.
-        lasting: whether batches depend on one another, so that a run draws them from a secret that it keeps.
+        lasting: whether batches depend on one another, so that a run draws them from a secret that is stored with it.
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
         refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
@@ -133,11 +134,11 @@ class Sampling:
 
     @property
     def records(self) -> int | None:
-        """The number n of records for which this sampling is made, or None if it works for any number."""
+        """The number of records from which its batches must be drawn, or None if any number will do."""
         return None
 
     def at(self, sample_rate: float) -> Self:
-        """Return the same sampling with another sample rate. Raises ValueError for a rate outside its range."""
+        """Return the same sampling with another sample rate. Raises ValueError for a rate that it cannot have."""
         return replace(self, sample_rate=sample_rate)
 
     def require(self, relation: Relation) -> None:
@@ -145,7 +146,7 @@ class Sampling:
 
     def largest_change(self, relation: Relation) -> int:
         """The L2 sensitivity of a batch's sum: its largest change between neighbours, in units of the clip."""
-        # Where a batch is refilled, a record that is missing has its place taken by another one.
+        # In a refilled batch another record takes the place of a missing one, and both change the sum.
         refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
         return 2 if refilled else relation.sensitivity
 
@@ -162,7 +163,8 @@ class Sampling:
         Returns:
             The cost; `UNKNOWN` if no bound is known.
         """
-        # Whoever knows the batches sees plain Gaussian releases, and no less (joint convexity).
+        # An observer who knows the batches sees plain Gaussian releases. Extra knowledge can only cost more (joint
+        # convexity), so this is an upper bound.
         known = Cost.plain(math.sqrt(self.uses(steps)) * size * self.largest_change(relation) / noise)
         if self.sample_rate == 1:
             return known
@@ -189,7 +191,7 @@ class Sampling:
         return steps
 
     def chance(self, steps: int) -> float:
-        """The probability that a given record is in one of `steps` batches or more, or a lower bound on it."""
+        """The probability, or a lower bound on it, that a given record is in any of the first `steps` batches."""
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
@@ -209,8 +211,8 @@ class Sampling:
         return None
 
     def draw(self, source: random.Random, n: int) -> Indices:
-        """Draw the indices of the records of one batch of n, with random bits from `source`. Only samplings with
-        `runnable` and without `lasting` have this method."""
+        """Draw one batch from n records, with random bits from `source`; return the indices of its records. Raises
+        NotImplementedError for samplings that are not `runnable`, or are `lasting`."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
@@ -227,7 +229,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Every record is in every batch."""
+    """Every record is in every batch. The `sample_rate` must be 1, its default."""
 
     sample_rate: float = 1.0
     name = "full"
@@ -409,7 +411,7 @@ class CyclicPoisson(Sampling):
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
         found = Poisson(self._turn).cost(noise, self.uses(steps), relation, size)
-        # Records that all take the same turn attain it, if there are so many of them.
+        # Some data have exactly this cost if all `size` records are in one group, which needs so many records.
         return found.bounding() if n is not None and size > 1 and size * self.groups > n else found
 
     def uses(self, steps: int) -> int:
@@ -454,7 +456,7 @@ class FixedSize(Sampling):
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        if relation is Relation.ADD_REMOVE:  # no bound is known but that by one record after another
+        if relation is Relation.ADD_REMOVE:  # the only known bound goes from one record to the next
             return UNKNOWN
         return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
 
@@ -561,8 +563,8 @@ class RandomAllocation(Sampling):
             return known if epoch <= taken else known.bounding()
         whole, rest = divmod(steps, epoch)
         parts = [(released, count) for released, count in ((epoch, whole), (rest, 1)) if released and count]
-        # Whoever is told a random partition of the steps into as many blocks as the record has steps, one in each, sees
-        # epochs of the lengths of the blocks (derivation.md, section 7).
+        # An observer who is told a random partition of the steps into `taken` blocks, each with one step of the record,
+        # sees an epoch in each block (derivation.md, section 7). Extra knowledge only costs more: upper bounds.
         size, longer = divmod(epoch, taken)
         blocks = [(length, count) for length, count in ((size, taken - longer), (size + 1, longer)) if count]
         total = whole + bool(rest)
@@ -584,7 +586,7 @@ class RandomAllocation(Sampling):
         whole, rest = divmod(steps, self.epoch)
         return whole * self.taken + min(rest, self.taken)
 
-    def chance(self, steps: int) -> float:  # of a step in the first epoch
+    def chance(self, steps: int) -> float:  # only the first epoch matters, since after it every record was used
         if self.taken == 1:
             return min(steps / self.epoch, 1.0)
         return 1 - math.prod(max(1 - steps / (self.epoch - i), 0.0) for i in range(min(self.taken, self.epoch)))

@@ -27,9 +27,8 @@ class Step:
     equal ones.
 
     `step * T` is a history of T such steps. With random-allocation, cyclic-poisson and fixed-order, batches follow a
-    schedule, and `steps` are its first ones. Each part of a history starts the schedule anew, so that one record may be
-    used in a step of each. A schedule that goes on, also after a run was resumed, is therefore one `Step` with all its
-    steps, and a `ledger.Ledger` counts so.
+    schedule, and a `Step` stands for the first `steps` steps of the schedule. Each `Step` in a history starts the
+    schedule anew. So describe a schedule that goes on, even if the run was resumed, by one `Step` with all its steps.
 
     Args:
         noise: noise multiplier s > 0: the parameter of the noise on the sum, divided by the per-record clip C. The
@@ -39,13 +38,13 @@ class Step:
         relation: which data sets are neighbours, a `Relation` or its name; there is no default.
         mechanism: the noise law, a name of `mechanism.MECHANISMS`. `discrete-gaussian:M` and `discrete-laplace:M` are
             noise on integers, where the clip is M units. `discrete-gaussian` stands for a clip of 2^28 units or more,
-            and `laplace` for one of 2^30 units or more, or for noise that is a real number.
+            and `laplace` for a clip of 2^30 units or more, or for continuous Laplace noise.
         coordinates: K >= 1, how many numbers of a record are released; the vector of them is clipped to L2 norm C.
         steps: how many equal steps these are, from 1 to 10^12.
 
     Raises:
-        ValueError: a field outside its range, a relation or noise law for which the accountant knows no bound with that
-            sampling, such as add-remove with a fixed order of batches, or noise too small for so many steps.
+        ValueError: a field outside its range; a combination for which the accountant knows no bound, such as add-remove
+            with a fixed order of batches; or noise too small for so many steps.
     """
 
     noise: float
