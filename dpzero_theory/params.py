@@ -252,7 +252,7 @@ def _solutions(
 
     Args:
         args: the flags as parsed.
-        inputs: the calculator's inputs, by name; the input to find is None.
+        inputs: the calculator's inputs, by name. The value of the input to find is None.
         calibrations: the ways to compute the noise, of "paper" and "exact".
         caveats: sentences of warning from the problem file.
 

@@ -22,7 +22,7 @@ class Registry(dict[str, _Entry]):
     Looking up an unknown name raises ValueError.
 
     Args:
-        argument: the name by which error messages call the argument that takes such a name, such as "direction".
+        argument: the name, in error messages, of the argument that takes the name of a value, such as "direction".
     """
 
     def __init__(self, argument: str) -> None:

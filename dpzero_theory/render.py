@@ -171,7 +171,7 @@ def _block(block: Sequence[Calculated]) -> list[str]:
 
 
 def _shown(value: float | int) -> str:
-    """Return a number as text tables show it: integers with commas, other numbers with four digits."""
+    """Return a number as text tables show it: integers below 10^15 with commas, other numbers with four digits."""
     if isinstance(value, int):
         return f"{value:,}" if value < 10**15 else f"{value:.3e}"
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3e}"

@@ -78,7 +78,7 @@ class DirectionLaw:
             generator, float64 of shape (size, d).
         table: a function without arguments that returns the equally likely values of a coordinate in training runs: 2
             or 65,536 values in ascending order, multiples of `GRID`.
-        normalised: whether a vector of coordinates from `table` is then scaled to length sqrt(d).
+        normalised: whether training runs scale a vector of coordinates from `table` to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
         rank: 0 if every coordinate is drawn by itself. If it is R >= 1, the direction for a matrix of weights is
             R^(-1/2) (a_1 b_1^T + ... + a_R b_R^T), where the vectors a_j and b_j have independent random signs.

@@ -118,8 +118,8 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
-    """Read a history's entry: how many of its steps may hold a record, one step's divergences, and a gap g. All noise
-    on a lattice is within e^g of a function of continuous noise, so delta(epsilon) <= e^g delta'(epsilon - 2 g)."""
+    """Read a history's entry: how many of its steps may use a record, one step's divergences, and g: all its noise is
+    within a factor e^g of a function of continuous noise, so that delta(epsilon) <= e^g delta'(epsilon - 2 g)."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))

@@ -53,7 +53,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
     These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with
     a whole sensitivity), MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, EpsilonDeltaDpEvent,
     RandomizedResponseDpEvent (under replace-one only), ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three
-    as any epsilon-private mechanism), PoissonSampledDpEvent of a Gaussian or Laplace event,
+    as any epsilon-private mechanism), PoissonSampledDpEvent of one of the first four events,
     SampledWithoutReplacementDpEvent of a GaussianDpEvent, TruncatedSubsampledGaussianDpEvent, NoOpDpEvent, and
     SelfComposedDpEvent and ComposedDpEvent of such events. A Laplace event stands for the release of one number. A
     noise multiplier is taken as the noise over the per-record clip, for every relation.
@@ -257,7 +257,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The certified epsilon at target_delta in [0, 1]; infinite if something that was composed protects nothing."""
+        """The certified epsilon at target_delta in [0, 1]; infinite if an event that was composed protects nothing."""
         delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
         if self._unprotected:
             return math.inf
@@ -268,7 +268,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return epsilon_of_history(self.history, delta).upper
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The certified delta at target_epsilon >= 0; 1 if something that was composed protects nothing."""
+        """The certified delta at target_epsilon >= 0; 1 if an event that was composed protects nothing."""
         if self._unprotected:
             return 1.0
         if not self._steps or target_epsilon == math.inf:

@@ -73,8 +73,8 @@ class Filter:
 
     @classmethod
     def of_moments(cls, epsilon: float, delta: float, *, planned: Steps) -> Self:
-        """A budget for Gaussian or discrete Gaussian noise of any size. Batches must be drawn anew in each step: full,
-        Poisson, or fixed-size (not under zero-out).
+        """A budget for steps with Gaussian or discrete Gaussian noise of any size. Batches must be drawn anew in each
+        step: full, Poisson, or fixed-size (not under zero-out).
 
         Args:
             epsilon, delta: the budget.
@@ -94,16 +94,16 @@ class Filter:
 
     @classmethod
     def of_worst(cls, epsilon: float, delta: float, *, worst: Step) -> Self:
-        """A budget for as many steps as the worst of them, which is within the budget, may be repeated as a plan.
+        """A budget of T steps, where T is the largest number of copies of the step `worst` that are within the budget.
 
-        Each step that is made takes one of them, however little it costs. It suits choices of when to stop, and of more
-        noise or smaller batches than the worst; where most steps cost much less, `of_moments` has more room.
+        Each step that is made counts as one of the T, however little it costs. Use it to choose when to stop, or to
+        choose more noise or smaller batches than `worst`. If most steps cost much less, `of_moments` has more room.
 
         Args:
             epsilon, delta: the budget.
             worst: a step with batches that are drawn anew in each step. The steps that are made must have the relation,
                 noise law and coordinates of `worst`, no less noise, and the same sampling or, if `worst` has Poisson
-                batches, Poisson batches with a smaller sample rate.
+                batches, Poisson batches with a smaller sample rate. One such step must be within the budget.
         """
         budget, share = _target(epsilon, delta)
         _require_fresh("worst", worst)
@@ -208,7 +208,7 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
 
     def fraction(log_t: float) -> float:
         """Minus the number of repetitions of the planned steps, not rounded, that fit into the budget by their log
-        moments K(t) at t = e^log_t; infinity if K(t) is not known. It is minimised."""
+        moments K(t) at t = e^log_t; infinity if K(t) is not known. The search minimises it."""
         t = math.exp(log_t)
         try:
             return -_limit(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)

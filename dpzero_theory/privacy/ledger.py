@@ -57,11 +57,11 @@ closed form is rounded."""
 
 
 class LedgerError(RuntimeError):
-    """The file refuses an action: it is damaged, it was copied or moved, or another process writes it."""
+    """Raised if the file of a ledger is damaged, was copied or moved, cannot be written, or is open elsewhere."""
 
 
 class BudgetSpentError(LedgerError):
-    """No release can be paid for: every release of the plan is spent."""
+    """Raised if no release can be paid for, because every release of the plan is spent."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +187,12 @@ class Ledger(AbstractContextManager["Ledger"]):
 
         Args:
             path: the file.
-            moved: whether to accept a file that was copied or brought from another disk. It must then be the only copy
-                that goes on.
+            moved: whether to accept a file that was copied or brought from another disk. Set it only if no other copy
+                of the file will be used again.
 
         Raises:
             LedgerError: the file is damaged, was moved without `moved`, or is open in another process.
-            OSError: it cannot be read or written.
+            OSError: the file cannot be read or written.
         """
         path = Path(path)
         lock = os.open(path, os.O_RDWR)
