@@ -146,16 +146,8 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Return the number that a word of the command line stands for.
-
-    Args:
-        rule: the function `check.real` or `check.integer`.
-        bounds: the keyword arguments for `rule`.
-        text: the word.
-
-    Raises:
-        ArgumentTypeError: `rule` refuses the number; the message is that of `rule` without the argument's name.
-    """
+    """Return the number that the word `text` stands for, if the function `rule` of the module `check` accepts it with
+    the keyword arguments `bounds`; else raise ArgumentTypeError, with the message of `rule` about the number."""
     value: Any = text
     for kind in (float, int):  # "nan" and "inf" are floats
         with suppress(ValueError):
@@ -213,13 +205,8 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Return the word `text` as a path if it meets a condition; else raise ArgumentTypeError.
-
-    Args:
-        text: the word; an empty word never meets the condition.
-        rule: the condition in words, for the error message.
-        holds: the condition, a function of the absolute path. An OSError or ValueError that it raises counts as false.
-    """
+    """Return the word `text` as a path if the condition `holds` is true of the absolute path; else raise
+    ArgumentTypeError with `rule`, the condition in words. An OSError or ValueError of `holds` counts as false."""
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)

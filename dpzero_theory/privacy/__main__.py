@@ -75,11 +75,7 @@ def _parser() -> Parser:
 
 def _sampling(text: str) -> str:
     """The type of the argument --sampling for argparse: return `text` if it is a name in `SAMPLINGS` with its
-    arguments, as `poisson` or `random-allocation:2`.
-
-    Raises:
-        ArgumentTypeError: another text.
-    """
+    arguments, as `poisson` or `random-allocation:2`; else raise ArgumentTypeError."""
     try:
         return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
@@ -148,14 +144,8 @@ def _left_out(given: dict[str, Any], sampling: str | None) -> str:
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
-    """Compute the answer to a question.
-
-    Args:
-        sought, given: what `_question` returned: the name of the number to find, and the arguments of `solved`.
-
-    Returns:
-        The object that is printed in JSON, and the steps that the question is about.
-    """
+    """Answer a question, whose `sought` and `given` are what `_question` returned. Returns the object that is printed
+    in JSON, and the steps that the question is about."""
     started = time.perf_counter()
     bracket = solved(sought, **given)
     seconds = time.perf_counter() - started

@@ -138,15 +138,8 @@ _OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a latti
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
-    """The steps that stand for `count` releases, or None if there is no noise. Raises ValueError for an unknown event.
-
-    Args:
-        whole: the event that contains `noisy`, or `noisy` itself; for error messages.
-        noisy: the event of the noise.
-        relation: which data sets are neighbours.
-        count: the number of releases, >= 1.
-        drawn: how their batches are drawn.
-    """
+    """The steps that stand for `count` releases of the noise event `noisy` with batches as `drawn`, or None if there is
+    no noise. Raises _Unsupported, with the event `whole` that contains `noisy`, if it is not accounted."""
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")

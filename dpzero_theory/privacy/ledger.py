@@ -108,7 +108,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None, account: Account) -> None:
         self.path, self._db, self._pid = path, db, os.getpid()
-        self._end = finalize(self, _close, db, lock, self._pid)  # also where nothing refers to the ledger any more
+        self._end = finalize(self, _close, db, lock, self._pid)  # closes the file also if nobody calls `close`
         self._level = ""  # what PRAGMA synchronous was last set to; nothing before the first write
         self.account, self._spent = account, account.spent
 
@@ -315,13 +315,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         return found
 
     def _add(self, last: bytes, release: int, spent: int, sums: bytes | None, *, durable: bool = True) -> None:
-        """Add a row to the log.
-
-        Args:
-            last: the hash of the row before, or of the header.
-            release, spent, sums: the columns of the row, as for `_chained`.
-            durable: whether to return only when the row is on disk.
-        """
+        """Add a row with these columns to the log, where `last` is the hash of the row before, or of the header. With
+        `durable`, return only when the row is on disk."""
         chain = _chained(last, release, spent, sums)
         row = "INSERT INTO log (release, spent, sums, chain) VALUES (?, ?, ?, ?)"
         self._write(row, release, spent, sums, chain, durable=durable)
@@ -355,13 +350,8 @@ def sync_folder(path: Path) -> None:
 
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
-    """Make the tables of a new file and write its header.
-
-    Args:
-        db: the open file.
-        begun: the entries of `_BEGUN` except "format", those of `_BUDGET` only with a budget.
-        inode: the file's inode number.
-    """
+    """Make the tables of the new, open file `db` and write its header: the entries `begun`, which are those of `_BEGUN`
+    except "format", and the file's inode number."""
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
     db.execute("INSERT INTO header VALUES (?, ?, ?, 0, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
@@ -400,12 +390,8 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
 
 
 def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes:
-    """Return the hash of a row of the log, 8 bytes.
-
-    Args:
-        last: the hash of the row before, or of the header.
-        release, spent, sums: the columns of the row. A payment has no sums, and `release` is the first one paid for.
-    """
+    """Return the hash (8 bytes) of a row of the log with these columns, where `sums` is None for a payment. `last` is
+    the hash of the row before, or of the header."""
     kind = b"payment" if sums is None else b"record"
     return hashlib.sha256(b"%b %b %d %d %b" % (last, kind, release, spent, sums or b"")).digest()[:8]
 
@@ -419,13 +405,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
-    """Close the file and its lock; do nothing in the child of a fork.
-
-    Args:
-        db: the open file.
-        lock: the descriptor that holds the lock, or None without a lock.
-        pid: the process that opened the file.
-    """
+    """Close the open file `db` and `lock`, the descriptor with its lock or None. Do nothing in the child of a fork: in
+    another process than `pid`, which opened them."""
     if os.getpid() != pid:
         return
     with suppress(sqlite3.Error):  # a reader may be in the way: the log then stays, and the file is whole with it

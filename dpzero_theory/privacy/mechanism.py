@@ -155,12 +155,8 @@ class _OnLattice(Mechanism):
     """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
 
     Args:
-        levels: M >= 1, or 0 for any lattice on which the clip is at least `fine` units, as in all runs.
-
-    Attributes:
-        family: the first part of the name FAMILY:M.
-        whole: the name with `levels` = 0.
-        fine: the least number of lattice units to the clip with `levels` = 0.
+        levels: M >= 1, or 0 for any lattice on which the clip is at least `fine` units, as in all runs. The name is
+            then not FAMILY:M but `whole`.
     """
 
     family: ClassVar[str]
@@ -322,12 +318,8 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 def _kernel(sigma: float, numbers: int) -> float:
     """The parameter tau of the random rounding by which discrete noise is compared with continuous noise, in units of
-    the lattice: `_KERNEL`, or less if that is not small against the noise.
-
-    Args:
-        sigma: the parameter of the noise, > 0, in units of the lattice.
-        numbers: how many integers are released in all, >= 1.
-    """
+    the lattice: `_KERNEL`, or less if that is not small against `sigma` > 0, the parameter of the noise in the same
+    units. In all, `numbers` integers are released."""
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
@@ -341,14 +333,10 @@ def _least_multiplier(levels: int, numbers: int) -> float:
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
     """A number G >= 0 such that probabilities with discrete Gaussian noise, and with continuous Gaussian noise that is
-    rounded at random to the lattice, are within a factor e^G of each other.
+    rounded at random to the lattice, are within a factor e^G of each other. In all, `numbers` integers are released.
 
     It is numbers * 2 artanh(kappa), rounded up, where kappa bounds the relative error with which the probabilities of
-    that rounding are normalised.
-
-    Args:
-        numbers: how many integers are released in all.
-        tau: the parameter of the random rounding, >= 1/2, in units of the lattice.
+    the rounding are normalised, whose parameter is `tau` >= 1/2 lattice units.
     """
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)

@@ -103,15 +103,9 @@ class Sampling:
 
     @classmethod
     def of(cls, arguments: str, sample_rate: float | None) -> Self:
-        """Return the sampling that the word NAME:ARGUMENTS stands for.
-
-        Args:
-            arguments: the text after the colon, whole numbers with slashes between them; empty without a colon.
-            sample_rate: q in (0, 1], or None, which only full batches allow.
-
-        Raises:
-            ValueError: other arguments than the sampling takes, or a rate that it cannot have.
-        """
+        """Return the sampling that the word NAME:ARGUMENTS stands for. `arguments` is the text after the colon (whole
+        numbers with slashes between them) or "", and `sample_rate` is q, or None for full batches. Raises ValueError
+        for arguments or a rate that the sampling cannot have."""
         given, known = arguments.split("/") if arguments else [], cls._whole()
         least = sum(one.default is MISSING for one in known)
         if not (least <= len(given) <= len(known) and all(re.fullmatch(r"[1-9]\d{0,15}", each) for each in given)):
@@ -322,10 +316,9 @@ class TruncatedPoisson(Poisson):
     def _chances(self) -> tuple[float, float, float, float]:
         """Return bounds on four probabilities, from which the cost is computed.
 
-        A batch is called full if B = `largest` or more records other than a given one are drawn. The first three are
-        upper bounds: on the probability of a full batch, on that of a batch that is not full, and on the conditional
-        probability, given a full batch, that the record is used. The fourth is a lower bound on the probability that
-        the record is used in a batch of either kind.
+        A batch is called full if B = `largest` or more records other than a given one are drawn. Three upper bounds are
+        on the probability of a full batch, on that of a batch that is not full, and on the conditional probability,
+        given a full batch, that the record is used. The last is a lower bound on the probability that it is used.
         """
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
@@ -632,15 +625,11 @@ def _runnable() -> tuple[str, ...]:
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a training run.
+    """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`.
 
-    Args:
-        word: the sampling as a `Sampling`, or in words, as `poisson` or `random-allocation:2`.
-        sample_rate: the expected number of records in a batch over the number of records. None is allowed with full
-            batches only.
-
-    Raises:
-        ValueError: batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of it).
+    `sample_rate` is the expected number of records in a batch over the number of records; None is allowed with full
+    batches only. Raises ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than
+    1e-9 of it).
     """
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
