@@ -169,15 +169,17 @@ def corners() -> str:
     both = rows[(rows["status"] == OK) & rows["old_upper"].notna()]
     wrong = (both["upper"] < both["old_lower"] * (1 - 1e-12)) | (both["lower"] > both["old_upper"] * (1 + 1e-12))
     resolved = (both["question"] != "delta") | (both["upper"] > LEAST_DELTA)
+    resolved &= (both["question"] != "epsilon") | (both["old_upper"] > 0.01)
     ratio = (both["upper"] / both["old_upper"])[resolved & (both["old_upper"] > 0)]
+    wide = both["question"][ratio.index[ratio > 1.001]] == "delta"
     low, middle, high = (f"{ratio.quantile(share):.4g}" for share in (0.01, 0.5, 0.99))
     other = len(rows) - int((rows["status"] == OK).sum()) - int((rows["status"] == asked.TOO_LONG).sum())
     return (
         markdown(["sampling", "settings", "median", "within 1 s", "within 5 s", "slowest"], lines)
         + f"\n\n{other} refused; {int((rows['status'] == asked.TOO_LONG).sum())} given up after {asked.SECONDS:g} s."
         + f" Beside the older accountant {int(wrong.sum())} of {len(both)} are wrong; new upper end over old: {low},"
-        + f" {middle} and {high} (quantiles of 1%, 50%, 99%; no delta below 1e-30),"
-        + f" {int((ratio > 1.001).sum())} above 1.001."
+        + f" {middle} and {high} (quantiles of 1%, 50%, 99%; no delta below 1e-30, no epsilon below 0.01),"
+        + f" above 1.001 for {int((~wide).sum())} of epsilon and the noise and {int(wide.sum())} of delta."
         + f" Peak memory {rows['peak_mb'].max():.0f} MB."
     )
 

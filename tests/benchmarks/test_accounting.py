@@ -18,7 +18,7 @@ def test_rows_of_one_setting() -> None:
 
 def test_settings_of_corners_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list(settings(corners.FOLDER, corners.OF_SETTING))
-    assert len(asked) == 1500
+    assert len(asked) == 5000
     first = next(one for one in asked if one["sampling"] == "full" and one["kind"] == "one")
     row = corners.answer(first)
     assert (row["status"], row["lower"] <= row["upper"] <= row["old_upper"] * 1.001) == ("ok", True)
@@ -30,7 +30,7 @@ def test_settings_of_corners_are_asked_again(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_rows_hold_no_wrong_bracket() -> None:
     rows = read_rows(RESULTS / corners.FOLDER)
     both = rows[rows["old_upper"].notna()]
-    assert len(both) == 298
+    assert len(both) == 2081
     assert (both["upper"] >= both["old_lower"] * (1 - 1e-12)).all()
     assert (both["lower"] <= both["old_upper"] * (1 + 1e-12)).all()
     assert rows["cpu_seconds"].median() <= 0.1
