@@ -110,7 +110,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         if plan.sampling.word not in ("full", "poisson"):
             raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]
-        # on a lattice noise is drawn slightly larger
+        # On a lattice the drawn noise is slightly larger than planned, which makes the bound larger.
         noise_std = max(plan.scale * plan.unit, plan.noise_multiplier * plan.clip / plan.expected_batch)
     return certificate(
         problem,

@@ -46,7 +46,7 @@ def halved(
         which the condition is false.
     """
     for _ in range(times):
-        # The sum low + high may be infinite.
+        # Each end is halved before they are added, since low + high may overflow.
         tried: _X = low / 2 + high / 2 if middle is None else middle(low, high)  # type: ignore[assignment]
         inside = (tried != low) & (tried != high)
         if not (inside.any() if isinstance(inside, np.ndarray) else inside):

@@ -226,7 +226,7 @@ def _nearest(path: Path) -> Path:
 
 def _takes_files(folder: Path) -> bool:
     """Return True if a file can be made in `folder`; raise OSError if not."""
-    # A file is made and removed, since permissions do not tell everything
+    # A file is made and removed, since permissions do not tell of a full disk or a read-only one
     with TemporaryFile(dir=folder):
         return True
 

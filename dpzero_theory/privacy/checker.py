@@ -10,7 +10,7 @@ lists the steps of a run and states an (epsilon, delta) for all of them. The cal
    through its values at a = e^(i H), i = low, ..., high, lies above it. That polygon is the divergence of two discrete
    laws whose privacy losses log(dP/dQ) are multiples of H, or infinite; they take the place of P and Q (Doroshenko,
    Ghazi, Kamath, Kumar and Manurangsi, "Connect the dots", 2022). Values of h are enclosed by interval arithmetic.
-2. **All steps.** Privacy losses add, also where what a step asks depends on earlier releases (Zhu, Dong and Wang 2022,
+2. **All steps.** Privacy losses add, also if a step's function depends on earlier releases (Zhu, Dong and Wang 2022,
    Theorem 10). The law of their sum is a product of polynomials whose coefficients are the masses of 0, H, 2 H, ...,
    integers in units of 2^-bits, rounded up. Small masses at the low end move up; at the high end they become infinite.
 3. **The sum:** delta(epsilon) <= P(infinite) + sum over losses v > epsilon of P(v) (1 - e^(epsilon - v)).
@@ -183,7 +183,7 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
     low = reach(-1, lambda i: bool(h((width * i).exp()) - 1 + (width * i).exp() < small))
     unit, masses = arb(2) ** bits, []
     at, value = (width * low).exp(), h((width * low).exp())
-    slope = (value - 1) / at  # of the first edge of the polygon above h, which begins at h(0) = 1
+    slope = (value - 1) / at  # the slope of the first edge of the polygon above h, which begins at h(0) = 1
     for i in range(low + 1, high + 2):
         after = (width * i).exp()
         beyond = h(after) if i <= high else value  # the polygon's last edge is level
@@ -214,7 +214,7 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
     """An upper bound on delta(epsilon) of `parts`, by losses in multiples of `width`; `delta` sets the precision."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
-    total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: left out at each end
+    total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: cut off at each end
     for count, h in parts:
         power, made = _one_step(h, width, bits, share), 1
         while True:  # the law of `count` steps, by repeated squaring

@@ -121,7 +121,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
         case "RandomizedResponseDpEvent":
             if not relation.replaces:
                 raise _Unsupported(event, f"{kind} with {relation}, not replace-one")
-            # With the event's probability p the answer is any of the k categories, the true one among them.
+            # With the event's probability p the answer is uniform among all k categories, the true one included.
             k, p = event.num_buckets, event.noise_parameter
             yield approximate(math.log1p(k * (1 - p) / p), steps=count, relation=relation) if p else None
         case _:
@@ -150,7 +150,7 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Samp
             law, noise = MECHANISMS["laplace"].on(unit).name, noisy.noise_parameter and 1 / noisy.noise_parameter / unit
         case "DiscreteGaussianDpEvent":
             law, noise = MECHANISMS["discrete-gaussian"].on(int(unit)).name, noisy.sigma / unit
-            # An event whose dimension is None says nothing about it, so that the largest is taken.
+            # The dimension None means an unknown one, so that the largest, which costs most, is taken.
             numbers = noisy.dimension or DiscreteGaussian.coordinates
         case _:
             raise _Unsupported(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")

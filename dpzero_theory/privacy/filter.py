@@ -31,7 +31,7 @@ from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.privacy.step import MOST_STEPS, Step, Steps, steps_of
 
 _LOG_ORDERS = (math.log(1e-2), math.log(1e4))
-"""The logarithms of the smallest and of the largest order t that `_best_order` tries."""
+"""The logarithms of the smallest and of the largest order t on the grid that `_best_order` tries."""
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of a step's cost, which is raised by this share."""
 
@@ -126,7 +126,7 @@ class Filter:
         most = largest(fits, 1, MOST_STEPS)
         if most is None:
             raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
-        return cls(budget, share, most + 0.5, part)  # half a step for rounding
+        return cls(budget, share, most + 0.5, part)  # half a step more, since the sum of the shares is rounded up
 
     @classmethod
     def of_gaussian(cls, epsilon: float, delta: float) -> Self:

@@ -223,7 +223,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         Raises LedgerError if the file is damaged, and OSError if there is no file.
         """
         path = Path(path)
-        path.stat()  # SQLite does not say why it cannot open a file
+        path.stat()  # raises OSError for a missing file, which SQLite would not name as the reason
         log = path.with_name(f"{path.name}-wal")
         for wait in (0.0, 0.1, 1.0):  # another process may open or close the file between two looks
             time.sleep(wait)

@@ -1,9 +1,9 @@
 """The noise laws. For each law: how it is drawn, what it costs, how it is calibrated, and how exactly it is drawn.
 
 A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is stated as a `Cost`,
-which composes with the costs of releases with other laws. What a release asks may depend on earlier ones; its noise
-may not. A new law is a subclass of `Mechanism` and one call of `MECHANISMS.register`; a law that is not registered is
-not accounted. Noise on integers is compared with noise on the line by the kernels of laws/derivation.md, section 8.
+which composes with the costs of releases with other laws. The function that is summed may depend on earlier releases;
+its noise may not. A new law is a subclass of `Mechanism` and one call of `MECHANISMS.register`; other laws are not
+accounted. Noise on integers is compared with continuous noise by the random rounding of laws/derivation.md, section 8.
 """
 
 import math
@@ -283,7 +283,7 @@ class _Laplace(_OnLattice):
         q, goal = step.sampling.sample_rate, check.real("target_epsilon", target_epsilon, at_least=1e-290)
         each, sensitivity = goal / step.steps, step.relation.sensitivity
         least = 0.9 * sensitivity / each if q == 1 else (1 + 1e-9) / _LARGEST
-        most = max(1.1 * sensitivity / each, least)  # a record whose step is known has the epsilon sensitivity/s
+        most = max(1.1 * sensitivity / each, least)  # sensitivity/s, the epsilon with known batches, is an upper bound
         found = smallest(lambda s: _release_epsilon(s, q, replaced=sensitivity > 1) <= each, least, most, 1e-11)
         if found in (None, least):
             most = step.steps * _release_epsilon(least, q, replaced=sensitivity > 1)

@@ -185,7 +185,7 @@ class Sampling:
         return steps
 
     def chance(self, steps: int) -> float:
-        """The probability, or a lower bound on it, that a given record is in any of the first `steps` batches."""
+        """The probability that the first `steps` batches use the record that they use most often, or a lower bound."""
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
@@ -303,7 +303,7 @@ class TruncatedPoisson(Poisson):
     )
 
     def largest_change(self, relation: Relation) -> int:
-        # A full batch is refilled: another record takes the place of a missing one.
+        # In a full batch another record takes the place of a missing one, and both change the sum.
         return 2 if relation is Relation.ADD_REMOVE else relation.sensitivity
 
     @property
@@ -411,7 +411,7 @@ class CyclicPoisson(Sampling):
         return -(-steps // self.groups)
 
     def chance(self, steps: int) -> float:
-        return Poisson(self._turn).chance(self.uses(steps))  # a record of the first group
+        return Poisson(self._turn).chance(self.uses(steps))  # the first group has the most turns
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         group = groups(secret, n, self.groups)
@@ -589,7 +589,7 @@ class RandomAllocation(Sampling):
         return super().note(relation) + said
 
     def batch_size(self, n: int) -> None:
-        # Where an epoch has exactly taken/q steps, a batch of n records has q n on average.
+        # A batch has q n records on average only if an epoch has exactly taken/q steps.
         steps = self.taken / self.sample_rate
         if abs(steps - round(steps)) > 1e-9 * steps:
             least, most = (n * self.taken / count for count in (math.ceil(steps), math.floor(steps)))
