@@ -159,15 +159,9 @@ class Group:
         self._known = self.together.squares[0] < math.inf
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
-        """Bounds on the smallest delta at an epsilon.
-
-        Args:
-            epsilon: epsilon >= 0.
-            near: a delta with which the caller compares the answer, or None. Bounds that are far from this delta may be
-                wide.
-            wanted: the relative width at which the search for narrower bounds ends.
-            ends: which ends the caller uses. The other end may be wrong.
-        """
+        """Bounds on the smallest delta at an `epsilon` >= 0. Bounds far from `near`, a delta with which the caller
+        compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends at the
+        relative width `wanted`. `ends` says which ends the caller uses; the other end may be wrong."""
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -180,18 +174,9 @@ class Group:
         return Bounds(min(lower, upper), upper)
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
-        """Bounds on the smallest epsilon at a delta.
-
-        Args:
-            delta: 0, or from 1e-30 to below 1.
-            ends: which ends the caller uses. The other end may be wrong.
-
-        Returns:
-            The bounds; for a group the upper one is infinite if no epsilon is known to hold.
-
-        Raises:
-            ValueError: a delta outside its range, or one that this history exceeds at every epsilon.
-        """
+        """Bounds on the smallest epsilon at a `delta`, which is 0, or from 1e-30 to below 1. `ends` says which ends the
+        caller uses; the other end may be wrong. For a group the upper bound is infinite if no epsilon is known to hold.
+        Raises ValueError for a delta outside its range, or one that this history exceeds at every epsilon."""
         if self.size == 1:
             return _cost_epsilon(self.one, delta, ends=ends)
         found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
@@ -207,11 +192,9 @@ class Group:
         return Bounds(min(max(found.lower, least), upper), upper)
 
     def excess(self, target_epsilon: float, target_delta: float) -> float:
-        """The relative amount by which the history misses a target, at most 0 if the target is met.
-
-        It is the larger one of two amounts: the certified epsilon at target_delta, over target_epsilon, minus 1, and
-        the certified delta at target_epsilon, over target_delta, minus 1. For target_delta = 0 it is the first one.
-        """
+        """The relative amount by which the history misses a target, at most 0 if the target is met: the larger one of
+        (certified epsilon at `target_delta`) / `target_epsilon` - 1 and (certified delta at `target_epsilon`) /
+        `target_delta` - 1, or the first one if `target_delta` is 0."""
         beyond = self.epsilon(target_delta, ends="upper").upper / target_epsilon - 1
         if target_delta == 0:
             return beyond
@@ -247,11 +230,9 @@ class Group:
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     """The steps with sample rates raised, such that their cost for one record bounds the cost of each change where
-    `size` records are removed one after another from n.
-
-    Only fixed-size batches under add-remove get a larger rate, because the remaining records are in more batches once
-    some are removed. Raises ValueError for such batches if n is None or they leave out fewer than `size` records.
-    """
+    `size` records are removed one after another from n. Only fixed-size batches under add-remove get a larger rate:
+    each removal puts the remaining records into more batches. Raises ValueError for such batches if n is None or they
+    leave out fewer than `size` records."""
     parts = []
     for part in history:
         kind = part.sampling
@@ -335,13 +316,9 @@ def _bounds(
     composed: Callable[[list[Parts]], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta, or on the epsilon, of a cost.
-
-    Args:
-        cost, ends: the cost, and which ends the caller uses; the other end may say nothing.
-        composed: a function that returns bounds on the largest delta (or epsilon) of several compositions of laws.
-        plain: `_plain_delta` or `_plain_epsilon` without its first argument, for releases without sampling.
-    """
+    """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; the other end may say
+    nothing. `composed` returns bounds on the largest delta (or epsilon) of several compositions of laws; `plain`, which
+    answers for releases without sampling, is `_plain_delta` or `_plain_epsilon` without its first argument."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
@@ -387,11 +364,8 @@ def _largest(
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
     """The compositions of laws whose largest delta bounds the delta of a cost from above, or from below for `end` 1:
-    one for each order of neighbouring data sets, or a single one if both are equal.
-
-    Gaussian releases without sampling and zCDP steps become laws of them. Raises ValueError if the rho of all zCDP
-    steps is too large.
-    """
+    one for each order of neighbouring data sets, or a single one if both are equal. Gaussian releases without sampling
+    and zCDP steps become laws of them. Raises ValueError if the rho of all zCDP steps is too large."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))

@@ -25,11 +25,7 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Two certified ends of a number: the exact number lies in [lower, upper].
-
-    Attributes:
-        lower, upper: the ends, lower <= upper.
-    """
+    """Two certified ends of a number, `lower` <= `upper`: the exact number lies in [lower, upper]."""
 
     lower: float
     upper: float

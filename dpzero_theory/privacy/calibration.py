@@ -19,26 +19,19 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.privacy.step import Step
 
-LARGEST_EPSILON = 1e4
-"""The largest target_epsilon with sampled batches. A larger one protects nothing."""
+LARGEST_EPSILON = 1e4  # the largest target_epsilon with sampled batches; a larger one protects nothing
 _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon that are considered
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
-_PURE_ACCURACY = 1e-10
-"""A bound on the relative error of the computed noise multiplier of a law with pure epsilon, at delta = 0."""
+_PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier of a law with pure epsilon, at delta = 0
 _ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
 """The relative width of bounds on delta: the first where delta is far from the target; the others are the least and the
 largest width where delta is near the target."""
-_NARROW = 4e-4
-"""About the relative error of the noise multiplier that bounds on delta near the target may cause by their width."""
+_NARROW = 4e-4  # about the relative error of the multiplier that the width of bounds on delta may cause
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
-"""The relative accuracy of the noise multiplier, in this order: of the first, rough search; of the answer; of the
-answer where delta has a closed form; and the largest step by which the answer is raised where the accountant still
-misses the target."""
-
-_SECANTS = 6
-"""The number of steps outward whose length a secant chooses; every later step is at least twice as long as the one
-before."""
+"""The relative accuracy of the multiplier: of the first, rough search; of the answer; of the answer where delta has a
+closed form; and the largest step by which the answer is raised where the accountant still misses the target."""
+_SECANTS = 6  # how many steps outward have lengths chosen by secants; each later one is at least twice the last
 
 _Deltas = Callable[[float, float, Ends], Bounds]
 """A function that bounds delta. Its arguments are a noise multiplier, the relative width that is wanted, and the ends
@@ -90,18 +83,10 @@ def calibrate(
 
 
 def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, n: int | None = None) -> Bracket:
-    """The smallest noise multiplier with which given steps meet a target, as `calibrate` returns it.
-
-    Args:
-        made: the steps, whose own noise multiplier is ignored.
-        epsilon, target_delta: the target. Error messages call them target_epsilon and target_delta.
-        group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        n: the number of records of the larger data set, or None if it is not known.
-
-    Raises:
-        ValueError: an argument outside its range, or a target that is only met by noise for which no search is made.
-        PreconditionError: every noise multiplier, however small, meets the target.
-    """
+    """The smallest noise multiplier with which the steps `made`, whose own multiplier is ignored, meet the target
+    (`epsilon`, `target_delta`). Neighbouring data sets differ in up to `group` records, and the larger one has `n`
+    records, or None if that is not known. The result and the errors are those of `calibrate`, but messages call the
+    target target_epsilon and target_delta."""
     check.real("target_epsilon", epsilon, above=0, at_most=_BEYOND)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     loud = Group(made.with_noise(_LOUD), group, n)
@@ -159,11 +144,8 @@ def _log_mu(epsilon: float, delta: float) -> float:
 
 def _guess(made: Step, epsilon: float, delta: float) -> float:
     """About the noise multiplier for a target (epsilon, delta), where the search begins, so that its error does not
-    affect the answer.
-
-    It comes from the central limit theorem: mu = q sqrt(T (e^(1/s^2) - 1)) for T steps with sample rate q and noise s
-    over the sensitivity, where mu is the parameter of Gaussian DP at the target.
-    """
+    affect the answer. It solves the central limit theorem mu = q sqrt(T (e^(1/s^2) - 1)) for s, the noise over the
+    sensitivity, with q the sample rate, T the number of steps, and mu the parameter of Gaussian DP at the target."""
     gdp = math.exp(_log_mu(epsilon, delta))
     rate, uses = made.sampling.sample_rate, made.sampling.uses(made.steps)
     change = made.sampling.largest_change(made.relation)
@@ -174,21 +156,12 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
 
 
 def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
-    """Bounds on the noise multiplier at which delta(epsilon) equals a target > 0.
+    """Bounds on the noise multiplier at which delta(epsilon) equals `target` > 0, for one `epsilon` > 0. `deltas`
+    bounds delta(epsilon) for a noise multiplier; the search begins at `start`, a guess of the multiplier.
 
-    Args:
-        deltas: a function that bounds delta(epsilon) for a noise multiplier.
-        epsilon: the epsilon of these deltas, > 0.
-        target: the delta to meet, > 0.
-        start: a guess of the multiplier.
-        share: the relative accuracy of `upper`. If bounds on delta are very narrow the search is finer.
-
-    Returns:
-        At `upper` the upper bound on delta is at most the target. At `lower` the lower bound on delta is above the
-        target, or `lower` is 0.
-
-    Raises:
-        ValueError: no noise multiplier up to 1e300 is enough.
+    At `upper` the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, and a finer
+    one if bounds on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is 0.
+    Raises ValueError if no noise multiplier up to 1e300 is enough.
     """
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
@@ -201,8 +174,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
 
     def rough(noise: float) -> float:
         found = deltas(noise, _ROUGH, "upper")
-        # Delta is mostly nearer to the lower end, unless the lower end is so far below the upper one that it says
-        # nothing.
+        # Delta is mostly nearer to the lower end, unless that is so far below the upper one that it says nothing.
         third = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
         return _log_mu(epsilon, third) - log_target
 
@@ -212,8 +184,7 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
         slope = max((first - last) / math.log(met / missed), 0.5)
         guess = met * math.exp(last / slope)
     search = partial(crossing, most=_BEYOND, slope=slope)
-    # Bounds so near each other come from an integral (module `contour`), which takes so little time that a finer search
-    # pays.
+    # Bounds so narrow come from an integral (module `contour`), which is so fast that a finer search pays.
     at_guess = deltas(guess, fine, "both")
     if at_guess.upper - at_guess.lower < _SHARP * at_guess.upper:
         share = min(share, _SHARP)
@@ -230,16 +201,9 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     """Return a bracket with its upper end raised until the accountant certifies that it meets the target, and with
-    `value` = `upper`.
-
-    Args:
-        bracket: from a search, whose rounding differs from that of the accountant's answers.
-        beyond: a function from the number to the relative amount by which the target is missed, at most 0 where it is
-            met. An example is `Group.excess` of the steps with this noise.
-
-    Raises:
-        ValueError: no float is enough.
-    """
+    `value` = `upper`: the rounding of the search that found `bracket` differs from that of the accountant's answers.
+    `beyond` takes the number and returns the relative amount by which the target is missed, at most 0 where it is met,
+    as `Group.excess` of the steps with this noise does. Raises ValueError if no float is enough."""
     value: float | None = bracket.upper
     beyond = cache(beyond)  # the crossing begins where the first look was
     if (missed := beyond(bracket.upper)) > 0:

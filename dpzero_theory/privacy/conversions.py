@@ -21,11 +21,8 @@ from dpzero_theory.privacy.laws.gaussian import Gaussian as GaussianLaw
 from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian, Gaussian
 from dpzero_theory.privacy.step import Steps, steps_of
 
-_MOMENT_ROUNDING = 1e-14
-"""A bound on the relative rounding error that a few sums and logarithms add to the upper end of a Renyi divergence."""
-_LARGEST_LOG = 700.0
-"""The largest logarithm whose exponential is taken: e^700 is still a float, and so large that it does not matter what a
-larger one is."""
+_MOMENT_ROUNDING = 1e-14  # a bound on the relative rounding error that sums and logs add to a Renyi divergence
+_LARGEST_LOG = 700.0  # the largest log whose exponential is taken: e^700 is a float, and a larger one changes nothing
 
 
 def rdp_of_history(history: Steps, order: float) -> Bracket:

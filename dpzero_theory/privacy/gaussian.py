@@ -26,8 +26,7 @@ from dpzero_theory.bisection import roots
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-GDP_ACCURACY = 1e-11
-"""The largest relative error of `delta_from_gdp`, in the range that the function's docstring states."""
+GDP_ACCURACY = 1e-11  # the largest relative error of `delta_from_gdp`, in the range that its docstring states
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -36,8 +35,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def _mills(x: Array) -> Array:
-    """Mills' ratio R(x) = Phi(-x)/phi(x), for x >= -37, with Phi and phi the normal distribution function and
-    density."""
+    """Mills' ratio R(x) = Phi(-x)/phi(x) for x >= -37, with the normal distribution function Phi and density phi."""
     return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
 
 

@@ -20,17 +20,13 @@ from dpzero_theory.privacy.bracket import Bounds
 from dpzero_theory.privacy.laws.fourier import composed, window
 from dpzero_theory.privacy.laws.law import TILTS, UNIT, Parts, chernoff_epsilon, crossed, log_c, log_moments
 
-LEAST_DELTA = 1e-30
-"""The smallest delta that a grid tells from 0."""
+LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7
 """Outputs of about this probability, as a share of delta, are left out of the sums; their probability is added to the
 upper end."""
-_FEWEST, _MOST = 2**12, 2**19
-"""The fewest and the most points of a grid."""
-_MOST_OF_ONE = 2**17
-"""The most cells that the losses of one release fill."""
-_REACH = 25.0
-"""A composition that is made for one epsilon bounds delta at epsilons from this number over 1 + tau below it."""
+_FEWEST, _MOST = 2**12, 2**19  # the fewest and the most points of a grid
+_MOST_OF_ONE = 2**17  # the most cells that the losses of one release fill
+_REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 """Shares of the upper end that decide on finer grids: if the wanted width is above `_COARSE`, grids have at most 2^14
 points; below the width `_STUCK` the search ends when more points hardly help; above `_NOTHING` bounds say nothing, and
@@ -38,10 +34,9 @@ points; below the width `_STUCK` the search ends when more points hardly help; a
 _ROUGH_LAW = 0.1
 """Bounds by a rough law (`Law.refined`) count as at least this wide, as a share of the upper end, so that a finer grid
 with a narrower law is tried."""
-
-
 _Sketches = Sequence[tuple[int, Array, Array]]
 """For each law of a composition the number of its releases, and the losses and log probabilities of `Law.sketch`."""
+_NEARER = np.geomspace(0.75, 1.33, 9)  # factors on the best one of `TILTS`, to look for a better tilt near it
 
 
 def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
@@ -53,10 +48,6 @@ def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
         weights = np.exp(exponent - np.max(exponent))
         found.append((loss, weights / np.sum(weights), count))
     return found
-
-
-_NEARER = np.geomspace(0.75, 1.33, 9)
-"""Factors by which the best one of `TILTS` is multiplied, to look for a better tilt near it."""
 
 
 def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
@@ -171,13 +162,10 @@ class _Curve:
         return best * math.exp(min(self._log_below, 300.0)) if best > 0 else 0.0
 
     def _composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
-        """Compose the weights `masses` of the laws on the grid of total losses that begins at the loss `bottom`. Raises
-        OverflowError if the weights of a law have a sum below 1e-250.
-
-        Returns:
-            The number of the grid's first point; the weights, with the sum 1; the log of the factor by which they were
-            divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid.
-        """
+        """Compose the weights `masses` of the laws on the grid of total losses that begins at the loss `bottom`. Return
+        the number of the grid's first point; the weights, scaled to the sum 1; the log of the number by which they were
+        divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid. Raises
+        OverflowError if the weights of a law have a sum below 1e-250."""
         start = math.floor(bottom / self._width)
         totals = [float(np.sum(mass)) for mass in masses]
         if not min(totals) > 1e-250:
@@ -258,8 +246,8 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
     """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid. The grids get finer
     until the width is the share `wanted` of the upper end, until more points do not help, or until `far` says that
     bounds are so far from what the caller compares them with that they need not be narrower. A number that certainly is
-    not the largest keeps its first bounds. The search goes on from bounds that are far apart, which a coarse grid gives
-    if its cells are wide against the losses of one release."""
+    not the largest keeps its first bounds. Bounds that are far apart do not end the search: a coarse grid gives them if
+    its cells are wide against the losses of one release."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = []
@@ -316,17 +304,11 @@ def delta_bounds(
     near: float | None = None,
     wanted: float = 1e-3,
 ) -> Bounds:
-    """Bounds on the largest delta(epsilon) of some compositions, such as those for the two orders of neighbouring data
-    sets.
-
-    Args:
-        compositions: the laws with the numbers of their releases. If some laws bound delta from above and others from
-            below, call this function once for each end.
-        epsilon: epsilon >= 0.
-        least_at: the epsilon at which the lower bound is taken, if it differs.
-        near: a delta with which the caller compares the answer, or None. Bounds that are far from it may be wide.
-        wanted: the relative width at which the search for narrower bounds ends.
-    """
+    """Bounds on the largest delta(epsilon) of `compositions`, such as those for the two orders of neighbouring data
+    sets: the upper one at `epsilon` >= 0, the lower one at `least_at`, or at `epsilon` too with None. If some laws
+    bound delta from above and others from below, call this function once for each end. Bounds far from `near`, a delta
+    with which the caller compares the answer, may be wide; with None there is no such delta. The search for narrower
+    bounds ends at the relative width `wanted`."""
     lower_at = epsilon if least_at is None else least_at
 
     def make(parts: Parts) -> _Make:
@@ -364,15 +346,9 @@ def _guess(parts: Parts, epsilon: float) -> float:
 def epsilon_bounds(
     compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all compositions are at most a delta. The upper
-    bound is infinite if no such epsilon is known.
-
-    Args:
-        compositions: the laws with the numbers of their releases.
-        delta: from 1e-30 to below 1.
-        least_delta: the delta for which the lower bound is taken, if it differs.
-        wanted: the relative width at which the search for narrower bounds ends.
-    """
+    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all `compositions` are at most `delta`, from
+    1e-30 to below 1, for the upper bound, and `least_delta` (None: `delta`) for the lower one. The upper bound is
+    infinite if no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`."""
     makes = [_root(parts, delta, least_delta or delta) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 

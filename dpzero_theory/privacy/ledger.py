@@ -41,19 +41,14 @@ CREATE TABLE log (row INTEGER PRIMARY KEY, release INTEGER NOT NULL, spent INTEG
 """
 # A row of the log without sums is a payment for the releases from `release` to `spent` - 1. A row with sums is the
 # record of `release`. In both `spent` is the number of releases that are paid for by then.
-_UNLIMITED = 2**62
-"""The number of releases that a file without a budget counts as paid for."""
+_UNLIMITED = 2**62  # the number of releases that a file without a budget counts as paid for
 _BUDGET = {"target_epsilon": float, "target_delta": float, "steps": int, "block": int, "step": dict}
-_BEGUN = {"format": str, "run": str, **_BUDGET}
-"""The entries of the header, with their types; a file without a budget has none of `_BUDGET`."""
-_STEP: dict[str, type] = {
+_BEGUN = {"format": str, "run": str, **_BUDGET}  # the header's entries with their types, `_BUDGET` only with a budget
+_STEP: dict[str, type] = {  # a release in the header: the arguments of `step.step_of` with their types
     "noise_multiplier": float, "sample_rate": float, "relation": str, "sampling": str, "mechanism": str,
     "coordinates": int,
 }  # fmt: skip
-"""The words of a release in the header with their types, the arguments of `step.step_of`."""
-_BUDGET_ROUNDING = 1e-9
-"""The epsilon of a plan may be above the target epsilon by this share of the target, because a noise multiplier from a
-closed form is rounded."""
+_BUDGET_ROUNDING = 1e-9  # by this share a plan may exceed the target epsilon, as closed forms are rounded
 
 
 class LedgerError(RuntimeError):
@@ -218,10 +213,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Account:
-        """Return the content of the file at `path`, even while another process writes it. Nothing is written.
-
-        Raises LedgerError if the file is damaged, and OSError if there is no file.
-        """
+        """Return the content of the file at `path`, even while another process writes it. Nothing is written. Raises
+        LedgerError if the file is damaged, and OSError if there is no file."""
         path = Path(path)
         path.stat()  # raises OSError for a missing file, which SQLite would not name as the reason
         log = path.with_name(f"{path.name}-wal")

@@ -39,8 +39,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.step import Steps, steps_of
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9  # noise multipliers between which `calibrate_risk` searches
-_ACCURACY = 1e-6
-"""The search for a noise multiplier ends when its two ends are at most this share of the multiplier apart."""
+_ACCURACY = 1e-6  # the search for a multiplier ends when its two ends differ by at most this share of it
 _NEAR, _ROUNDING = 1e-5, 1e-12
 """The search for a true positive rate ends when it is known to the first number as a share of itself. The second number
 bounds the relative rounding error of the straight lines that the search uses."""
@@ -49,8 +48,7 @@ _NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
 _PATIENCE, _LITTLE = 4, 0.9
 """The search compares the bracket's widths at the last `_PATIENCE` epsilons, and ends when the last width is above
 `_LITTLE` times the first one."""
-_MOST_EXPONENT = 500.0
-"""The largest epsilon at which delta is looked at: beyond it false positive rates would be below 1e-200."""
+_MOST_EXPONENT = 500.0  # the largest epsilon at which delta is looked at; false positive rates below 1e-200 need more
 
 
 def advantage(history: Steps) -> Bracket:
@@ -175,12 +173,8 @@ class _Minimum(NamedTuple):
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
     """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
-    over events E. The minimum is the largest true positive rate of an attack with false positive rate a.
-
-    Args:
-        points: what is known of g, in the order of rising x, from x = 0 on.
-        a: the false positive rate.
-    """
+    over events E. The minimum is the largest true positive rate of an attack with false positive rate `a`. `points` is
+    what is known of g, in the order of rising x, from x = 0 on."""
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)

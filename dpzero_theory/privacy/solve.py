@@ -95,19 +95,11 @@ def _whole(
     asked: Callable[[int], Group], first: int, most: int, guess: float, rule: str, *,
     epsilon: float, delta: float, rising: bool = True,
 ) -> Bracket:  # fmt: skip
-    """The bracket of the largest (or smallest) whole number with which a run meets a target (epsilon, delta).
-
-    Args:
-        asked: a function from the number to the privacy of the run with this number.
-        first, most: the range of the number.
-        guess: where the search begins.
-        rule: what the cheapest run has, such as "one step", for the error message.
-        epsilon, delta: the target.
-        rising: whether the cost rises with the number, so that the largest number is sought; otherwise the smallest is.
-
-    Raises:
-        PreconditionError: not even the cheapest run meets the target.
-    """
+    """The bracket of the largest whole number with which a run meets the target (`epsilon`, `delta`) if the run's cost
+    rises with the number (`rising`), and of the smallest such number otherwise. `asked` takes a number and returns the
+    privacy of the run with it. The search begins at `guess` and stays between `first` and `most`. Raises
+    PreconditionError if not even the cheapest run meets the target; `rule` says what that run has, such as "one step",
+    for the message."""
     deltas = cache(lambda number: asked(number).delta(epsilon))
 
     def missed_by(number: float, *, least: bool = False) -> float:
@@ -136,13 +128,11 @@ def _whole(
 
 
 def _about(unit: Step, epsilon: float, delta: float, group: int) -> float:
-    """About how many releases like `unit` meet a target (epsilon, delta) for a group, from mu^2 = T q^2 (e^(1/s^2) -
-    1), the central limit theorem. Searches begin there, so its error does not affect any answer.
-
-    Here T is the number of releases, q the sample rate, s the noise over the sensitivity, and mu the parameter of
-    Gaussian DP at the target. For Laplace noise, and at delta = 0, the result is about the number of releases whose
-    pure epsilons add up to the target.
-    """
+    """About how many releases like `unit` meet a target (epsilon, delta) for a group; searches begin there, so its
+    error does not affect any answer. It solves mu^2 = T q^2 (e^(1/s^2) - 1), the central limit theorem, for T, the
+    number of releases, with q the sample rate, s the noise over the sensitivity, and mu the parameter of Gaussian DP at
+    the target. For Laplace noise, and at delta = 0, it is about the number of releases whose pure epsilons add up to
+    the target."""
     rate, change = unit.sampling.sample_rate, unit.relation.sensitivity / unit.noise
     if delta == 0 or unit.mechanism == "laplace":
         return epsilon / (change * rate)

@@ -26,18 +26,13 @@ from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
 
 _LARGEST_EPSILON = 100.0  # the largest epsilon of one step that a user may state
-_TOTAL_ERROR = 1e-9
-"""The probabilities of a mixture may sum to 1 with this absolute error; they are then scaled to the sum 1."""
+_TOTAL_ERROR = 1e-9  # the sum of a mixture's probabilities may be off by this; they are then scaled to the sum 1
 
 
 class _Stated(Mechanism):
-    """A mechanism of which only its cost is known. It draws no noise.
-
-    Args:
-        name: the family of the mechanism and the numbers that were stated, as `family:numbers`.
-        known: a function that takes equal steps with this mechanism and returns their cost, for data sets that differ
-            in one record.
-    """
+    """A mechanism of which only its cost is known. It draws no noise. `name` is the family of the mechanism and the
+    numbers that were stated, as `family:numbers`; `known` takes equal steps with this mechanism and returns their cost,
+    for data sets that differ in one record."""
 
     noise = "stated"
     lattice = False
@@ -63,13 +58,9 @@ class _Stated(Mechanism):
 
 
 def _steps(family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str) -> Step:
-    """Register a mechanism of which only its cost is known, and return `count` >= 1 steps with it.
-
-    Args:
-        family, numbers: the word for this kind of statement, such as "zcdp", and the numbers that were stated.
-        known: the cost, as for `_Stated`.
-        relation: which data sets are neighbours in the statement.
-    """
+    """Register a mechanism of which only its cost is known, and return `count` >= 1 steps with it. `family` is the word
+    for this kind of statement, such as "zcdp", and `numbers` what was stated; `known` is the cost, as for `_Stated`,
+    and `relation` says which data sets are neighbours in the statement."""
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)

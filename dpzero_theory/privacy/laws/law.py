@@ -17,10 +17,8 @@ from scipy.special import ndtr
 from dpzero_theory.check import Array
 
 _Number = TypeVar("_Number", float, Array)
-UNIT = 2.0**-53
-"""The largest relative error of one rounding to a 64-bit float; error bounds count roundings in this unit."""
-LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-"""Log of sqrt(2 pi), the constant of the normal density."""
+UNIT = 2.0**-53  # the largest relative error of one rounding to a 64-bit float, the unit of error bounds
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)  # log of sqrt(2 pi), the constant of the normal density
 CDF_ERROR = 4e-15
 """The relative error of scipy's normal probability ndtr(z), at a z that is rounded itself, is at most CDF_ERROR (1 +
 min(z, 0)^2/3) = 36 + 12 z^2 units of 2^-53. It is measured, not proved: against mpmath `ndtr` erred by at most 3.4 (1 +
@@ -74,8 +72,7 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
     return top - ndtr(first), CDF_ERROR * (1 + np.clip(second, -40.0, 0.0) ** 2 / 3) * top
 
 
-TILTS = np.geomspace(1e-3, 1e5, 56)
-"""The values of tau > 0 among which the best one is sought, to bound delta by moments e^{tau loss} (`log_c`)."""
+TILTS = np.geomspace(1e-3, 1e5, 56)  # values of tau > 0 among which the best is sought, to bound delta (`log_c`)
 
 
 def log_c(tau: _Number) -> _Number:
@@ -94,17 +91,10 @@ def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float)
 
 
 def crossed(bound: Callable[[float], float], target: float, near: float, slope: float, way: int) -> float:
-    """An epsilon >= 0 where a bound on delta crosses a target, to a relative 1e-11, on the side that the caller
-    chooses.
-
-    Args:
-        bound: the bound on delta, a falling function of epsilon.
-        target: the delta that the bound crosses, > 0.
-        near: the epsilon at which the search begins, >= 0.
-        slope: about how fast -log(bound) rises with epsilon there, > 0.
-        way: 1 for an epsilon at which the bound is at most the target, infinity if there is none; -1 for an epsilon at
-            which the bound is above the target, 0 if there is none.
-    """
+    """An epsilon >= 0 where `bound`, a bound on delta that falls with epsilon, crosses the delta `target` > 0, to a
+    relative 1e-11. With `way` 1 the bound is at most the target at the returned epsilon, which is infinite if there is
+    none; with `way` -1 the bound is above the target there, and 0 is returned if it never is. The search begins at the
+    epsilon `near` >= 0, where -log(bound) rises about `slope` > 0 times as fast as epsilon."""
     low, high, x, before, gap = -1.0, math.inf, near, math.nan, math.nan
     for _ in range(60):
         last, gap = gap, math.log(max(bound(x), 5e-324) / target)
@@ -227,8 +217,7 @@ class ByChance(Law):
         return Cells(first, **total, slip=max(one.slip for _, one in kinds), error=error, log_scale=log_scale)
 
 
-Parts = tuple[tuple[Law, int], ...]
-"""A composition of releases: pairs of a law of one release and the number of releases with this law."""
+Parts = tuple[tuple[Law, int], ...]  # a composition: pairs of a law of one release and the number of such releases
 _Directions = tuple[Parts, Parts]
 """Two compositions, for the two orders of neighbouring data sets: in the first one the protected record is in the data
 set with law P, in the second one it is in the data set with law Q."""
@@ -301,7 +290,5 @@ def _up(one: float, other: float) -> float:
     return math.nextafter(one + other, math.inf) if one and other else one + other
 
 
-NOTHING = Cost(pure=(0.0, 0.0), unamplified=0.0)
-"""The cost of no steps."""
-UNKNOWN = Cost(squares=(math.inf, 0.0))
-"""The cost of steps of which no upper bound is known; their lower ends are 0."""
+NOTHING = Cost(pure=(0.0, 0.0), unamplified=0.0)  # the cost of no steps
+UNKNOWN = Cost(squares=(math.inf, 0.0))  # the cost of steps without a known upper bound; their lower ends are 0

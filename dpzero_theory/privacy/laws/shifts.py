@@ -26,23 +26,17 @@ p_j that j of them are in a batch would be less accurate than `_MANY_ERROR` says
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
 """The least and the most Gaussian noise s. With less, the losses of one release are in the hundreds and need a long
 grid; with more, neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
-LEAST_LAPLACE = 1 / 300
-"""The least parameter s of Laplace noise. Losses are up to 2/s = 600, so that their exponentials are still floats."""
-LEAST_DISCRETE = 0.05
-"""The least s of Gaussian noise on integers. There the sum with the record and the sum without it are 20 standard
-deviations apart, so that the noise hides nothing."""
-WIDEST = 2.0**8
-"""The largest sigma, in integers, of noise summed integer by integer; wider noise is accounted for as continuous."""
+LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 600, whose exponentials are floats
+LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times as long, so it hides nothing
+WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
 """The least s, and the largest s/q, of fixed-size batches under zero-out, where q is the sample rate. With more noise
 neighbouring outputs have the same loss as 64-bit floats."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
 """Bounds on the rounding errors of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size:
 for one or two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
-_NEGLIGIBLE = 1e-300
-"""Added to the error of every mass, to cover rounding of numbers below the least normal float."""
-_SELDOM = 1e-40
-"""Outputs near a shift are cut into narrow intervals only if it or a larger shift has at least this probability."""
+_NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
+_SELDOM = 1e-40  # outputs near a shift are cut finely only if it or a larger one has at least this probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
 """Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 beyond all
 means, where a normal law has at most 1e-315 left. Integers are summed up to 37.5 sigma from a mean."""
@@ -67,7 +61,7 @@ def binomial_shifts(rate: float, size: int) -> _Mixture:
 
 
 def any_drawn(rate: float, size: int) -> float:
-    """An upper bound on the probability that at least one of `size` >= 1 records is drawn, each independently with
+    """An upper bound on the probability that one or more of `size` >= 1 records are drawn, each independently with
     probability `rate`."""
     if size == 1 or rate >= 1:
         return rate
@@ -228,16 +222,9 @@ def _total(sigma: float) -> float:
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release from both sides, where the protected records shift a sum at random.
-
-    Args:
-        noise: the law of the noise, with a parameter from the module's least to its most noise for that law.
-            `NormalNoise` counts it in units of the largest shift.
-        shifts: the law of the shift c >= 0 under P, in clips.
-        replaced: whether the shift under Q is -c, as with replace-one; otherwise there is none.
-
-    Returns:
-        The pairs for (P, Q), and the pairs for (Q, P).
-    """
+    Returned are the pairs for (P, Q) and those for (Q, P). The parameter of `noise` is from the module's least to its
+    most noise for that law, for `NormalNoise` in units of the largest shift. Under P the shift c >= 0, in clips, has
+    the law `shifts`; under Q the shift is -c if `replaced`, as with replace-one, and 0 otherwise."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
@@ -261,7 +248,9 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
-    both sides. The protected record contributes under P, and 0 stands in its place under Q.
+    both sides. Returned are the pairs for (P, Q) and those for (Q, P): the protected record contributes under P, and 0
+    stands in its place under Q. `noise` is s >= `LEAST_ZEROED`, in units of the clip, and `rate` is q in (0, 1), the
+    number of records in a batch over the number of all records.
 
     With probability q the record is in the batch, in the place of another record with the contribution y. Outputs are
     measured from y. At the worst data the record's contribution, of size 1, the clip, is opposite to y: the outputs
@@ -271,13 +260,6 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The
     largest divergence in the other direction is that of Q against N(0). A pair with both divergences dominates. Data
     attain (P, Q) at every step, so the masses of intervals of outputs bound the cost from below.
-
-    Args:
-        noise: s, at least `LEAST_ZEROED`, in units of the clip.
-        rate: q in (0, 1), the number of records in a batch over the number of all records.
-
-    Returns:
-        The pairs for (P, Q), and the pairs for (Q, P).
     """
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
