@@ -27,17 +27,13 @@ from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling
 from dpzero_theory.privacy.solve import solved
 from dpzero_theory.privacy.step import Step, step_of
 
+# With these samplings --noise-multiplier must be at least this, because less noise needs a grid with too many points.
 _SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
-"""With these two samplings --noise-multiplier must be at least 0.03, because less noise needs a grid with too many
-points."""
-_RELATION = "replace-one"
-"""The neighbouring relation if the command line names none; the answer then says so."""
-_RATES = (0.01, 0.001)
-"""The false positive rates at which `--risk` states the true positive rate of the best attack."""
-_FLAGS = {
+_RELATION = "replace-one"  # the neighbouring relation if the command line names none; the answer then says so
+_RATES = (0.01, 0.001)  # the false positive rates at which `--risk` states the true positive rate of the best attack
+_FLAGS = {  # the flag of each of the six numbers, by its name; the command finds one of them from the other five
     name: "--" + name.replace("_", "-") for name in ("epsilon", "noise_multiplier", "delta", "steps", "n", "batch")
 }
-"""The command-line flag of each of the six numbers, by its name. The command finds one of them from the other five."""
 
 
 def _parser() -> Parser:
@@ -83,12 +79,9 @@ def _sampling(text: str) -> str:
 
 
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the name of the number to find, and the arguments of `solved`, from the parsed command line.
-
-    Raises:
-        ValueError: a flag is missing, or must not be given, or has a value that does not fit another flag's; the
-            message names the flag.
-    """
+    """Return the name of the number to find, and the arguments of `solved`, from the parsed command line. Raises
+    ValueError for a flag that is missing, or must not be given, or has a value that does not fit another flag's; the
+    message names the flag."""
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     sought = _left_out(given, sampling) if options.solve_for is None else str(options.solve_for).replace("-", "_")
     if given["batch"] is None and sought != "batch":
@@ -119,15 +112,10 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number that the flags leave out, which is the one to find.
-
-    Args:
-        given: the six numbers by their names; None for a number without a flag.
-        sampling: the sampling's word, or None. With full batches --batch may be left out beside the number to find.
-
-    Raises:
-        ValueError: neither epsilon nor the noise multiplier is given, or both, and not exactly one number is left out.
-    """
+    """Return the name of the number that the flags leave out, which is the one to find. `given` has the six numbers by
+    their names, with None for a number without a flag. With full batches (the word `sampling` is "full" or None)
+    --batch may be left out, too. Raises ValueError if neither epsilon nor the noise multiplier is given, or if both are
+    and the other numbers are not all given but one."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")
@@ -217,11 +205,8 @@ def _table(answer: dict[str, Any]) -> str:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line with the arguments `argv`, by default those of the process.
-
-    Returns:
-        0. For a bad input the process exits with status 2 and one line on standard error.
-    """
+    """Run the command line with the arguments `argv`, by default those of the process. Returns 0. For a bad input the
+    process exits with status 2 and one line on standard error."""
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():

@@ -21,14 +21,10 @@ _ROOM = 1e-3
 """The default of `room`: a certificate states an epsilon that exceeds the accountant's upper bound by this share,
 because the checker's upper bound on delta is larger than the accountant's."""
 _LEAST_NOISE = 1 / 16
-"""Certificates are made for steps whose noise multiplier is above this. The checker refuses less noise, for which its
-bound on the cost of a lattice does not hold."""
-_LEAST_EPSILON, _MOST_EPSILON = 1e-3, 1e3
-"""The least and the largest epsilon that a certificate states."""
-_BATCHES = ("full", "poisson", "cyclic-poisson")
-"""The names of the samplings that the checker knows."""
-_NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")
-"""The names of the noise laws that the checker knows."""
+"""Certificates need a noise multiplier above this: for less, the checker's bound on a lattice's cost does not hold."""
+_LEAST_EPSILON, _MOST_EPSILON = 1e-3, 1e3  # the least and the largest epsilon that a certificate states
+_BATCHES = ("full", "poisson", "cyclic-poisson")  # the samplings that the checker knows
+_NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")  # the noise laws that the checker knows
 
 
 def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) -> dict[str, Any]:
@@ -72,8 +68,7 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
 
 
 def _part(release: Step) -> dict[str, Any]:
-    """Return equal steps as an entry of the certificate's history. Raises ValueError for steps that the checker cannot
-    check."""
+    """Return equal steps as an entry of a certificate's history. Raises ValueError if they cannot be checked."""
     name = release.sampling.word.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"

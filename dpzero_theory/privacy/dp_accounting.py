@@ -30,12 +30,11 @@ from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampli
 from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture
 from dpzero_theory.privacy.step import Step, Steps, step_of, steps_of
 
-_RELATIONS = {
+_RELATIONS = {  # the relations of this package, by the names of `dp_accounting.NeighboringRelation`
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
     "REPLACE_ONE": Relation.REPLACE_ONE,
     "REPLACE_SPECIAL": Relation.ZERO_OUT,
 }
-"""The relations of this package, by the names of `dp_accounting.NeighboringRelation`."""
 _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
@@ -74,9 +73,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 
 def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
     """Yield the steps that `count` repetitions of an event stand for, with None for a part that protects nothing.
-
-    Raises _Unsupported for an event that is not accounted.
-    """
+    Raises _Unsupported for an event that is not accounted."""
     kind = type(event).__name__
     match kind:
         case "NoOpDpEvent":
@@ -128,12 +125,11 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             yield _release(event, event, relation, count, FullBatch())
 
 
-_EVENTS = {
+_EVENTS = {  # the event of each family of mechanisms; a release of dp-accounting may not have all of them
     "gaussian": "GaussianDpEvent", "laplace": "LaplaceDpEvent", "discrete-laplace": "DiscreteLaplaceDpEvent",
     "discrete-gaussian": "DiscreteGaussianDpEvent", "approximate": "EpsilonDeltaDpEvent", "zcdp": "ZCDpEvent",
     "gaussian-mixture": "MixtureOfGaussiansDpEvent",
 }  # fmt: skip
-"""The event of each family of mechanisms; a release of dp-accounting may not have all of them."""
 _OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a lattice of 2^28 integers to the clip or more
 
 
@@ -235,10 +231,8 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return tuple(replace(step, steps=count) for step, count in self._steps.items())
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
-        """Compose the event `count` times if `do_compose`; otherwise only find out whether that is possible.
-
-        Returns None if the event is accounted, else an object that says why not, as dp-accounting expects.
-        """
+        """Compose the event `count` times if `do_compose`; otherwise only find out whether that is possible. Returns
+        None if the event is accounted, else an object that says why not, as dp-accounting expects."""
         try:
             found = list(_parts(event, self._relation, count if do_compose else max(count, 1)))
         except _Unsupported as error:

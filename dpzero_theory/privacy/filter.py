@@ -30,10 +30,8 @@ from dpzero_theory.privacy.laws.law import log_c
 from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.privacy.step import MOST_STEPS, Step, Steps, steps_of
 
-_LOG_ORDERS = (math.log(1e-2), math.log(1e4))
-"""The logarithms of the smallest and of the largest order t on the grid that `_best_order` tries."""
-_ROUNDING = 1e-12
-"""A bound on the relative rounding error of a step's cost, which is raised by this share."""
+_LOG_ORDERS = (math.log(1e-2), math.log(1e4))  # of the least and largest order t on the grid of `_best_order`
+_ROUNDING = 1e-12  # a bound on the relative rounding error of a step's cost, which is raised by this share
 
 
 class BudgetExceededError(ValueError):
@@ -130,13 +128,10 @@ class Filter:
 
     @classmethod
     def of_gaussian(cls, epsilon: float, delta: float) -> Self:
-        """A budget for full batches with Gaussian noise, each with as much noise as one likes.
+        """A budget (epsilon, delta) for full batches with Gaussian noise, each with as much noise as one likes.
 
         It has room for all steps with mu_1^2 + mu_2^2 + ... <= mu^2, where step j is mu_j-GDP and mu is the largest
         number for which mu-GDP implies the budget. The same steps, fixed beforehand, would cost exactly as much.
-
-        Args:
-            epsilon, delta: the budget.
         """
         budget, share = _target(epsilon, delta)
 
@@ -150,17 +145,13 @@ class Filter:
 
     def has_room(self, history: Steps) -> bool:
         """Whether the budget still holds if these steps are made after all that was spent so far. Nothing is spent.
-
-        Raises ValueError for steps that the budget does not allow, or with another relation than earlier steps.
-        """
+        Raises ValueError for steps that the budget does not allow, or with another relation than earlier steps."""
         return self._after(history) <= self.limit
 
     def spend(self, history: Steps) -> None:
         """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
-
-        Raises BudgetExceededError, and spends nothing, if the budget does not have room for them; ValueError for
-        steps that `has_room` refuses.
-        """
+        Raises BudgetExceededError, and spends nothing, if the budget does not have room for them; ValueError for steps
+        that `has_room` refuses."""
         after, count = self._after(history), sum(release.steps for release in steps_of(history))
         if not after <= self.limit:
             raise BudgetExceededError(

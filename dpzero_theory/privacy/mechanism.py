@@ -41,18 +41,13 @@ _KERNEL = 2
 """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
 continuous noise (laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
 _RATIO = 1e-12
-"""If the noise is too small for `_KERNEL`, tau is chosen so that G is about this, where G bounds the absolute logarithm
-of the ratio of probabilities with discrete and with continuous noise (`_discrete_gap`)."""
+"""If the noise is too small for `_KERNEL`, tau is chosen so that the bound G of `_discrete_gap` is about this."""
 _SAME = 2.0**-46
-"""If (tau/sigma)^2 is at most this, where sigma is the parameter of the discrete noise in units of the lattice, the
-discrete noise is accounted as continuous noise with the same multiplier: the multipliers with which continuous noise
-surely costs more, and surely less, then differ by less than 1e-14 of it."""
-_PURE_ROUNDING = 1e-11
-"""A bound on the relative rounding error of a pure epsilon."""
-_FORMULA_ROUNDING = 1e-12
-"""A bound on the relative rounding error of the formulas of Laplace noise."""
-_LARGEST = 700.0
-"""The largest a = 1/noise_multiplier of Laplace noise with sampled batches, because e^a must be a float."""
+"""Discrete noise of parameter sigma lattice units with (tau/sigma)^2 up to this is accounted as continuous noise of the
+same multiplier: the multipliers that surely cost more, and surely less, then differ by less than 1e-14 of it."""
+_PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of a pure epsilon
+_FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formulas of Laplace noise
+_LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sampled batches: e^a must be a float
 
 
 class Made(Protocol):
@@ -92,13 +87,11 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """Return the law of this family for a lattice on which the clip is `levels` >= 1 units. A law without a lattice
-        returns itself."""
+        """Return this family's law for a lattice with `levels` >= 1 units to the clip, or itself without a lattice."""
         return self
 
     def require(self, step: Made) -> None:
-        """Raise ValueError for steps that are not accounted, because of their sampling, their number of coordinates or
-        too little noise."""
+        """Raise ValueError for steps that are not accounted: by sampling, number of coordinates or too little noise."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -109,13 +102,8 @@ class Mechanism(ABC):
 
     @abstractmethod
     def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of the steps; `UNKNOWN` if no bound is known.
-
-        Args:
-            step: steps that `require` accepts.
-            size: the largest number of records in which the compared data sets differ, >= 1.
-            n: the number of all records, or None for a cost that holds for any number.
-        """
+        """The privacy cost of steps that `require` accepts, for data sets that differ in up to `size` >= 1 of n
+        records; n = None stands for any number of records. The cost is `UNKNOWN` if no bound is known."""
 
     def multiplier(self, step: Made, target_epsilon: float) -> float | None:
         """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None if the law never
@@ -152,12 +140,8 @@ class Gaussian(Mechanism):
 
 
 class _OnLattice(Mechanism):
-    """Noise on integers, on a lattice on which the clip is M units; its name is FAMILY:M.
-
-    Args:
-        levels: M >= 1, or 0 for any lattice on which the clip is at least `fine` units, as in all runs. The name is
-            then not FAMILY:M but `whole`.
-    """
+    """Noise on integers, on a lattice with M = `levels` units to the clip and the name FAMILY:M. With `levels` = 0, as
+    in all runs, M may be any number from `fine` on, and the name is `whole`."""
 
     family: ClassVar[str]
     whole: ClassVar[str]
@@ -175,13 +159,12 @@ class _OnLattice(Mechanism):
 
 
 class DiscreteGaussian(_OnLattice):
-    """Discrete Gaussian noise on a lattice with M units to the clip: its parameter is s M units, where s is the noise
-    multiplier.
+    """Discrete Gaussian noise on a lattice with M = `levels` units to the clip, with parameter s M units for the noise
+    multiplier s. Without `levels` M is at least 2^28.
 
     The cost of releases of one number with full or Poisson batches is computed by sums over the integers. If s M is
-    more than a few units (`_least_multiplier`), the cost of other releases is bounded from above and below by those of
-    continuous Gaussian noise with a slightly smaller and a slightly larger standard deviation. `require` refuses less
-    noise.
+    more than a few units (`_least_multiplier`), the cost of other releases is bounded by those of continuous Gaussian
+    noise with a slightly smaller and a slightly larger standard deviation. `require` refuses less noise.
     """
 
     family = whole = "discrete-gaussian"
@@ -332,24 +315,21 @@ def _least_multiplier(levels: int, numbers: int) -> float:
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """A number G >= 0 such that probabilities with discrete Gaussian noise, and with continuous Gaussian noise that is
-    rounded at random to the lattice, are within a factor e^G of each other. In all, `numbers` integers are released.
-
-    It is numbers * 2 artanh(kappa), rounded up, where kappa bounds the relative error with which the probabilities of
-    the rounding are normalised, whose parameter is `tau` >= 1/2 lattice units.
-    """
+    """A number G >= 0, rounded up, such that probabilities with discrete Gaussian noise, and with continuous Gaussian
+    noise that is rounded at random to the lattice, are within a factor e^G of each other. The rounding has the
+    parameter `tau` >= 1/2 lattice units, and `numbers` integers are released in all."""
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
+    # kappa bounds the relative error with which the probabilities of the rounding are normalised.
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
     return numbers * 2 * math.atanh(kappa) * (1 + 1e-12)
 
 
 def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
-    """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it to cover rounding errors.
+    """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it for rounding; some data attain it.
 
-    With a = 1/noise_multiplier, one record in the batch changes the probability of a value by a factor of at most e^a.
-    So with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)), and if the record is `replaced`,
-    as with replace-one, log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches. Some data have
-    exactly this epsilon. Raises ValueError with q < 1 for a multiplier below 1/700.
+    With a = 1/`noise_multiplier`, one record in the batch changes the probability of a value by a factor of at most
+    e^a. So with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)), and if the record is
+    `replaced`, log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Raises ValueError with q < 1 for a multiplier below 1/700.
     """
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
@@ -361,11 +341,8 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
-    """A number G >= 0 such that the law of `steps` releases with Laplace noise on a fine lattice is within a factor e^G
-    of a post-processing of the releases with continuous Laplace noise, and the other way round.
-
-    The lattice has 2^30 integers to a clip or more, and `noise_multiplier` > 0 is the noise parameter over the clip.
-    Proof: laws/derivation.md, section 8.
-    """
+    """A number G >= 0 such that the law of `steps` releases with Laplace noise of parameter `noise_multiplier` > 0
+    clips, on a lattice with 2^30 or more units to a clip, is within a factor e^G of a post-processing of the releases
+    with continuous Laplace noise, and the other way round (laws/derivation.md, section 8)."""
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

@@ -52,10 +52,8 @@ class NoiseSource(ABC):
 
     def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
         """Draw an array of N(0, std^2) in float64, with `std` from 0 to 1e300, by inversion of 64-bit uniform numbers.
-
-        One bit is the sign, and the other 63 are an integer k that makes the tail probability u = (k + 1/2)/2^64. So
-        the tails are resolved as finely as the middle; |value| <= 9.2 std.
-        """
+        One bit is the sign, and the other 63 are an integer k with the tail probability u = (k + 1/2)/2^64. So the
+        tails are resolved as finely as the middle; |value| <= 9.2 std."""
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
@@ -64,11 +62,8 @@ class NoiseSource(ABC):
 
     def discrete_gaussian(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
         """Draw an array of integers x, each with probability exactly proportional to exp(-x^2/(2 scale^2)), for a whole
-        number `scale` from 1 to 2^56.
-
-        The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by less than float64 can show from
-        scale 2.
-        """
+        number `scale` from 1 to 2^56. The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by
+        less than float64 can show from scale 2."""
         # Laplace noise of scale t is kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)).
         sigma = scale if type(scale) is int and 0 < scale <= _LARGEST_SCALE else _scale(scale)
         t = sigma + 1
@@ -150,9 +145,7 @@ class NoiseSource(ABC):
 @final
 class SystemNoise(NoiseSource):
     """Noise from the operating system (`os.urandom`). It has no seed and no state, so its draws cannot be repeated.
-
-    Pickling and copying raise TypeError: a saved source could be replayed.
-    """
+    Pickling and copying raise TypeError: a saved source could be replayed."""
 
     __slots__ = ()
     private = True

@@ -19,8 +19,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, step_of
 
-_Entry = tuple[float, float, int]
-"""One entry of an Opacus accountant's history, with noise multiplier, sample rate and number of steps."""
+_Entry = tuple[float, float, int]  # of an Opacus accountant's history: noise multiplier, sample rate, number of steps
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
@@ -48,14 +47,11 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return sum(steps for _, _, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Record one step.
+        """Record one step. Raises ValueError for an argument outside its range.
 
         Args:
             noise_multiplier: the noise's standard deviation over the clip, >= 0, where 0 protects nothing.
             sample_rate: the probability with which each record is in the batch, in (0, 1].
-
-        Raises:
-            ValueError: an argument outside its range.
         """
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
         self._steps(noise or 1.0, sample_rate, 1)

@@ -28,10 +28,7 @@ class Relation(StrEnum):
         return member
 
     REPLACE_ONE = "replace-one", "neighbours differ in the value of one record"
-    """One record has another value, and the number of records is public.
-
-    This is the relation of the paper's Definition def:dp.
-    """
+    """One record has another value, and the number of records is public, as in the paper's Definition def:dp."""
     ADD_REMOVE = "add-remove", "neighbours differ by one record more or less; n is public, the same for both"
     """One record is in one data set and missing from the other. A fixed order of batches is not accounted for this
     relation, because later records move to other batches when one is missing."""

@@ -68,11 +68,9 @@ class Sampling:
         lasting: whether batches depend on one another, so that a run draws them from a secret that is stored with it.
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
-        refilled: whether a batch keeps its number of records when one is missing from the data. Another record then
-            takes its place, so that every other record is in batches more often.
+        refilled: whether a batch keeps its size when a record is missing, because another one takes its place.
         told: the text of `note`, a format string with the fields {self} (the sampling) and {relation}.
-        explained: the text of `meaning`, a format string with the fields {self} and {batch}, the number of records in
-            a batch.
+        explained: the text of `meaning`, a format string with the fields {self} and {batch} (records in a batch).
     """
 
     sample_rate: float
@@ -145,7 +143,7 @@ class Sampling:
         return 2 if refilled else relation.sensitivity
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of releases with Gaussian noise and such batches.
+        """The privacy cost of releases with Gaussian noise and such batches; `UNKNOWN` if no bound is known.
 
         Args:
             noise: the standard deviation of the noise on the sum of a batch, over the clip.
@@ -153,9 +151,6 @@ class Sampling:
             relation: which data sets are neighbours.
             size: the largest number of records in which the compared data sets differ.
             n: the number of all records, or None for a cost that holds for any number.
-
-        Returns:
-            The cost; `UNKNOWN` if no bound is known.
         """
         # An observer who knows the batches sees plain Gaussian releases. Extra knowledge can only cost more (joint
         # convexity), so this is an upper bound.
@@ -167,13 +162,11 @@ class Sampling:
         return self.group_amplified(noise, steps, relation, size, n)
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """The cost for a sample rate q < 1 and data sets that differ in one record. The arguments are those of
-        `cost`."""
+        """As `cost`, with its arguments, for a sample rate q < 1 and data sets that differ in one record."""
         raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        """The cost for a sample rate q < 1 and data sets that differ in up to `size` >= 2 of n records. The arguments
-        are those of `cost`."""
+        """As `cost`, with its arguments, for q < 1 and data sets that differ in up to `size` >= 2 of n records."""
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
@@ -197,11 +190,8 @@ class Sampling:
         return self.explained.format(self=self, batch=round(self.sample_rate * n))
 
     def batch_size(self, n: int) -> int | None:
-        """The number of records in every batch drawn from n records, or None if that number is random.
-
-        Raises:
-            ValueError: no such batches exist for n, for instance if q n is no whole number for batches of fixed size.
-        """
+        """The number of records in every batch drawn from n records, or None if that number is random. Raises
+        ValueError if no such batches exist for n, for instance if q n is no whole number for batches of fixed size."""
         return None
 
     def draw(self, source: random.Random, n: int) -> Indices:
@@ -210,14 +200,9 @@ class Sampling:
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
-        """Return a function from the index of a release, from 0 on, to the indices of its batch's records.
-
-        Args:
-            source: random bits for batches that are independent of one another.
-            secret: the bytes from which the batches of a `lasting` sampling follow. They must be the same in every
-                process that continues the run.
-            n: the number of records.
-        """
+        """Return a function from the index of a release, from 0 on, to the indices of its batch's records out of n.
+        Random bits of `source` make batches that are independent of one another. Those of a `lasting` sampling follow
+        from the bytes `secret`, which must be the same in every process that continues the run."""
         return lambda release: self.draw(source, n)
 
 
@@ -314,12 +299,10 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Return bounds on four probabilities, from which the cost is computed.
-
-        A batch is called full if B = `largest` or more records other than a given one are drawn. Three upper bounds are
-        on the probability of a full batch, on that of a batch that is not full, and on the conditional probability,
-        given a full batch, that the record is used. The last is a lower bound on the probability that it is used.
-        """
+        """Return bounds on four probabilities, from which the cost is computed. A batch is full if `largest` or more
+        records other than a given one are drawn. The first three are upper bounds: on the probability of a full batch,
+        of one that is not full, and, given a full batch, that the record is used. The fourth is a lower bound on the
+        probability that the record is used in a batch of either kind."""
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
@@ -501,11 +484,8 @@ class FixedOrder(Sampling):
 @dataclass(frozen=True)
 class Shuffled(FixedOrder):
     """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
-    batches of equal size are taken in that order, where q = `sample_rate`.
-
-    No amplification by the secrecy of the order is proved for every adaptive use. The upper bound on the cost is
-    therefore that of `FixedOrder`, and the lower bound is 0.
-    """
+    batches of equal size are taken in that order, where q = `sample_rate`. No amplification by the secrecy of the order
+    is proved for every adaptive use, so the upper bound on the cost is that of `FixedOrder`; the lower bound is 0."""
 
     name = "shuffled"
     told = (
@@ -625,12 +605,10 @@ def _runnable() -> tuple[str, ...]:
 
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
-    """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`.
-
-    `sample_rate` is the expected number of records in a batch over the number of records; None is allowed with full
-    batches only. Raises ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than
-    1e-9 of it).
-    """
+    """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`, and
+    from `sample_rate`, the expected number of records in a batch over that of all records, or None with full batches
+    only. Raises ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of
+    it)."""
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
             rule = f"sampling must have the rate of expected_batch over n, {sample_rate:.10g}, or be a name"

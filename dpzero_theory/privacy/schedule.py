@@ -17,20 +17,14 @@ Indices = NDArray[np.int64]
 """The indices of a batch's records, ascending."""
 SECRET_BYTES = 32
 """The length of the secret from which a run's batches are made."""
-_BLOCK = 2**16
-"""The number of bytes of the stream that one call of SHAKE-256 makes."""
-_TABLE_CELLS = 2**24
-"""The largest number of entries of the table that `_subsets` fills at once; it bounds the memory used."""
+_BLOCK = 2**16  # the number of bytes of the stream that one call of SHAKE-256 makes
+_TABLE_CELLS = 2**24  # the most entries of the table that `_subsets` fills at once, which bounds the memory used
 
 
 class _Bits:
-    """A stream of random bits, SHAKE-256 of a secret and a label.
-
-    Args:
-        secret: `SECRET_BYTES` bytes, else ValueError is raised. Whoever does not know them cannot tell the stream from
-            random bits.
-        label: a text; different labels give independent streams from one secret.
-    """
+    """A stream of random bits, SHAKE-256 of a secret and a text `label`. Whoever does not know the `SECRET_BYTES` bytes
+    of `secret` cannot tell the stream from random bits. Different labels give independent streams from one secret.
+    Raises ValueError for a secret of another length."""
 
     def __init__(self, secret: bytes, label: str) -> None:
         if len(secret) != SECRET_BYTES:
@@ -48,10 +42,8 @@ class _Bits:
 
 
 def _below(source: _Bits, bound: int, count: int) -> Indices:
-    """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, where bound is from 1 to 2^63.
-
-    Each integer is a 64-bit word modulo `bound`; a word beyond the largest multiple of `bound` is drawn again.
-    """
+    """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, with a bound from 1 to 2^63: each
+    is a 64-bit word modulo `bound`, where a word beyond the largest multiple of `bound` is drawn again."""
     largest = 2**64 - 1 - 2**64 % bound
     words = source.words(count)
     while (bad := np.flatnonzero(words > np.uint64(largest))).size:
@@ -61,11 +53,8 @@ def _below(source: _Bits, bound: int, count: int) -> Indices:
 
 def _subsets(source: _Bits, count: int, size: int, taken: int) -> Indices:
     """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row of the
-    result.
-
-    By Floyd's algorithm: for j = size - taken, ..., size - 1, a uniformly random one of 0, ..., j is added to the set,
-    or j if the drawn number is already in the set.
-    """
+    result. By Floyd's algorithm: for j = size - taken, ..., size - 1, a uniformly random one of 0, ..., j is added to
+    the set, or j if the drawn number is already in the set."""
     drawn = np.empty((count, taken), dtype=np.int64)
     rows = max(_TABLE_CELLS // size, 1)
     for first in range(0, count, rows):

@@ -144,7 +144,7 @@ def step_of(noise_multiplier: float, steps: int = 1, **words: Unpack[Words]) -> 
 
 
 class History(Sequence[Step]):
-    """The steps that were made on the same records, in order.
+    """The steps `parts` that were made on the same records, in order.
 
     The function that a step sums over the records may depend on what the steps before it released. The noise, the
     sampling and the number of steps may not; `filter.Filter` accounts for steps where they do.
@@ -152,9 +152,6 @@ class History(Sequence[Step]):
     Histories are added with `+` and repeated with `*`. Equal steps that follow one another are counted together, except
     where the sampling follows a schedule (epochs, turns). There each part of a history starts a schedule of its own, so
     that `step * 100 + step * 100` is two runs of 100 steps and `step * 200` is one run of 200.
-
-    Args:
-        parts: the steps, in the order in which they were made.
     """
 
     def __init__(self, parts: Iterable[Step] = ()) -> None:
