@@ -140,8 +140,8 @@ class Gaussian(Mechanism):
 
 
 class _OnLattice(Mechanism):
-    """Noise on integers, on a lattice with M = `levels` units to the clip and the name FAMILY:M. With `levels` = 0, as
-    in all runs, M may be any number from `fine` on, and the name is `whole`."""
+    """Noise on integers, on a lattice with M = `levels` units to the clip; its name is FAMILY:M, with the law's
+    `family`. With `levels` = 0, as in all runs, M may be any number from `fine` on, and the name is `whole`."""
 
     family: ClassVar[str]
     whole: ClassVar[str]
@@ -328,8 +328,9 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
     """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it for rounding; some data attain it.
 
     With a = 1/`noise_multiplier`, one record in the batch changes the probability of a value by a factor of at most
-    e^a. So with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)), and if the record is
-    `replaced`, log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Raises ValueError with q < 1 for a multiplier below 1/700.
+    e^a. So with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)). If neighbours differ in a
+    record that is `replaced` by another, it is log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Raises ValueError with q <
+    1 for a multiplier below 1/700.
     """
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)

@@ -606,9 +606,8 @@ def _runnable() -> tuple[str, ...]:
 
 def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
     """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`, and
-    from `sample_rate`, the expected number of records in a batch over that of all records, or None with full batches
-    only. Raises ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of
-    it)."""
+    from `sample_rate`, the expected batch size over the number of records, or None with full batches only. Raises
+    ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of it)."""
     if isinstance(word, Sampling):
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
             rule = f"sampling must have the rate of expected_batch over n, {sample_rate:.10g}, or be a name"
