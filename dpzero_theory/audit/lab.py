@@ -135,9 +135,10 @@ class _Influence:
         return True
 
     def _draws_shift(self) -> bool:
-        """Return whether contributions change with one record less, by random numbers that then differ.
+        """Return whether removing a record changes other records' contributions, since they get other random numbers.
 
-        The answer is False if a record times 0 adds something to a sum.
+        The record removed is one whose numbers are 0 and that adds nothing to a sum, so that nothing else changes. The
+        answer is also False if such a record adds something, or if a run fails: this test then says nothing.
         """
         # The record that is left out adds nothing. So if no random numbers differ, the release stays the same, or
         # changes by the factor n/(n - 1) if its denominator counts records.
@@ -174,7 +175,7 @@ class _Influence:
         return datasets.scaled(self._records[0], scale) if self._share(scale) > _NEARLY**3 else None
 
     def _share(self, scale: float) -> float:
-        """Return what the first record times `scale` adds to the first step, over the clip; 0 if it is not finite."""
+        """Return how many clips the first record, times `scale`, adds to the first step; 0 if that is not finite."""
         record = datasets.scaled(self._records[0], scale)
         rows = self._runs.at_start(datasets.filled(self._records, record))
         if rows is None or not np.isfinite(rows).all():
@@ -268,7 +269,7 @@ class _NoiseSamples:
 
     @cached_property
     def sample(self) -> Array | None:
-        """A sample of the noise on the audit's records with the claimed settings; None if `parts` returns None."""
+        """A sample of the noise on the audit's records with the claimed settings; None if the noise is unknown."""
         found = self._sampled(None, self.claimed)
         if found is None and self.claimed != self.repeatable:
             return self._sampled(None, self.repeatable)
@@ -277,7 +278,7 @@ class _NoiseSamples:
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
         """Yield a name and a function for each other data set and setting with which noise must be as large as claimed.
 
-        The function returns a sample of the noise, or None if `parts` returns None.
+        The function makes the runs, and returns a sample of the noise; None if the noise is unknown.
         """
         few, changes, records, runs = _WANTED // 4, self.claimed, self._records, self._runs
 
@@ -301,7 +302,7 @@ class _NoiseSamples:
             yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Return a sample of the noise, or None if `parts` returns None.
+        """Return a sample of the noise; None if the noise of a run is unknown, or the runs' shapes differ.
 
         Args:
             records: the data; the loop's own if None.
@@ -324,7 +325,7 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        """Return the noise of one run's releases; the arguments are those of `parts`."""
+        """Return the noise of one run, shape (steps, numbers), None if it is unknown; the arguments are `parts`'s."""
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 

@@ -100,11 +100,11 @@ class _Entropy:
         self.changed: int | None = None
 
     def start(self, number: int | None) -> None:
-        """Select the stream `number`, the system's bytes if None, and begin it from its start."""
+        """Make later reads start anew with the known stream `number`, or with the system's bytes if None."""
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes; stands in for `os.urandom`."""
+        """Return the next `size` bytes of the known stream, or system bytes; takes the place of `os.urandom`."""
         if self.number is None:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size
@@ -121,7 +121,7 @@ class _Clock:
         self._tick, self._now = tick, _BEGINS
 
     def start(self) -> None:
-        """Set the clock to the time at which every run begins."""
+        """Set the clock back to `_BEGINS`, the fixed time at which it begins every run; each run calls this first."""
         self._now = _BEGINS
 
     def read(self) -> float:
@@ -152,7 +152,7 @@ def known_system() -> Iterator[_Entropy]:
 
 @contextmanager
 def _replaced(changes: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
-    """A context manager in whose block attributes of modules have other values: triples of module, name and value."""
+    """A context manager in whose block module.name is value, for each triple (module, name, value) in `changes`."""
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:
         for module, name, value in changes:
@@ -275,7 +275,7 @@ class Loop:
         Args:
             outputs: what the loop returned, by name.
             given: the settings that the loop was given.
-            beside: what the loop printed and wrote, as `_watch` yields it.
+            beside: the dictionary that `_watch` yields, with what the loop printed and wrote.
         """
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases, step = outputs.get("releases"), given.get(self.setting("step_size"))
@@ -343,7 +343,7 @@ def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
 def _files(folder: Path) -> dict[str, bytes | str]:
     """Return the contents of every file in a folder by its name, and all names under `names of files`.
 
-    In a file's name `#` stands for a number, which may change from run to run; names that become equal are counted.
+    In a file's name `#` stands for a number, which may change from run to run; equal names end in (2), (3), ...
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in paths]

@@ -84,7 +84,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Entry:
-    """The verdict of one check, with the number of runs of the loop and the seconds that the check took."""
+    """One check of an audit, with its verdict and cost.
+
+    Attributes:
+        check, verdict: the check and its verdict.
+        runs, seconds: how often the check ran the loop, and how long the check took.
+    """
 
     check: Check
     verdict: Verdict

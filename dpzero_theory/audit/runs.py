@@ -59,7 +59,7 @@ class LoopRuns:
         self.base = loop.run(seed=SEED)
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """Make a run, and return None if the loop raises an error. The arguments are those of `Loop.run`."""
+        """Return the output of one run, or None if the loop raises an error; the arguments are those of `Loop.run`."""
         try:
             return self.loop.run(records, **settings)
         except LoopFailed:
@@ -219,9 +219,9 @@ class LoopRuns:
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _without_noise(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        """Return the comparable releases of a run almost without noise whose weights stay; None if the loop fails.
+        """Return the releases, at the steps that can be compared, of a run almost without noise whose weights stay.
 
-        `how` are the run's seed and stream, and `changes` are changes of settings.
+        `how` are the run's seed and stream, and `changes` are changes of settings. None if the loop fails.
         """
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)

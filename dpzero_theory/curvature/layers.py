@@ -19,8 +19,8 @@ from dpzero_theory.curvature.objective import Objective
 def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
     """Measure r_A = tr(A)/||A|| and r_B = tr(B)/||B|| of each linear layer with trainable weights.
 
-    A is the second moment of the layer's inputs and B that of the loss's derivatives by its outputs, over samples and
-    tokens, at the module's own weights.
+    A is the second moment of the layer's inputs, and B the second moment of the loss's derivatives by its outputs, over
+    samples and all further axes, such as a text's tokens, at the module's own weights.
 
     Args:
         objective: the module, its losses and the samples.

@@ -75,7 +75,7 @@ class Objective:
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def _apart(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, as copies of their parts of the flat vector x."""
+        """Return the module's weights by name, copied out of the flat vector x, which saves memory in `jvp`."""
         # Views would cost more in forward-mode differentiation: if a weight is a view of x and its tangent is laid out
         # differently in memory, torch copies the tangent into memory as large as all of x, once for each weight
         return {name: part.clone() for name, part in self.unflatten(x).items()}
@@ -147,7 +147,7 @@ class Objective:
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
-        """Return the Hessian at x of the sum of the losses of `batches`, over `count`, as an operator."""
+        """Return the Hessian at x of the sum of the losses of `batches`, divided by `count`, as an operator."""
         weights = self._apart(x)
 
         def product(v: Tensor) -> Tensor:

@@ -55,10 +55,10 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 
 
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
-    """Return the diagonal and the off-diagonal of the Jacobi matrix of a discrete measure.
+    """Return the diagonal and the off-diagonal of the Jacobi matrix (see the module's text) of a discrete measure.
 
     Args:
-        points, weights: the measure.
+        points, weights: the measure, which has mass weights[j] at points[j].
         steps: how many rows of the matrix are wanted; there are fewer if the measure has fewer points.
     """
     basis = [np.sqrt(weights / weights.sum())]
@@ -99,7 +99,7 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """Return the integral of s^(1/power) by the rule, of this mass, whose Jacobi matrix has the diagonals a and b."""
+    """Return the integral of s^(1/power) by the Gauss rule of total weight `mass` with Jacobi diagonals a and b."""
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
@@ -141,7 +141,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
     """Return the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float.
 
     Args:
-        tri: the Lanczos steps, which determine the orthonormal polynomials p_j.
+        tri: the Lanczos steps, which determine the polynomials p_j that are orthonormal for the spectral measure.
         most: the bound on the sum.
         sign: +1 or -1.
         start: where the search begins; the sum is at most `most` there.
@@ -158,7 +158,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
     """Return sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
 
-    The summation stops early if the sum exceeds `enough`.
+    One over the sum bounds the spectral measure's mass at x. The summation stops early if it exceeds `enough`.
     """
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0

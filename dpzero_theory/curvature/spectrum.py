@@ -128,7 +128,7 @@ class _LanczosRuns:
         root: p, if A^(1/p) is measured; None if A is measured.
 
     Attributes:
-        lowest, highest, residual, products: as in `Spectrum`, the two ends of `extremes` first.
+        lowest, highest, residual, products: as in `Spectrum`, where (lowest, highest) is called `extremes`.
     """
 
     def __init__(self, operator: Operator, generator: torch.Generator, effort: Effort, root: int | None) -> None:

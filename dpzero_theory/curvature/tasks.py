@@ -98,7 +98,7 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
 
 
 def _integer(text: str, model: str) -> int:
-    """Return the integer WIDTH in the name `model`; raise ValueError if `text` is none."""
+    """Return the width that `text` gives in the name `model`; raise ValueError, with `model`, if it is no integer."""
     try:
         return int(text)
     except ValueError:

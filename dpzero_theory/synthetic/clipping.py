@@ -53,7 +53,7 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what calling the object returns, computed for every lane; the arguments are those of `weighted`."""
+        """Return each lane's clipped mean and min_i ||h - d_i||, with no lane left out; arguments as in `weighted`."""
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 

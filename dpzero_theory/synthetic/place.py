@@ -16,9 +16,9 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Place:
-    """The dtype and the device of a torch computation.
+    """The `dtype` and the `device` of a torch computation.
 
-    Called with values, an array or a tensor, it returns them as a tensor of this dtype on this device.
+    Called with an array or a tensor, the object returns its values as a tensor of this dtype on this device.
     """
 
     dtype: torch.dtype

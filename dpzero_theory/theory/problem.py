@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Guarantee(StrEnum):
-    """The quantity that a bound is on; the value is how it is displayed."""
+    """The quantity that a theorem bounds; the value is the formula that tables show."""
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
     """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""
@@ -33,31 +33,34 @@ _NOT_GIVEN = float("nan")  # The default of `Problem.lipschitz`, told from every
 class Problem:
     """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the paper.
 
+    f(x; xi_i) is the loss of sample i at the weights x, F_S the mean loss, F_S^* its infimum, and x_t the weights after
+    t steps. H is the matrix of Assumption asp:rank, which bounds the Hessian of F_S.
+
     Attributes:
         n: number of samples, n >= 1.
         d: dimension, d >= 1.
-        r: effective rank, 1 <= r <= d: tr(H) <= r ell for the matrix H of Assumption asp:rank.
+        r: effective rank, 1 <= r <= d, with tr(H) <= r ell.
         lipschitz: L > 0, every f(x; xi) is L-Lipschitz. Unit: loss over length. It is 1 if it is not given, and
             infinite if `gradient_moment` or `mean_excess` is given in its place.
         smoothness: ell > 0, every f(x; xi) is ell-smooth. Unit: loss over length squared.
         gap: F_S(x_0) - F_S^* > 0. Unit: loss.
         loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
-        pl: mu of the PL inequality, 0 < mu <= ell, or None where it is not assumed. Unit: loss over length squared.
+        pl: mu of the PL inequality, 0 < mu <= ell; None does not assume it. Unit: loss over length squared.
         sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
             mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
             their smoothing lambda need not shrink as d grows. None is r_s = d, which ell-smoothness gives.
-        layer_rank: for directions of low rank only. Where every weight matrix's block of H is a Kronecker product of A
-            and B, the largest r_A + r_B over the matrices, with r_A = tr(A)/||A||. At least 2; None assumes nothing.
+        layer_rank: for directions of low rank only. It assumes that each weight matrix's block of H is a Kronecker
+            product of some A and B, and is the largest r_A + r_B >= 2 of a block; r_A = tr(A)/||A||. None: not assumed.
         gradient_moment: (m, value) in place of L, for the sharpened results only. At every point that a run reaches,
-            the mean over samples of ||grad f(x; xi_i)||^m is at most `value`. m >= 2, value > 0 in the unit of L^m.
+            the mean over samples of ||grad f(x; xi_i)||^m is at most `value` > 0, in the unit of L^m; 2 <= m <= 64.
         mean_excess: (t, value) in place of L, for the sharpened results only. At every point that a run reaches, the
-            mean over samples of (||grad f(x; xi_i)|| - t)_+ is at most `value`. t > 0 and value >= 0 in the unit of L;
-            (L, 0) says the same as `lipschitz` L.
+            mean over samples of max(||grad f(x; xi_i)|| - t, 0) is at most `value`. t > 0 and value >= 0 in the unit of
+            L; (L, 0) says the same as `lipschitz` L.
 
         gradient_unit: the unit in which the sharpened results measure norms of gradients, set from the bound on the
             samples' gradients: L, value^(1/m) for `gradient_moment` = (m, value), and t for `mean_excess` = (t, value).
         steepest: an upper bound on ||grad F_S|| at every point that a run reaches, set from the same bound: L,
-            value^(1/m), and t + value, the last two by Jensen.
+            value^(1/m), or t + value, the last two by Jensen's inequality.
 
     Raises:
         ValueError: a field that is not a number in its range; more than one of lipschitz, gradient_moment, mean_excess.
@@ -145,7 +148,7 @@ class Problem:
         """gap ell/L^2, which has no unit, where L is `gradient_unit`.
 
         Raises:
-            ValueError: that number, L or ell is outside [SMALLEST, LARGEST].
+            ValueError: the relative gap, L or ell is outside [SMALLEST, LARGEST].
         """
         unit = self.gradient_unit
         name = "lipschitz" if unit == self.lipschitz else "unit of gradients"
@@ -193,32 +196,31 @@ class Prescription:
 
     Attributes:
         id: which result, for example 'theorem-3'.
-        guarantee: what `bound` and `trivial_bound` are on.
+        guarantee: the quantity that is at most `bound`, and at most `trivial_bound`.
         algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
         n: number of samples.
         relation: which data sets are neighbours in the statement of privacy, for example replace-one.
-        batches: how batches are drawn, `Poisson(q_s)`, or None for full batches; averages are over the expected batch
-            size q_s n.
+        batches: how batches are drawn: None for full batches, or `Poisson(q_s)` with the sampling rate q_s. Sums over a
+            batch are divided by the expected batch size q_s n.
         direction: law of the random direction u of a step, one of `sphere.DIRECTIONS`.
         directions_per_step: K >= 1, the number of directions in a step.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-        gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches the mu of full
-            batches with the same (epsilon, delta).
+        gdp: the run is gdp-Gaussian-DP (mu-GDP with mu = gdp), and privacy enters through this number alone. For
+            Poisson batches, the number for full batches with the same (epsilon, delta).
         step_size: alpha.
-        T: the real number of steps that the result's formula gives; `steps` as a float for parameters that were
-            searched for.
-        steps: the integer number of steps >= 1 to run.
+        T: the number of steps that the result's formula gives, not yet rounded to an integer; equal to `steps` if the
+            parameters come from a search and not from a formula.
+        steps: the number of steps to run, an integer >= 1.
         smoothing: lambda, how far the weights are shifted along a direction (in multiples of u), the largest admissible
             value; 0 where the difference rule shifts no weights.
         clip: C, the largest size of one sample's contribution: of its scalar difference of losses (dpzero) or of the
             norm of its vector (dpgd-0th).
-        noise_std: sigma, the standard deviation of the noise on the average, with which `steps` releases meet `gdp`; on
-            each coordinate for dpgd-0th.
-        bound: the right-hand side of the theorem or corollary, on the quantity `guarantee`.
-        bound_at_steps: the inequality of the proof, before parameters are substituted, at these parameters and the
-            integer `steps`.
-        trivial_bound: the bound that holds at every point, whatever the algorithm: L^2, or L^2/(2 mu) for the
-            suboptimality under PL. Where the problem has no L, `Problem.steepest` stands in its place.
+        noise_std: sigma, the standard deviation of the noise on each number of a step's average, with which `steps`
+            releases meet `gdp`.
+        bound: the bound that the theorem or corollary states, for T steps.
+        bound_at_steps: the bound for `steps` steps, by the inequality in the proof before parameters are substituted.
+        trivial_bound: a bound that holds at every point, whatever the algorithm: L^2 for the squared gradient, and
+            L^2/(2 `Problem.pl`) for the suboptimality. If the problem has no L, `Problem.steepest` takes its place.
         evaluations: q_s n K T, the expected number of differences of single samples in the whole run, one for each
             sample, direction and step. `points` says how many losses they take.
         notes: remarks for the reader, one sentence each.
@@ -263,8 +265,7 @@ class Prescription:
             p: the problem.
             run: all parameters of the run.
             bound: the certified bound at these parameters, infinite if there is none.
-            gdp: mu of the whole run, which is only recorded.
-            relation: which data sets are neighbours, which is only recorded.
+            gdp, relation: the attributes of the class; they are stored, and nothing is computed from them.
             notes: remarks for the reader. If the difference rule is exact, a remark on derivatives is put first.
             more: further fields: id, guarantee, trivial_bound, evaluations and, if batches are sampled, batches.
         """

@@ -33,8 +33,8 @@ class _Result:
         guarantee: the quantity that is bounded.
         minimiser: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;
             None for a result of the paper, which displays its parameters.
-        formulas: for a field of `Prescription` the displayed formula as text, in which v stands for
-            sqrt(log(e + epsilon/delta))/epsilon.
+        formulas: the displayed formulas as text, by the name of the field of `Prescription` that they give. v in them
+            is sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
         opt_in: whether it is calculated only when asked for by id.
     """
@@ -224,9 +224,8 @@ class Calculated:
 
     Attributes:
         result: which theorem or corollary.
-        calibration: one of `CALIBRATIONS`.
-        prescription: the parameters of its closed form; for a sharpened result, which has none, those with the smallest
-            bound.
+        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, one of `CALIBRATIONS`.
+        prescription: the parameters and the bound.
         notes: remarks on the privacy and the bound.
     """
 

@@ -25,11 +25,11 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 @dataclass(frozen=True)
 class Inequality:
-    """The inequality of one proof for a problem at mu-GDP, as a function of the parameters.
+    """The inequality of one proof, for a problem and a privacy level, as a function of the parameters.
 
     alpha is the step size, lambda the smoothing, C the clip, sigma the noise, B the bound on |F_S| along the run, mu
-    that of the PL inequality, and gap = F_S(x_0) - F_S^*. Summing the one-step inequality of a proof over the steps
-    gives, for every admissible (alpha, T, lambda, C),
+    the constant of the PL inequality, and gap = F_S(x_0) - F_S^*. Summing the one-step inequality of a proof over the
+    T steps gives, for every admissible (alpha, T, lambda, C),
 
         E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
             (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
@@ -45,13 +45,13 @@ class Inequality:
 
     Attributes:
         problem: the constants.
-        gdp: mu of the whole run.
+        gdp: the whole run is gdp-Gaussian-DP.
         growth: k in the factor 1 - 2 k ell alpha: d for Theorem 1, r + 2 for Theorems 2 and 3.
         trace: s in the noise's term ell alpha s sigma^2/2, d or r. It comes from E[z' H z] = s ell sigma^2 or less,
             where z is the noise and H bounds the Hessian.
         clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
         guarantee: which of the two quantities is bounded.
-        noise: sigma with which one release at clip 1 has the privacy `gdp`.
+        noise: the sigma for one step at clip 1; for T steps at clip C it is C sqrt(T) times as large.
     """
 
     problem: Problem
@@ -140,8 +140,8 @@ class _Displayed(NamedTuple):
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
 
-    `spread` is d^3 v^2 for Corollary 1, r d^2 v^2 for Corollary 2, r v^2 for Corollary 3. PreconditionError, whose text
-    has `id` and `condition`, a formula of kappa spread/v^2, is raised if X <= 1, which the paper does not exclude.
+    With the noise level v, `spread` is d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. If X <= 1, which the paper
+    does not exclude, PreconditionError is raised; its text has `id`, and kappa spread/v^2 as the formula `condition`.
     """
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
@@ -210,7 +210,7 @@ def _corollary_2(p: Problem, v: float) -> _Displayed:
 def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float) -> _Displayed:
     """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
 
-    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2, and `log` is log X of `_horizon`.
+    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for the noise level v, and `log` is log X of `_horizon`.
     """
     kappa = p.condition_number
     return _Displayed(
@@ -268,7 +268,7 @@ _FORMULAS: Mapping[str, Callable[[Problem, float], _Displayed]] = {
 def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
     """Return the parameters and the bound that a theorem or corollary of the paper displays.
 
-    The theorem's T is a real number. Of the whole numbers next to it (at least 1), `steps` is the one with the smaller
+    The theorem's T is not rounded. Of the two integers next to T (at least 1), `steps` is the one with the smaller
     bound in the inequality of the proof; the noise, the evaluations and `bound_at_steps` are for `steps`.
 
     Args:

@@ -1,8 +1,7 @@
 """Checks of what the accountant is told: how batches are drawn, that they are secret, the number of steps, epsilon.
 
-A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
-loop, and touches nothing else.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
+may report a loop that does what it claims with probability at most `level`.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +60,7 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def _one(included: _Included, rate: float) -> float:
-    """Return the smallest p-value over records of how often a record was in batches, times the number of records."""
+    """Return the smallest p-value of a record for how often it was in batches, times the number of records."""
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
@@ -90,7 +89,7 @@ def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that each step draws a new batch of the fixed size rate * n."""
+    """Return p-values, by name, of tests that each step draws rate * n of the n records, anew and uniformly."""
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}
@@ -131,9 +130,10 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
 
 
 def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
-    """Return p-values, by name, of tests that `groups` groups of records take turns and are sampled by Poisson.
+    """Return p-values, by name, of tests of cyclic Poisson batches.
 
-    A record must have the same turn throughout a run. Steps after the last whole round of turns are left out.
+    Records form `groups` groups, the same throughout a run, and step t draws a Poisson batch from group t modulo
+    `groups`. Steps after the last whole round are left out.
     """
     # In a round each record is drawn once with probability groups * rate, so that rounds are Poisson batches
     runs, steps, n = included.shape
@@ -145,7 +145,7 @@ def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
 def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
     """Return p-values, by name, of tests of truncated Poisson batches.
 
-    Of a batch that would have more than `largest` records, so many are kept, chosen at random.
+    If Poisson sampling draws more than `largest` records, a random choice of `largest` of them is the batch.
     """
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
@@ -233,8 +233,8 @@ def _seen(lab: Lab) -> tuple[_Included, str] | None:
 def _many_sizes(lab: Lab) -> dict[str, float]:
     """Return p-values, by name, of tests of many Poisson batches' sizes, for loops that do not return their batches.
 
-    Sizes are measured by releases on equal records. No test is made if that fails, for example if the loop's seed makes
-    directions.
+    On n equal records the norm of a release tells the size of its batch. No test is made (the result is empty) where it
+    does not, for example if releases also change with the seed because the seed makes the steps' directions.
     """
     claim, runs, data = lab.claim, lab.runs, lab.influence.loudest
     if claim.sampling != "poisson" or runs.base.batches or data is None or not runs.same_for_all_seeds:

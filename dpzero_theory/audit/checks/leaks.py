@@ -1,9 +1,9 @@
 """Checks that nothing computed from the records is shown without noise: in outputs, prints or files of a run.
 
-All that a run shows is split into tokens (numbers and words), so that two runs can be compared token by token.
-A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
-loop, and touches nothing else.
+All that a run shows is split into tokens: numbers, words, hexadecimal digests, or four bytes of a binary file. So two
+runs can be compared token by token.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
+may report a loop that does what it claims with probability at most `level`.
 """
 
 import gzip
@@ -55,7 +55,7 @@ _Position = tuple[str, int]
 """The position of a token: the name of an output of the run, and the token's index in it. Index -1 stands for the
 number of tokens of the output."""
 _Token = float | bytes
-"""A token of an output, which is a number, or a word as bytes."""
+"""A token of an output, which is a number, or a word, a digest or four bytes of a binary file as bytes."""
 
 
 class _Chunk(bytes):
@@ -110,7 +110,7 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield triples: how two data sets differ in words, the data sets, and settings under which to compare runs."""
+    """Yield in what two data sets differ (as words), the two data sets, and changes of settings for runs on both."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -129,10 +129,10 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
 def _turns(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
 ) -> tuple[list[_Shown], list[_Shown]] | None:
-    """Return the tokens that runs on the first and on the second data set show, as two lists; None if the loop fails.
+    """Return what runs on each of two data sets show, split into numbers and words; None if the loop fails.
 
-    For each factor, one run is made on each data set with that multiple of the claimed noise and changed settings. If
-    the loop ignores the noise setting, each pair of runs has a seed of its own instead.
+    For each factor, one run is made on each data set with that multiple of the claimed noise and changed settings; or
+    with a seed of its own, if the loop ignores the noise setting. So what has noise in it changes from run to run.
     """
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
@@ -147,9 +147,9 @@ def _turns(
 
 
 def _leaks(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
-    """Yield each position that has one number or word in all runs of `first`, and another, or none, in all of `second`.
+    """Yield the positions of outputs that tell two data sets apart, from what runs on the `first` and `second` show.
 
-    The two are lists of what runs on two data sets show.
+    There all runs on a data set show the same number or word, or all show nothing, and the two data sets' differ.
     """
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
@@ -189,9 +189,9 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 
 
 def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[_Position]:
-    """Return the positions in the outputs that tell two data sets apart in 20 more runs on each, with equal noise.
+    """Return the positions in outputs that tell two data sets apart in 20 more runs on each, so hardly by chance.
 
-    `number` selects the random numbers of the runs, and `how` are changes of settings.
+    All runs have equal noise; `number` selects their random numbers, and `how` are changes of settings.
     """
     outputs = next(lab.runs.coupled(pair * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else _differing(outputs) or set()
@@ -204,8 +204,8 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
         runs: runs on the first and on the second data set in turn, with equal noise.
 
     Returns:
-        The positions at which all runs on a data set show one number or word, and the two data sets' differ by more
-        than rounding. Digests and chunks of binary files do not count. None if the releases differ.
+        The positions at which all runs on one data set show the same number or word, and all runs on the other show one
+        that differs by more than rounding. Digests and binary files do not count. None if the releases differ.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
@@ -215,7 +215,7 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
 
 
 def _apart(a: _Token | None, b: _Token | None) -> bool:
-    """Return whether what two runs show at one position, None for nothing, differs by more than rounding."""
+    """Return whether two shown numbers or words differ by more than rounding; False for None and for digests."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and not isinstance(a, _Chunk)  # a digest under a secret key is no leak
@@ -253,8 +253,8 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any
     """Return whether an output lists the sizes of all batches, at the same places in every run and hardly by chance.
 
     Args:
-        runs: for each run the numbers of the output (None if it has no such output), and the batches.
-        claim: what the loop claims.
+        runs: for each run the output's numbers (None if the run has no such output), and the run's batches.
+        claim: the `Claim` of the loop.
     """
     steps = min(len(batches) for _, batches in runs)
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
@@ -266,8 +266,7 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
     """Return every (start, stride) such that number start + stride * t of an output is c times the size of batch t.
 
-    The factor c is the same for all t. Records per second, for example, are such multiples if every step takes the same
-    time.
+    The factor c is the same for all t; for records per second, c is one over the time of a step.
 
     Args:
         numbers: the numbers of the output, with NaN for words.
@@ -298,7 +297,7 @@ def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
 
 
 def _tokens(outcome: LoopOutput) -> _Shown:
-    """Return every number and word that a run shows, by position."""
+    """Return every number, word, digest and binary chunk that a run shows, by output's name and index in the output."""
     placed: _Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
@@ -307,14 +306,14 @@ def _tokens(outcome: LoopOutput) -> _Shown:
 
 
 def _where(place: _Position) -> str:
-    """Return the position of a token as words for a report, such as "printed, number 3"."""
+    """Return a position in the outputs, a name and an index, as words for a report, such as "printed, number 3"."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
-    """Yield the name and the tokens of an output, which is a value, a text or a file's bytes.
+    """Yield the name of an output, and the numbers and words (tokens) into which a comparison of outputs splits it.
 
-    If the output is an archive, each member has a name and tokens of its own.
+    `value` is text, a file's bytes, or any other value. Each member of a zip archive is yielded on its own.
     """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
@@ -326,7 +325,7 @@ def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
 
 
 def _of_value(value: Any) -> list[_Token]:
-    """Return the tokens of numbers or arrays, or of the repr of another value."""
+    """Return the numbers in a number, array or tensor, NaN as the word b"nan"; the words of another value's repr."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     try:
@@ -357,7 +356,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[_Token]:
-    """Return the tokens of a file's text or of its array (`numpy.save`), else one `_Chunk` for every four bytes."""
+    """Return the numbers and words of an ASCII file, the numbers of a `numpy.save` file, else chunks of four bytes."""
     if raw.startswith(_NPY):
         try:
             return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))
@@ -369,7 +368,7 @@ def _of_bytes(raw: bytes) -> list[_Token]:
 
 
 def _of_text(text: bytes) -> list[_Token]:
-    """Return the digests, numbers and words of a text."""
+    """Return the hexadecimal digests, the numbers (as floats) and the words (as bytes) of a text, in their order."""
     return [
         _Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(text)
     ]

@@ -1,8 +1,7 @@
 """Checks that the noise is as large as claimed, Gaussian, drawn anew for every number, and as fine as the sum.
 
-A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
-loop, and touches nothing else.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
+may report a loop that does what it claims with probability at most `level`.
 """
 
 import math
@@ -122,7 +121,7 @@ def _too_little(squares: float, count: int) -> float:
 
 
 def _least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the share of the claimed size at which `_too_little` reports noise with probability `power`.
+    """Return the power of `_too_little` as the share of the claimed noise that is reported with probability `power`.
 
     The test sees `count` numbers of noise, and reports p-values below `level`.
     """
@@ -261,7 +260,7 @@ def _representable(lab: Lab, level: float) -> Verdict:
 
 
 def _on_grid(values: Array, spacing: float) -> Array:
-    """Return whether each value is near a multiple of the spacing."""
+    """Return whether each value is within 2% of the spacing of a multiple of the spacing, as an array of booleans."""
     turns = values / spacing
     return np.asarray(np.abs(turns - np.round(turns)) < _NEAR)
 

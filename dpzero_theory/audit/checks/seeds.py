@@ -1,8 +1,7 @@
 """Checks of where the noise comes from: an attacker must not be able to draw the same noise again, or be shown it.
 
-A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
-loop, and touches nothing else.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
+may report a loop that does what it claims with probability at most `level`.
 """
 
 import hashlib
@@ -110,7 +109,7 @@ def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | N
         global_seeds: the seeds of the global random generators, which runs take in turn.
 
     Returns:
-        An array of shape (steps, numbers); None if the noise cannot be told from the sums.
+        An array of shape (steps, numbers of a step); None if the noise cannot be separated from the releases.
     """
     apart = lab.runs.batches_need_stream or lab.runs.streamed
     first: Array | None = None
@@ -129,7 +128,7 @@ def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | N
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
-    """Return whether the noise of two runs is the same up to rounding; False if it is None for one."""
+    """Return whether the noise of two runs is the same up to rounding; False if that of a run is unknown (None)."""
     if first is None or second is None:
         return False
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=_SAME, atol=0))
@@ -292,12 +291,12 @@ def _seed_told(lab: Lab) -> str:
 
 
 def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
-    """Return the numbers that a run releases and the noise in them, as two vectors, for the steps that can be compared.
+    """Return the numbers that a run releases and the noise in them, as two vectors of one length.
 
     Args:
-        lab: the experiments on the audited loop.
+        lab: the experiments on the audited loop; it says which steps can be compared.
         run: the run.
-        quiet: the releases of the same run almost without noise; the vectors are empty if None, or of other shapes.
+        quiet: the releases of the same run almost without noise. Both vectors are empty if they do not fit the run.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
@@ -309,14 +308,11 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
     """Return the name of an output that contains the noise times a constant, or None.
 
-    None is also returned if numbers that have nothing to do with the noise would be as near by chance with probability
-    above `level`.
-
     Args:
-        run: the run.
+        run: the run whose outputs are searched.
         released: the numbers that the run released.
         noise: the noise in them.
-        level: see above.
+        level: None is also returned if unrelated numbers would match the noise with a probability above this one.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
@@ -343,7 +339,7 @@ def _apart(rows: Array, noise: Array) -> Array:
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Yield names and bytes of a run's outputs: files (unpacked if they can be), byte arrays, and text."""
+    """Yield names and bytes of a run's outputs: files (unpacked if they can be), uint8 arrays, and text."""
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)

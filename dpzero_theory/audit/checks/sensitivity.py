@@ -2,9 +2,8 @@
 
 They compare quiet runs, which have almost no noise, on neighbouring data sets. Changes are measured in clips: one clip
 is the largest change that the claim allows to a record's contribution.
-A check is a function (lab, level) -> verdict. `lab`, a `Lab`, makes experiments on the training loop that is audited;
-`level` is the largest probability with which the check may report a loop that does what it claims. A check runs the
-loop, and touches nothing else.
+A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
+may report a loop that does what it claims with probability at most `level`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +61,7 @@ class _Move(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Yield, with names, the data sets whose neighbours, with a record exchanged or removed, are compared with them."""
+    """Yield names and data sets from which neighbours are made, with one record exchanged or removed, for `_moves`."""
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
     yield "records a thousand times as large", datasets.scaled(records, 1e3)
@@ -204,7 +203,7 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    """Return the changes of steps; for an adaptive loop (`View.adaptive`), 0 after the first that is not 0."""
+    """Return `moved`, how much each step changed, with 0 after the first change if the loop is `View.adaptive`."""
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)

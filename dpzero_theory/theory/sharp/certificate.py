@@ -83,9 +83,9 @@ def certificate(
     Args:
         problem: the constants; n matters only with sample_rate < 1, and loss_bound and pl not at all.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n, and the noise is on that average.
-        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always). Both have one
-            theorem, since clip_C(s u) = clip_{C/sqrt(d)}(s) u: for Algorithm 1 the clip is of the norm of s_i u, and
-            directions_per_step is 1.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, for directions u with ||u|| = sqrt(d) always and
+            directions_per_step 1). Algorithm 1 clips the norm of s u for a sample's difference s; the theorem covers it
+            because clip_C(s u) = clip_{C/sqrt(d)}(s) u.
         run: the parameters of the run, the entries of `Run`. Central and forward differences have the same bound; the
             bound for exact derivatives is the one with lambda = 0.
 
@@ -169,10 +169,10 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """Return the clip of an algorithm divided by the clip of a sample's scalars that has the same effect.
+    """Return the clip of an algorithm divided by the clip of a sample's differences that has the same effect.
 
-    The quotient is 1 for 'dpzero', which clips scalars, and ||u|| = sqrt(d) for 'dpgd-0th', which clips the vector s u.
-    Raises PreconditionError if dpgd-0th is asked for with a law of other lengths, or with several `directions` a step.
+    It is 1 for 'dpzero', which clips differences s, and ||u|| = sqrt(d) for 'dpgd-0th', which clips the vectors s u.
+    For dpgd-0th, PreconditionError is raised if the law's directions u have other lengths, or if `directions` > 1.
     """
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0
@@ -200,14 +200,13 @@ def at_point(
     rule that shifts no weights.
 
     Args:
-        search: the search, which has the problem, the law of the directions and K.
+        search: the search, which has the problem, the law of the directions, and K, the number of directions a step.
         c: the clip is C = c L sqrt(K).
         alpha: the step size is alpha/ell.
-        steps: T.
-        unit: the noise is sigma = unit C.
+        steps: the number of steps.
+        unit: the standard deviation of the noise is unit C.
         rate: the sampling rate, 1 for full batches.
-        gdp: mu of the whole run, which is only recorded.
-        relation: which data sets are neighbours, which is only recorded.
+        gdp, relation: fields of the prescription; they are stored, and nothing is computed from them.
         difference: the name of the difference rule.
     """
     p = search.problem
@@ -245,14 +244,14 @@ def at_point(
 
 
 def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, variance: float, rate: float) -> float:
-    """Return the e = ell lambda/2, in units of L, that raises the bound by the share `SMOOTHING_SHARE`.
+    """Return e = ell lambda/2, in units of L, for the lambda that raises the bound by the share `SMOOTHING_SHARE`.
 
     Args:
         k: the constants at the clip.
         p: the problem.
         alpha: the step size, in units of 1/ell.
         gap_per_step: gap/T, in units of L^2/ell.
-        variance: sigma^2/K, in units of L^2.
+        variance: sigma^2/K, in units of L^2, for noise sigma and K directions a step.
         rate: the sampling rate.
     """
     q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)

@@ -2,15 +2,9 @@
 
 Units are L = ell = 1; the module `certificate` restores them. U = (u_1 .. u_K) are the directions, g_i the gradient of
 sample i, g is their mean and G = ||g||. b_i is U'g_i minus its clip to norm c sqrt(K), and b the mean of the b_i. H is
-any matrix with 0 <= H <= I and tr(H) <= r. The constants satisfy
-
-    E[(U'g - b)'U'g]/K                          >= kept G^2 - bias G
-    E[(U'g - b)'U'HU(U'g - b)]/K^2              <= quadratic G^2 + 2 cross G + excess^2
-    E[(U'g - b)'U'HU(U'g - b)]^(1/2)/K          <= spread G + excess
-    E[(U'g_i - b_i)'U'HU(U'g_i - b_i)]/K^2      <= sampled^2
-
-Proofs: dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, frame), section 6 (random signs) and
-section 15 (low rank).
+any matrix with 0 <= H <= I and tr(H) <= r. `Constants` has the inequalities that the constants satisfy. Proofs:
+dpzero_theory/theory/sharp/proof.md, steps 3 and 4 (sphere, Gaussian, frame), section 6 (random signs) and section 15
+(low rank).
 """
 
 import math
@@ -38,15 +32,19 @@ below the rounding error of beta(c) = E[(v - c)_+ v]."""
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants with which four inequalities hold for a step with clipping; this module's text has all of them.
+    """The constants with which inequalities hold for a step with K directions U and clipping, in units L = ell = 1.
 
-    For example, E[(U'g - b)'U'g]/K >= kept G^2 - bias G, where U are the K directions, g is the mean gradient, G its
-    norm, and b the mean over samples of what clipping removes from U'g_i. The constants are for one or several clips c,
-    in units of L; the arrays have the shape of c.
+    g_i is a sample's gradient, g the mean gradient and G its norm; b_i is what clipping to norm c sqrt(K) removes from
+    U'g_i, and b the mean of the b_i; H is any matrix with 0 <= H <= I and tr(H) <= r. Arrays have an entry for each c.
 
-    `smooth_first` and `smooth_second` bound the effect of the finite differences' error, per unit of e = ell lambda/2:
-    if e_U is the error of the clipped mean of the samples' differences, then E|e_U'U'g|/K <= e smooth_first G and
-    E[e_U'U'HU e_U]/K^2 <= (e smooth_second)^2.
+    Attributes:
+        kept, bias: E[(U'g - b)'U'g]/K >= kept G^2 - bias G.
+        quadratic, cross, excess: E[(U'g - b)'U'HU(U'g - b)]/K^2 <= quadratic G^2 + 2 cross G + excess^2.
+        sampled: E[(U'g_i - b_i)'U'HU(U'g_i - b_i)]/K^2 <= sampled^2.
+        spread: E[(U'g - b)'U'HU(U'g - b)]^(1/2)/K <= spread G + excess.
+        smooth_first, smooth_second: if e_U is the error of the clipped mean that finite differences with smoothing
+            lambda cause, and e = lambda/2, then E|e_U'U'g|/K <= e smooth_first G and E[e_U'U'HU e_U]/K^2 <=
+            (e smooth_second)^2.
     """
 
     kept: Array
@@ -145,10 +143,10 @@ def constants(
     directions_per_step: int = 1,
     layer_rank: float | None = None,
 ) -> Constants:
-    """Return the constants at clip c = C/(L sqrt(K)) for a direction law, if every sample's gradient is at most L.
+    """Return the constants at clip c = C/(L sqrt(K)) for a direction law, if no sample's gradient is longer than L.
 
     Args:
-        clip: c > 0, a number or an array.
+        clip: c > 0, a number or an array, for the clip C of the norm of a sample's K differences.
         d: dimension.
         r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
         direction: one of `LAWS`.
@@ -183,8 +181,8 @@ def constants(
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     """Return the constants `kept` and `bias` at clips c, as a dictionary.
 
-    v is ||U'a||/sqrt(K) for a unit vector a, and m(h) = E[min(h v, c) v] is what clipping keeps of a gradient of length
-    h. The line kept h - bias is below m.
+    v is ||U'a||/sqrt(K) for a unit vector a and K directions U, and m(h) = E[min(h v, c) v] is what clipping keeps of a
+    gradient of length h >= 0; m(-h) = -m(h). The line kept h - bias is at most m(h) for -1 <= h <= 1.
 
     Args:
         c: the clips.
@@ -358,7 +356,7 @@ def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u on the sphere of radius sqrt(d); H as for N(0, I)."""
+    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3], ||u|| = sqrt(d) uniform, 0 <= H <= I and s = tr(H) >= 1."""
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 

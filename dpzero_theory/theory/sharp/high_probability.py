@@ -45,9 +45,8 @@ class _RunCertificate:
     """A bound that holds for one run with a stated probability.
 
     Attributes:
-        bound: with probability at least 1 - delta the run's mean of ||grad F_S(x_t)||^2, t = 0, ..., T - 1, is at most
-            this.
-        failure: delta.
+        bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1.
+        failure: the probability with which the bound may fail.
         exponent: the theorem's theta with the smallest bound on a grid, in units of one over the loss. It is 0 if
             Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller bound.
         vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
@@ -65,11 +64,11 @@ class _StepMoments:
 
     Attributes:
         step_size: alpha.
-        directions: K.
+        directions: K, the number of directions a step.
         clip: c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K differences.
-        variance: sigma^2/K.
-        rank: r.
-        error: e = ell lambda/2, for the error of the finite difference.
+        variance: sigma^2/K, where sigma is the standard deviation of the noise.
+        rank: the effective rank r.
+        error: e = ell lambda/2, for finite differences with smoothing lambda.
         mean: the constants of the module `constants` at r.
         along: the same constants at r = 1, which are those for H = g g'/G^2, g the gradient.
         overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.

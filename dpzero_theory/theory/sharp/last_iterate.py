@@ -46,9 +46,10 @@ _TRIED = np.geomspace(1e-6, 10.0, 300)  # The values that are tried for the theo
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
-    """Return the bound on E[F_S(x_T) - F_S^*] at given parameters, the smallest over a grid of the theorem's y.
+    """Return the bound on E[F_S(x_T) - F_S^*] at given parameters.
 
-    The bound is infinite if the one-step contraction factor rho is in [0, 1) for no y of the grid.
+    The theorem (the module's docstring) has a free number y > 0; the bound is the smallest one over a grid of y. It is
+    infinite if no y of the grid has a one-step contraction factor rho in [0, 1).
 
     Args:
         problem: the constants, with `pl`.
@@ -163,12 +164,14 @@ def _largest_below(function: Callable[[float], float], target: float) -> float:
 
 @dataclass(frozen=True)
 class _LastIterateBound:
-    """The bound on E[F_S(x_T) - F_S^*] as a function of c = C/(L sqrt(K)) and of the exponent 2 mu alpha T.
+    """The bound on E[F_S(x_T) - F_S^*] as a function of the clip and of the number of steps times their size.
+
+    The variables are c = C/(L sqrt(K)) for the clip C, and the exponent 2 mu alpha T for T steps of size alpha.
 
     Attributes:
         problem: the constants, with `pl`, which is mu.
-        unit: sigma/(C sqrt(T)).
-        direction, directions: the law of the directions, and K.
+        unit: sigma/(C sqrt(T)), where sigma is the standard deviation of the noise.
+        direction, directions: the name of the law of the directions, and their number K in a step.
     """
 
     problem: Problem
@@ -184,9 +187,9 @@ class _LastIterateBound:
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
-        """Return the bound for each grid point, in units of L^2/ell.
+        """Return the bound for each grid point, in units of L^2/ell; `clip`, `exponent`, `steps` as for `parameters`.
 
-        `k` has the constants at the clips, `e` is ell lambda/2 in units of L, and `tried` are the values of y.
+        `k` has the constants at the clips, `e` is ell lambda/2 in units of L, and `tried` are the theorem's y to try.
         """
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)

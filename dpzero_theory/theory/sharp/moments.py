@@ -47,9 +47,9 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the constants at clips c if the samples' mean of ||grad f_i||^m is at most A^m.
+    """Return the constants at clips c for the moment bound of p: the samples' mean of ||grad f_i||^m is at most A^m.
 
-    `k` has the constants at these clips if all gradients have norm at most A, the unit of gradients.
+    `k` has the constants at these clips if all gradients have norm at most A, in whose units c is.
     """
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
@@ -85,8 +85,8 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
     """Return upper bounds on b_m and w_m, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x).
 
-    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient, as the module's docstring says;
-    m is `power`.
+    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient (see the module's docstring) for
+    a direction law in d dimensions, K = `directions` and effective rank r; m is `power`.
     """
     law = law_of(direction)
     # Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m

@@ -29,13 +29,10 @@ _END = 2048.0  # The end of the grid; X Z^2 exceeds it with a probability below 
 
 @lru_cache(maxsize=16)
 def _on_grid(rank: int, step: float) -> Array:
-    """Return probabilities of 0, step, 2 step, ... with the mean of X Z^2, whose law is above it in convex order.
+    """Return the probabilities of a law on 0, step, 2 step, ... that stands in for the law of X Z^2.
 
-    Each value of X Z^2 is moved to its two neighbours on the grid, with probabilities that keep its mean.
-
-    Args:
-        rank: rho of X ~ chi^2_rho/rho.
-        step: the spacing of the grid.
+    Here X ~ chi^2_rho/rho and Z ~ N(0, 1), with rho = `rank`. Each value of X Z^2 is moved to its two neighbours on the
+    grid, with probabilities that keep its mean. So means of convex functions can only grow, and bounds stay bounds.
     """
     # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
@@ -62,11 +59,10 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """Return the values of v_rho on the grid, and for m = 0, ..., 4 sums of v^m times probability from each value on.
+    """Return the values of v_rho on the grid, ascending, and for m = 0, ..., 4 an array of tail moments.
 
-    Args:
-        k: K.
-        rank: rho.
+    Entry j of the m-th array is E[v_rho^m 1{v_rho >= value j}]; one more entry, 0, is for beyond the last value. `k` is
+    K and `rank` is rho.
     """
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
@@ -98,7 +94,7 @@ class Products:
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return upper bounds on E[(v - c)_+^i] for each c >= 0 and each pair (i, 0) in `powers`, 1 <= i <= 4."""
+        """Return upper bounds on E[(v_rho - c)_+^i] for each c >= 0 and each pair (i, 0) of `powers`, 1 <= i <= 4."""
         v, sums = _sums(self.directions, self.rank)
         first = np.searchsorted(v, c, side="right")
         found = []

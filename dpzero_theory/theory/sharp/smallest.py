@@ -151,7 +151,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The entries of `SearchOptions`, with their defaults, and what the caps allow."""
+    """What a search may choose from, with defaults, and what the caps allow; `SearchOptions` describes the fields."""
 
     max_steps: int | None = None
     max_evaluations: int | None = None
@@ -327,8 +327,9 @@ class SmallestBound:
         """Return the square root of the smallest bound over the step size, and the best step size, at each clip.
 
         Args:
-            steps, variance, rate: T, sigma^2/C^2, and the Poisson sampling rate, which is 1 for full batches.
-            clips, k: the clips c and their constants; None is the first grid.
+            steps, variance, rate: the number of steps, the noise's variance over the clip's square C^2, and the Poisson
+                sampling rate, which is 1 for full batches.
+            clips, k: the clips c = C/(L sqrt(K)) and their constants; None is the first grid.
 
         Returns:
             Two arrays of the shape of the clips, in units of L and of 1/ell.
@@ -361,7 +362,7 @@ class SmallestBound:
         """Return the square root of the smallest bound on the first grid of clips, for full batches and T -> infinity.
 
         Args:
-            unit: sigma/(C sqrt(T)), which stays the same as T grows.
+            unit: sigma/(C sqrt(T)) for noise sigma and clip C, which stays the same as T grows.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
@@ -374,7 +375,7 @@ class SmallestBound:
         T is at most 0.1% above the smallest such number, and it is `MOST_STEPS` if no smaller T has such a bound.
 
         Args:
-            unit: sigma/(C sqrt(T)), the same for every T.
+            unit: sigma/(C sqrt(T)) for noise sigma and clip C, the same for every T.
             share: how much larger the bound may be, as a share.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
