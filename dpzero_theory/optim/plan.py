@@ -62,8 +62,8 @@ class Plan:
 
     Attributes:
         step: one release as the accountant counts it, a `Step`. Its mechanism is a law of noise on integers, such as
-            `discrete-gaussian` or `laplace`, and its coordinates may be left out. For the algorithm `mezo`, which is
-            not private, only how batches are drawn, a `Sampling`.
+            `discrete-gaussian` or `laplace`, and its `coordinates` are K, or left out. For the algorithm `mezo`, which
+            is not private, a `Sampling` instead: how batches are drawn.
         n: the number of records.
         steps: T >= 1, the number of releases in all.
         clip: C as in `for_target`; 0 for mezo.
@@ -126,15 +126,15 @@ class Plan:
             target_epsilon: epsilon > 0.
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
-            expected_batch: q n. It is n for full batches, an integer for fixed-size ones, K n over an integer for
-                random-allocation:K, and any number up to n for the others.
+            expected_batch: q n, the expected size of a batch at sample rate q: n for full batches, an integer for
+                fixed-size ones, k n over an integer for random-allocation:k, any number up to n for the others.
             clip: C > 0, the largest L2 norm of a record's K differences.
             step_size: alpha >= 0, or a function of the release's number, 0 to T - 1, that returns it. A release moves
                 the weights by -alpha times the mean over its K directions u of (released average along u) u. The step
                 size must not depend on the records.
             smoothing: lambda > 0; 0 with difference="exact".
             relation: `replace-one`, `add-remove` or `zero-out`.
-            sampling: one of `privacy.sampling` whose batches a run can draw.
+            sampling: a sampling of `privacy.sampling` whose batches a run can draw, such as "poisson".
             algorithm: `dpzero` (the paper's Algorithm 2, the default), or one that was registered.
             noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
             direction: a name of `dpzero_theory.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left
@@ -268,10 +268,10 @@ class Plan:
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """Return how a release moves the weights: pairs (number of a direction u, amount), for the sum of amount u.
+        """Return how a release moves the weights: pairs (number of a direction u, amount), by the sum of amount u.
 
-        The weights move by -alpha times the mean over the K directions of (released average) u. `sums` are the K
-        released sums of the release with this number, from 0.
+        That is -alpha times the mean over the K directions of (released average along u) u. `release` is the release's
+        number, from 0, and `sums` are its K released sums.
         """
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit

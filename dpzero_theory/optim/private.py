@@ -126,9 +126,9 @@ def make_private(
             target_delta.
         execution: how the run is executed, any of the following settings.
         micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
-        points_at_once: how many of a step's points are evaluated in one pass, an integer from 1 to their number: 2 K
-            with central differences, K + 1 with forward ones, and K derivatives with exact ones. More than 1
-            needs low-rank directions; see `weights.shifted`. It changes memory, speed and rounding.
+        points_at_once: how many of a step's points (the weights x + shift u) are evaluated in one pass, an integer from
+            1 to their number: 2 K with central differences, K + 1 with forward ones, and K derivatives with exact ones.
+            More than 1 needs low-rank directions; see `weights.shifted`. It changes memory, speed and rounding.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: True goes on with the run in the folder, which must have been begun with all of this; False refuses a
             folder that holds one. "moved" goes on with a folder that was copied, or brought from another disk, which is

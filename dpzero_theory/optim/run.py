@@ -12,8 +12,8 @@ its releases, and the next step first catches up with the later ones. If the mov
 run refuses to go on until weights are loaded, or until it is resumed. A run is used by one thread.
 
 Nothing else that depends on the records leaves a step. No loss is kept or logged, a loss that raises counts as 0
-without a word, and buffers that an evaluation wrote are put back. A batch's size is secret too, so nobody should
-publish how long steps took.
+without a message (but is raised in a sharded module), and buffers that an evaluation wrote are put back. A batch's size
+is secret too, so nobody should publish how long steps took.
 """
 
 import math
@@ -38,8 +38,12 @@ from dpzero_theory.privacy.step import Step
 class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
-    `header` says what the run was begun with. `batches` is a function from a release's number to the numbers of the
-    records in its batch, and `file` the run's open file, which rank 0 alone has.
+    Args:
+        header: what the run was begun with.
+        noise: where the noise of the releases is drawn from.
+        batches: a function from a release's number, from 0, to the numbers of the records in its batch.
+        file: the run's open file; None on ranks other than 0.
+        ranks: the processes of the run.
 
     Attributes:
         plan: the public settings of the run.
@@ -75,7 +79,7 @@ class Run:
     def step(self) -> Record:
         """Make one release, move the weights by it, and return what was released.
 
-        A record whose loss raises counts as 0 (`losses.evaluation`).
+        A record whose loss raises counts as 0, except in a sharded module, where the step raises the loss's exception.
 
         Raises:
             BudgetSpentError: all T releases are made.

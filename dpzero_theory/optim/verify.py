@@ -61,9 +61,10 @@ class _Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was found in a run's folder: one finding for each check or value.
+    """What was found in a run's folder.
 
     Attributes:
+        findings: one for each check or value.
         statement: the privacy statement; None unless the files can be read and belong together.
     """
 
@@ -117,7 +118,7 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
 
 
 def _over_noise(content: Content) -> str:
-    """Return in words how large the released numbers of a run are beside their noise.
+    """Return in words how large the released numbers of a run are compared with their noise.
 
     They are the mean square of the numbers over the variance of the noise, which is near 1 if the records add nothing,
     and the standard deviation that this ratio then has.

@@ -32,7 +32,7 @@ KEY = "data.key"
 
 
 class Folder(NamedTuple):
-    """The open folder of a run: what it was begun with, its open file run.sqlite, and the bytes of data.key."""
+    """The open folder of a run: the `header` that it was begun with, its open `file`, and data.key's bytes."""
 
     header: Header
     file: Ledger
@@ -84,9 +84,9 @@ def opened(
     """Open the folder of a run to go on with it, and return it.
 
     Args:
-        path, digest, budget, paid_at_once: as in `create`, and as the run was begun; paid_at_once may be None.
-        header: what the run must have been begun with. The fingerprint of the weights is not compared, and the key of
-            the directions only if it is a seed.
+        path, digest, budget, paid_at_once: as in `create`, and as the run was begun; None for paid_at_once accepts any.
+        header: what the run must have been begun with. The fingerprint of the weights is not compared, and the public
+            key only of a run from a seed, since a private run draws its key.
         moved: whether the folder may be a copy, which is sound only if no other copy goes on.
 
     Raises:
@@ -168,8 +168,7 @@ def _require_secret(path: Path) -> None:
 
 
 def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
-    """Raise ValueError, naming what differs, unless a run is resumed with the budget that its `account` was begun
-    with."""
+    """Raise ValueError, naming what differs, unless the budget of a resumed run is the one in its `account`."""
     if paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {paid_at_once}")
     for name, given in (("target_delta", delta), ("target_epsilon", epsilon)):

@@ -18,7 +18,7 @@ from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.step import Step
 
 _DELTAS = (1e-8, 1e-6, 1e-4)
-"""The values of delta for which a statement gives epsilon, beside the delta of the run's budget."""
+"""The values of delta for which a statement gives epsilon, in addition to the delta of the run's budget."""
 _FALSE_POSITIVE_RATE = 0.01
 """The false positive rate at which a statement says how often the best attack is right of a record that was used."""
 _LOOKS = 3
@@ -47,8 +47,8 @@ class Statement(NamedTuple):
     Attributes:
         claim: the claim in one sentence.
         facts: the run's settings and counts as texts, by name.
-        costs: brackets of epsilon by delta, for the whole plan, since a run may be stopped because of what it has
-            released; at the budget's delta first.
+        costs: for each delta, the budget's delta first, a bracket (lower and upper bound) of the epsilon of the whole
+            plan. Steps that were not made count, since a run may be stopped because of what it has released.
         attack: certified upper bounds on an attack's success: `advantage`, how far its true positive rate exceeds its
             false positive rate, and `true_positive_rate` where its false positive rate is at most
             `false_positive_rate` (`privacy.risk`).
@@ -67,8 +67,7 @@ class Statement(NamedTuple):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate of the claimed epsilon (`privacy.certificate`); None if none can be made for the
-        mechanism."""
+        """The certificate of the claimed epsilon (`privacy.certificate`); None if the mechanism cannot have one."""
         try:
             return privacy_certificate(self.history, next(iter(self.costs)))
         except ValueError:

@@ -88,15 +88,15 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released: the release's number, from 0, and its K noisy sums (`Plan.row` has their type)."""
+    """What one step released: `release`, the release's number from 0, and its K noisy `sums` (`Plan.row`)."""
 
     release: int
     sums: tuple[float, ...]
 
 
 class Content(NamedTuple):
-    """The content of a run's file: what the run was begun with, what it released, and what is paid for (nothing in a
-    run from a seed)."""
+    """The content of a run's file: the `header` that the run was begun with, the `records` of what it released, in
+    order, and the `account` of what is paid for (nothing in a run from a seed)."""
 
     header: Header
     records: list[Record]
@@ -104,7 +104,7 @@ class Content(NamedTuple):
 
     @classmethod
     def of(cls, account: Account, path: Path) -> Self:
-        """Return the content of a run's file, of which `account` was read; the message of an error names its `path`.
+        """Return the content of a run's file from the `account` that was read from it at `path`, which errors name.
 
         Raises LedgerError if no run has written the file, or its payments are not for the run's plan.
         """

@@ -1,7 +1,7 @@
 """The losses of some records, and the sum over a batch of what its records contribute.
 
 Data sets are read, weights are evaluated at shifted points and not written, and nothing of a record is kept: `BatchSum`
-hands out a sum of clipped differences. It sets the number of the step for `step_now`.
+hands out a sum of clipped differences. `BatchSum` also sets the number that `step_now` returns.
 """
 
 import math
@@ -35,7 +35,7 @@ micro-batches, and the function must make the same number of forwards for each."
 
 _STEP: ContextVar[int] = ContextVar("step", default=0)
 _ASKED = [0]
-"""How often `step_now` was called: losses that draw numbers by the step cannot be recorded for a GPU."""
+"""How often `step_now` was called: losses that draw numbers by the step cannot be recorded as a CUDA graph."""
 _FEWEST = 8
 """The least number of rows of a batch whose evaluation is recorded (`weights.recorded`)."""
 
@@ -51,8 +51,8 @@ def step_now() -> int:
 
 
 class _Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted; the others are copies that
-    fill the batch up to a size that is recorded."""
+    """A collated batch, `content`, of `rows` records. The first `meant` are wanted; the others are copies of one of
+    them, which fill the batch up to a power of two, so that CUDA graphs are recorded for few sizes."""
 
     content: Any
     rows: int
@@ -74,15 +74,14 @@ class Evaluation:
         self._recorded: Recorded | None = None
 
     def record(self, weights: Weights) -> None:
-        """From now on, evaluate batches by recorded kernels (`weights.recorded`) if these weights are on a GPU."""
+        """From now on, evaluate batches by replayed CUDA graphs (`weights.recorded`) if these weights are on a GPU."""
         recorder = weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
     def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> _Batch:
-        """Read and collate records.
+        """Read and collate records, and return the batch.
 
-        Where evaluations are recorded, copies of the first record fill the batch up to a power of two, so that few
-        numbers of rows have to be recorded.
+        Where evaluations are recorded as CUDA graphs, copies of the first record fill the batch up to a power of two.
 
         Args:
             records: the numbers of the records, shape (rows,).
@@ -90,7 +89,7 @@ class Evaluation:
                 outside a run.
             alike: whether a record reads the same each time though the data set draws at random (`records.read`). What
                 `collate` draws stays random: if it were made equal, records would share it.
-            most: the number of rows beyond which no copies are added; 0 for a batch without copies.
+            most: the largest number of rows up to which copies are added; 0 for a batch without copies.
         """
         meant = rows = len(records)
         if most and self._recorded is not None and not self._recorded.refused:
@@ -116,13 +115,13 @@ class Evaluation:
         return per_record(self._losses(module, content), copies * batch.rows)
 
     def at(self, weights: Weights, points: Sequence[Point], batch: _Batch, points_at_once: int = 1) -> Array:
-        """Return the losses of the wanted records of a batch at several points, shape (points, meant), in host memory.
+        """Return the losses of the first `batch.meant` records at several points, shape (points, meant), as an array.
 
-        All are copied there together, so that the device is waited for once.
+        The losses of all points are copied from the device together, so that it is waited for once.
 
         Args:
             weights: the weights of the module that is evaluated.
-            points: pairs (number of a direction, shift along it).
+            points: pairs (number of a direction, shift along it), or (number, None) for derivatives along directions.
             batch: the batch, as the method `batch` returns it.
             points_at_once: how many of the points are evaluated in one pass, an integer >= 1.
 
@@ -210,8 +209,8 @@ class BatchSum:
     def total(self, release: int, batch: Indices) -> Sums:
         """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
 
-        Noise is not added here. A record whose loss or reading raises counts as 0: where something raises, the records
-        are evaluated one by one, so that nobody sees the error and no other record is left out.
+        Noise is not added here. A record whose loss or reading raises counts as 0: its micro-batch is evaluated again
+        record by record, so that nobody sees the error and no other record is left out. (A sharded module raises it.)
 
         Args:
             release: the release's number, an integer >= 0, which determines its K directions.
@@ -266,7 +265,10 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        """Return the differences of some records, shape (records, K); 0 for a record whose loss or reading raises."""
+        """Return the differences of the records of a micro-batch whose joint evaluation raised, shape (records, K).
+
+        Each record is read and evaluated alone here, and one whose loss or reading raises has differences of 0.
+        """
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

@@ -34,9 +34,9 @@ _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return a text by which a resumed run is told to have the same loss function: its name and a digest of its source.
+    """Return the name of a loss function and a digest of its source, by which a resumed run is seen to have the same.
 
-    Changes of comments, of functions that the loss function calls, and of values in its closure do not show in it.
+    Changes of comments, of functions that it calls, and of values in its closure leave this text as it is.
     """
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # a functools.partial: look at the function in it
@@ -59,10 +59,10 @@ def versions() -> str:
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of a TensorDataset's records, or of at most 1,000 records of another data set, evenly
-    spread.
+    """Return the HMAC-SHA-256 of a data set's records, by which a resumed run is seen to have the same data set.
 
-    A record that cannot be read counts as a fixed word.
+    All records of a TensorDataset count, and at most 1,000, evenly spread, of another data set. A fixed text takes the
+    place of a record that cannot be read.
 
     Args:
         data: a data set with a length.

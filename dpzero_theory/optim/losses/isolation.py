@@ -48,13 +48,13 @@ from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 """The ways in which it is made sure that a record's loss depends on no other record."""
-_TRIED = 64  # so many records are tried at most until two have losses whose shape can be tested
-_LOOKED_AT = 32  # so many records are evaluated to see if there is anything to learn
-_MOST_LOST = 0.25  # at most this share of them may have no loss
-_FEWEST = 6  # at least so many records are compared, if the data set has them
-_DEVIATIONS = 6  # a batch of random size is taken to have at most q n plus this many times sqrt(q n) records
-_SMALL = 0.1  # this is added to the largest loss when changes are compared with it, so that tiny losses may change
-_VISIBLE = 0.1  # rounding may move the sum over an expected batch by this share of the clip without a warning
+_TRIED = 64  # The shape of the losses is tested with the first two of at most this many records whose loss can be had.
+_LOOKED_AT = 32  # Losses of this many records show whether a run would learn anything (`_require_signal`).
+_MOST_LOST = 0.25  # A run is refused if a larger share of these records has no finite loss.
+_FEWEST = 6  # Two micro-batches of one or two records show little, so at least this many records (or all) are compared.
+_DEVIATIONS = 6  # A batch of random size is taken to have at most q n plus this many times sqrt(q n) records.
+_SMALL = 0.1  # This is added to the largest loss, as rounding errors of its terms can be large where a loss is tiny.
+_VISIBLE = 0.1  # A warning comes if rounding may move the sum over an expected batch by this share of the clip.
 _T = TypeVar("_T")
 
 
@@ -165,7 +165,8 @@ class _Seen(NamedTuple):
 
 class _Look:
     """Evaluates records at the first two points of a run, by the plan's difference rule: x + lambda u and x - lambda u
-    for central differences, x and x + lambda u for forward ones; for exact ones derivatives along two directions."""
+    for central differences, x and x + lambda u for forward ones; for exact ones derivatives along two directions. The
+    arguments are those of `examine`."""
 
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
         def traced(module: nn.Module, batch: Any) -> object:
@@ -177,9 +178,10 @@ class _Look:
         self._trace = _Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        """Evaluate the records with the numbers `records` at some of the two points, `at_once` points in one pass.
+        """Evaluate the records with the numbers `records` at one or both points, `at_once` points in one pass.
 
-        `points` has the points' numbers, 0 or 1, in the order of evaluation. Raises _FailedError.
+        `points` has the numbers of the points, 0 or 1, in the order of evaluation. The result has a row for each, in
+        ascending order. Raises _FailedError if the losses, or the reading of the records, raise.
         """
         self._trace = _Trace()
         try:
@@ -190,7 +192,10 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)
 
     def change(self, values: Array) -> Array:
-        """Return by how much losses of shape (2, records) change between the points; of derivatives, the first ones."""
+        """Return how much each record's loss changes from point 1 to point 0, or, of derivatives, those at point 0.
+
+        `values` are losses or derivatives of shape (2, records), and the result has the shape (records,).
+        """
         with np.errstate(invalid="ignore"):  # an infinite change counts as the clip in a step, and NaN as 0
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
@@ -208,17 +213,16 @@ class _Look:
         return float(found) == value and sloped
 
     def require_stackable(self, records: Indices) -> None:
-        """Raise ValueError unless an evaluation of both points in one pass gives the losses of two passes, up to
-        rounding."""
+        """Raise ValueError unless both points get the same losses in one pass as in two passes, up to rounding."""
         apart, together = self(records), self(records, at_once=2)
         gap = _gap(together.values, apart.values)
         if not gap <= _rounding(apart, together):
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
-        """Return work(records), or, if it raises _FailedError, `work` of the records that can be evaluated alone.
+        """Return work(records), or, if that raises _FailedError, `work` of those records that can be evaluated alone.
 
-        Raises the error of the losses if no record can be evaluated alone, or if they raise for the others together.
+        Raises the error of the losses if `work` fails again, or if none or all of the records can be evaluated alone.
         """
         try:
             return work(records)
@@ -264,9 +268,10 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 
 
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
-    """Compare the losses of records in a batch of `rows` records with those again, beside other records, and alone.
+    """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
 
-    It returns what `_probed` returns, and raises ValueError if a record's loss differs.
+    These are a second one, one with other records in the batch, and those of single records. Returns what `_probed`
+    returns. Raises ValueError if a record's loss differs by more than rounding.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
@@ -281,12 +286,13 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    again = look(here, (1, 0))  # the other order shows losses that change the batch or keep a state
+    again = look(here, (1, 0))  # in reverse order, losses that change the batch or keep a state differ
     # equal operations give equal bits on a CPU, and on another device if they did so in these two evaluations
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError unless columns `here` of the losses in `seen` are columns `there` of those in `first`."""
+        """Raise ValueError unless columns `here` of the losses in `seen` equal columns `there` of the losses in `first`
+        up to rounding. `how` says in the message what was different in the evaluation `seen`."""
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _equal(found, expected).all():

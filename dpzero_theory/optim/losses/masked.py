@@ -54,9 +54,8 @@ class Masked:
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of masked records, which `drawn` returned: tensors by name, of shape (batch, tokens) where a
-        record has tokens. Records are padded to the longest of them, at the side where the tokenizer pads.
-        """
+        """Return the batch of `records`, which `drawn` returned, padded to the longest at the tokenizer's padding side:
+        tensors by name, of shape (batch, length), or (batch,) for a number."""
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),

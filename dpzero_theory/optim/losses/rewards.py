@@ -97,10 +97,10 @@ def _rewards(given: Any, count: int) -> Tensor:
 
 
 def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[int], Tensor]:
-    """Return a function (number of words) -> standard Gumbel numbers for the next token of each answer.
+    """Return a function (size of the vocabulary) -> standard Gumbel numbers for the next token of each answer.
 
-    Each call draws new numbers, float64 of shape (batch, words). A record's numbers depend on its prompt without
-    padding, `step`, `sample` and the number of calls alone.
+    Each call draws new numbers, float64 of shape (batch, vocabulary). A record's numbers depend only on its prompt
+    without padding, on `step`, on `sample`, and on how many calls came before.
 
     Args:
         prompts, mask: as in `_answers`.
@@ -136,8 +136,8 @@ def _answers(
         mask: 1 where `prompts` has a token and 0 where it has padding, shape (batch, length).
         tokens: the length of the answers, an integer >= 1.
         temperature: T > 0, by which logits are divided.
-        noise: a function from the number of words to what is added to logits/T for the next token of each answer, shape
-            (batch, words); None takes the most likely token, whatever the temperature.
+        noise: a function from the size of the vocabulary to what is added to logits/T for the next token of each
+            answer, shape (batch, vocabulary); None takes the most likely token, whatever the temperature.
     """
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     ids, past, drawn = prompts, None, []

@@ -8,7 +8,7 @@ The differences s_ik of public records i along random directions u_k, at the mod
 the root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F along the u_k have
 the mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T steps of K directions, the settings are
 
-    lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, or by least
+    lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, else the steadiest
     K        the power of 4 nearest to sqrt(K T)/8, at most 256
     C        sqrt(K) times the median of ||grad f_i||
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 F(x_0) K/(T tr(H) (sigma^2 + v)))), where h = ||H||_F, losses are >= 0,
@@ -40,7 +40,7 @@ _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 """The values of lambda that are tried."""
 _MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
 """How many records are looked at; along how many directions at the chosen lambda, and at each that is tried."""
-_TOGETHER = 64  # How many records make a batch, and how many texts of a user are evaluated together
+_TOGETHER = 64  # This many records make a batch, and this many texts of one user are evaluated at a time.
 
 
 class Start(NamedTuple):

@@ -169,7 +169,7 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return logits and labels of a model with an encoder and a decoder, which is given the labels up to each one."""
+    """Return logits and labels of an encoder-decoder model, whose decoder reads the labels before each position."""
     labels = _labels(batch)
     shifted: Any = module.prepare_decoder_input_ids_from_labels
     inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch

@@ -147,8 +147,7 @@ class _Without:
 
 
 def _owners(texts: Data, key: _Key) -> Sequence[object]:
-    """Return the owner of each text, in the order of the texts; `key` is as in `by_user`. Raises ValueError if some
-    text has none."""
+    """Return the owner of each text, in order, by `key` as in `by_user`. Raises ValueError if a text has none."""
     if isinstance(key, str):
         try:
             return list(texts[key]) if hasattr(texts, "column_names") else [text[key] for text in _all(texts)]

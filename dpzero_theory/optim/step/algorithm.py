@@ -94,9 +94,9 @@ class Algorithm(ABC):
     dtype: ClassVar[type] = np.float64
 
     def law(self, noise: object) -> Mechanism:
-        """Return the law of the noise on this algorithm's sums that belongs to a family, such as "gaussian".
+        """Return the law of the noise on this algorithm's sums; it is discrete if the sums are integers.
 
-        Raises ValueError for a family that the algorithm cannot use.
+        `noise` is the name of the law's family, such as "gaussian" or "laplace". Raises ValueError for an unknown name.
         """
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 

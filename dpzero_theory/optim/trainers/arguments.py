@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 
 
 def _by_name(table: Mapping[str, str]) -> dict[str, str]:
-    """Return a dictionary from each name to the key of the text in `table` that has the name in it."""
+    """Return a dictionary from each name to its subject, of a `table` from subjects to names separated by spaces."""
     return {name: about for about, names in table.items() for name in names.split()}
 
 
@@ -69,14 +69,14 @@ _HONOURED_IN = {
         completion_only_loss assistant_only_loss""".split(),
     "DPOConfig": f"{_OF_BOTH} disable_dropout beta".split(),
 }
-"""Fields that a private run honours beside `HONOURED`, by the name of TRL's configuration that has them."""
+"""Fields that a private run honours in addition to `HONOURED`, by the name of TRL's configuration class."""
 _PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
 _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
-    "_BaseConfig": _PLAIN,  # the base of all of them
-    # A pair's reference numbers must not depend on the lengths of the pairs beside it, so they are computed one by one.
+    "_BaseConfig": _PLAIN,  # the base class of TRL's configurations
+    # The reference log-probabilities of a pair must not depend on the lengths of other pairs, so each pair is alone.
     "DPOConfig": {**_PLAIN, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 1},
 }
-"""The values that a private run gives to fields of TRL's configurations, whatever they were, by configuration."""
+"""The values to which a private run sets fields of TRL's configurations, by the name of the configuration class."""
 
 
 def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
@@ -122,6 +122,5 @@ def require_honoured(arguments: TrainingArguments) -> None:
 
 
 def _of(table: Mapping[str, Any], arguments: TrainingArguments) -> Any:
-    """Return the entry of `table` for the name of the arguments' class, or of its nearest base that has one, else
-    {}."""
+    """Return the entry of `table` under the name of the arguments' class, or of its nearest base in it; else {}."""
     return next((table[kind.__name__] for kind in type(arguments).__mro__ if kind.__name__ in table), {})

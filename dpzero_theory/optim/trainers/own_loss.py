@@ -89,11 +89,10 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 
 
 def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data) -> None:
-    """Raise ValueError unless the loss of two records lies between the losses of each, for four pairs of records in
-    `data`.
+    """Raise ValueError unless the loss of a batch of two records lies between their own losses, for four pairs of them.
 
-    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records.
-    Pairs whose losses are not finite do not count.
+    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records
+    of `data`. Pairs whose losses are not finite do not count.
     """
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
@@ -105,7 +104,7 @@ def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Seq
 
 
 def _twin(trainer: Trainer) -> Any:
-    """Return a copy of a Trainer whose attributes, lists and dictionaries can change without those of the original."""
+    """Return a copy of a Trainer whose attributes, lists and dictionaries can change while the original's stay."""
     found: Any = copy.copy(trainer)
     for name, value in vars(found).items():
         if name not in ("train_dataset", "eval_dataset"):  # which may be long lists, and which no loss changes

@@ -140,7 +140,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation)
 
     def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
-        """Keep these arguments of the class. Raises ValueError if the Trainer has an optimizer, or steps of its own."""
+        """Store these arguments of the class. Raises ValueError for a Trainer with an optimizer or steps of its own, or
+        with a quantised model that cannot be saved."""
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
@@ -170,7 +171,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             resume_from_checkpoint: the folder of a checkpoint, or True for the last checkpoint in the output folder. If
                 there is no checkpoint, the run's file moves the initial weights to where the run was. False or None
                 takes `resume_from_checkpoint` of the training arguments.
-            trial: must be None; `examples/private_search.py` pays for a search.
+            trial: must be None, as a search must pay for all its runs together (`examples/private_search.py`).
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
@@ -317,8 +318,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return state
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
-        """Make the steps that are left, with the callbacks of a Trainer; evaluations leave out the outputs
-        `ignored`."""
+        """Make the steps that are left, with a Trainer's callbacks. Evaluations leave out the outputs `ignored`."""
         handler, state, total = self.callback_handler, self.state, self.run.plan.steps
         epoch = max(round(1 / self.run.plan.sampling.sample_rate), 1)
         first = total - self.run.releases_left
@@ -351,8 +351,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log the release `record`, evaluate without the outputs `ignored`, and save, each if the callbacks ask for
-        it."""
+        """Log a release, evaluate without the model outputs `ignored`, and save, each if the callbacks ask for it."""
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums

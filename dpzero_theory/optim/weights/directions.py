@@ -11,13 +11,13 @@ the noise that protects the data is never drawn here.
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
     gaussian    quantile number q, the 16-bit part i % 4 of          independent, 65,536 equally likely values: N(0, 1)
                 word i // 4, lowest bits first                       to 16 bits, see `DirectionLaw`
-    sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
+    sphere      a gaussian direction g times sqrt(d)/||g||           uniform on sqrt(d) S^{d-1} to the same resolution
     low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs
 
-All signs of a low-rank direction are made in one row: the coordinates that `rademacher` gives parameter 0. They are
-dealt out to the parameters in order, to a matrix a_1, ..., a_rho, then b_1, ..., b_rho. A parameter with two axes or
-more is a matrix of shape (first axis, product of the others), so that a convolution has a row for each output channel.
+rho is the RANK in `low-rank:RANK`. The signs of such a direction are the first coordinates that `rademacher` gives
+parameter 0, dealt out to the parameters in order: to a matrix a_1, ..., a_rho, then b_1, ..., b_rho. Parameters of two
+or more axes are matrices of shape (first axis, product of the others): a convolution has a row for each output channel.
 
 A coordinate is looked up in a table by bits of a word, and multiplied by a scale with one rounding. So not only the
 words but the floating-point directions have the same bits on every processor and device. Sums over low-rank directions
@@ -73,11 +73,10 @@ def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...
 
 
 class _Kept:
-    """Tensors with the signs of the low-rank directions `numbers`, and with the `amounts` by which these are
-    multiplied.
+    """Tensors that recorded CUDA graphs read: the signs of some low-rank directions, and what these are multiplied by.
 
-    `tensors` has them by what they hold ("signs", or the amounts for a "matrix" or a "vector"), type and device.
-    `written` has the keys of those whose values are up to date. They are kept so that recorded kernels can read them.
+    `numbers` and `amounts` are those of the directions. `tensors` are by what they hold ("signs", or the amounts for a
+    "matrix" or a "vector"), type and device. `written` has the keys of the tensors whose values are up to date.
     """
 
     def __init__(self) -> None:
@@ -87,7 +86,7 @@ class _Kept:
         self.written: set[tuple[str, torch.dtype, torch.device]] = set()
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """Return the kept tensor that holds `what`, and whether the caller still has to write its values."""
+        """Return the tensor for `what` ("signs", "matrix" or "vector"), and whether its values must be written."""
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -183,11 +182,10 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Tensor:
-        """Return coordinates start, ..., start + count - 1 of direction `number`, times `scale`, as a vector on
-        `device`.
+        """Return `count` coordinates of one parameter of direction `number`, from `start` on, times `scale`.
 
-        They are those of the parameter with index `parameter`. Each product is rounded once to dtype, float32 or
-        float64. For low-rank laws use `factors` or `sum` instead.
+        The result is a vector on `device`. Each product is rounded once to dtype, float32 or float64. Not for low-rank
+        laws, which have `factors` and `sum`.
         """
         table, skipped = self._table(scale, dtype, device), start % self._per_word
         words = self.words(number, parameter, start // self._per_word, -(-(count + skipped) // self._per_word))
@@ -229,15 +227,15 @@ class Directions:
     ) -> Tensor:
         """Return the sum of several directions, each times a number, for one parameter and some of its rows.
 
-        Call this method inside `exactly`. For low-rank laws the sum is one matrix product, whose bits are the same for
-        every order of summation: the amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so
-        that every partial sum is a multiple that `dtype` holds exactly. With K amounts this keeps 24 - log2(K rho) bits
-        of the largest amount in float32, and 53 - log2(K rho) in float64, in which the sum is formed where K rho > 64.
-        For other laws the sum is formed in the order given.
+        For low-rank laws call it inside the context manager `exactly`, so that no device rounds products to TF32. With
+        rho the rank of the law, the sum is then one matrix product whose bits do not depend on the order of summation:
+        the K amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so that every partial sum is
+        exact. This keeps 24 - log2(K rho) bits of the largest amount, or 53 - log2(K rho) where `dtype` is float64 or
+        K rho > 64, since the sum is then formed in float64. For other laws it is formed in the order given.
 
         Args:
-            amounts: pairs (number of a direction u, amount), which stand for the sum of amount u. For the law `sphere`
-                the caller has multiplied each amount by the direction's `factor`.
+            amounts: the K pairs (number of a direction u, amount by which u is multiplied). For the law `sphere` the
+                caller has multiplied each amount by the direction's `factor`.
             parameter: the index of the parameter; `shapes` are the shapes of all parameters.
             first, last: the first row, and the row after the last one. The rows of a vector are its entries.
             dtype, device: the type of the result, float32 or float64, and its device.
@@ -264,7 +262,7 @@ class Directions:
     def factors(
         self, numbers: tuple[int, ...], parameter: int, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the signs of P low-rank directions for one parameter, without the factor rho^(-1/2) of a matrix.
+        """Return the signs of P directions of rank rho for one parameter, without the factor rho^(-1/2) of a matrix.
 
         They are views of what `signs` returns: for a matrix the a_r, shape (P, rho, rows), and the b_r, shape (P, rho,
         columns); for a vector its signs, shape (P, rows), and None. `numbers` are the numbers of the P directions, and
@@ -304,10 +302,10 @@ class Directions:
         return found
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the amounts by which `sum` multiplies low-rank directions, rounded as it says, as a tensor.
+        """Return the amounts by which `sum` multiplies low-rank directions, rounded by `_on_a_grid`, as a tensor.
 
-        For a matrix they are multiplied by rho^(-1/2). The tensor is kept: the next call for as many amounts, of this
-        type and device, writes into it.
+        With `matrix` they are first divided by the square root of the rank. The tensor is kept: the next call for as
+        many amounts, of this type and device, writes into it.
         """
         kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"
         if kept.amounts != amounts:
@@ -320,10 +318,10 @@ class Directions:
         return found
 
     def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: _Shapes) -> None:
-        """Write the signs of other directions, and other amounts, into the kept tensors of `signs` and `amounts`.
+        """Write the signs of other directions, and other amounts, into the tensors that `signs` and `amounts` returned.
 
-        Kernels that were recorded with these tensors then compute with these directions. Where `amounts` is empty, the
-        amounts stay as they are. `shapes` are the shapes of all parameters.
+        CUDA graphs that were recorded with these tensors then compute with these directions. Where `amounts` is empty,
+        the amounts stay as they are. `shapes` are the shapes of all parameters.
         """
         for what, dtype, device in tuple(self._kept.setdefault(len(numbers), _Kept()).tensors):
             if what == "signs":
@@ -353,7 +351,7 @@ class Directions:
 
 
 def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield pairs (first row, number of rows): consecutive blocks of so many rows with `width` coordinates each.
+    """Yield pairs (first row, number of rows): consecutive blocks of `rows` rows that have `width` coordinates each.
 
     A block has at most as many coordinates as are made at a time on the device, but at least one row.
     """

@@ -179,15 +179,15 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Return what `recorded.recorder` returns for these weights' device; None if nothing can be recorded.
+        """Return a function that records a function as a CUDA graph (`recorded.recorder`); None if that cannot be done.
 
-        That is so on a CPU, on several devices, for sharded weights, and for directions that are not low-rank.
+        It cannot on a CPU, on several devices, for sharded weights, and for directions that are not low-rank.
         """
         one = len({parameter.device for parameter in self.parameters}) == 1
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and not self.collective else None
 
     def memory(self) -> tuple[int, ...]:
-        """Return numbers that change when the module's parameters or buffers get other memory."""
+        """Return numbers that change when parameters or buffers get other memory, so that CUDA graphs are recorded again."""
         self.untrained.begin()
         return self.untrained.taken, *(parameter.data_ptr() for parameter in self.parameters)
 
@@ -246,8 +246,7 @@ class Weights:
         self._moved()
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Move the weights as `_move` does; on a GPU by a recording, from the second time on with as many
-        directions."""
+        """Move the weights as `_move` does; on a GPU by a CUDA graph from the second move of as many directions on."""
         record = self.recorder()
         if record is None:
             return self._move(scales)
@@ -342,8 +341,7 @@ class Weights:
         self._moved()
 
     def _moved(self) -> None:
-        """Drop what was computed from the old weights after a move: copies that autocast keeps, and gathered
-        weights."""
+        """Drop what was computed from the weights before a move: copies of autocast's, and weights FSDP gathered."""
         torch.clear_autocast_cache()
         if self.collective:
             reshard(self.module)

@@ -31,7 +31,7 @@ _MOST = 16
 
 
 def recorder(device: torch.device) -> _Recorder | None:
-    """Return the `_Recorder` for a device: CUDA graphs for the process's current GPU, and None for any other device."""
+    """Return the `_Recorder` that uses CUDA graphs for the process's current GPU, and None for any other device."""
     return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
@@ -81,7 +81,7 @@ class Recorded:
 
     Args:
         weights: the trainable weights, on one device, with low-rank directions.
-        record: the recorder of that device.
+        record: what `recorder` returns for that device.
         drawn: a function that returns how often losses have asked for the number of the step (`step_now`), with which
             they may draw random numbers. Such losses are not recorded.
 
@@ -187,5 +187,5 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def _shape_of(content: Any) -> str:
-    """Return a text that two collated batches share if they differ in the numbers in their tensors alone."""
+    """Return a text that is the same for two collated batches which differ only in the numbers in their tensors."""
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

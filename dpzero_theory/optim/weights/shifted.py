@@ -77,10 +77,9 @@ class Shifted(TorchFunctionMode):
         weights: the trainable parameters x and the run's directions, a `module.Weights`.
         numbers: for each point that is evaluated in one pass, the number of its direction u.
         shifts: for each point, the shift along u, times the direction's factor (`Directions.factor`).
-        rows: how many rows a batch has that has a copy of the records for each point; used with several points.
+        rows: how many rows the batch has, with one copy of the records for each point; used with several points.
         guard: refuses other ways of reading the parameters; None to let them pass.
-        exact: whether derivatives by the shift are computed at x itself, for directions that are multiplied by
-            `shifts`.
+        exact: whether derivatives are computed instead, at x along the directions, each times its entry of `shifts`.
         scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None to make one.
 
     Attributes:
@@ -300,8 +299,9 @@ class Shifted(TorchFunctionMode):
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        """Whether it takes less time to shift the whole weight than to add to its product with x, which has `width`
-        columns, and rounds no more."""
+        """Whether shifting the whole weight takes less time than adding to its product with x, and rounds no more.
+
+        x has `width` columns."""
         return (
             (weight.numel() <= _SMALLEST or (weight.numel() <= _SMALL and x.numel() >= width * width))
             and weight.dtype == x.dtype
@@ -418,8 +418,7 @@ class Shifted(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    """Return functional.linear of dual numbers. Where the weight is frozen, torch's own would also multiply by
-    zeros."""
+    """Return functional.linear of dual numbers, without torch's product with zeros if the weight is frozen."""
     unpack: Any = forward_ad.unpack_dual
     values, moved = unpack(input)
     if moved is None or unpack(weight)[1] is not None:
@@ -503,8 +502,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number that all tensors in the same memory share, such as views of one another; 0 for a sparse
-    tensor."""
+    """Return a number that tensors in the same memory, such as views of one another, share; 0 for a sparse one."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):

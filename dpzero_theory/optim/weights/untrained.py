@@ -1,4 +1,4 @@
-"""What a module holds beside its trained weights: its buffers, its frozen parameters, and which of them there are.
+"""What a module holds in addition to its trained weights: buffers, frozen parameters, and which of them there are.
 
 Buffers and frozen parameters are handed out with the weights (`state_dict`, a Trainer's files), and evaluations read
 private records: a buffer that the first batch fills, or a running maximum, would carry records out. So an evaluation
@@ -138,8 +138,7 @@ class Untrained:
         self._live = live
 
     def _same(self) -> bool:
-        """Whether the module has the entries that were noted, in the same memory, and torch counted no write to
-        them."""
+        """Whether the module has the entries that were noted, in the same memory, and torch counted no write there."""
         try:
             if self._live != self._there:
                 return False
