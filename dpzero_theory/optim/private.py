@@ -66,7 +66,7 @@ class _Execution(TypedDict, total=False):
 
 
 class _Options(Target, _Execution, total=False):
-    """The keyword arguments of `make_private_with_epsilon`: those of `Plan.for_target` but n, and of `_Execution`."""
+    """The keyword arguments of `make_private_with_epsilon`: all of `Plan.for_target` but n, and of `_Execution`."""
 
 
 @named

@@ -40,7 +40,7 @@ class Run:
 
     Args:
         header: what the run was begun with.
-        noise: where the noise of the releases is drawn from.
+        noise: the source of the noise of the releases.
         batches: a function from a release's number, from 0, to the numbers of the records in its batch.
         file: the run's open file; None on ranks other than 0.
         ranks: the processes of the run.
@@ -66,7 +66,7 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = weights
         self.weights.untrained.begin()
-        self.weights.guarded = False  # the start has looked at the losses
+        self.weights.guarded = False  # the start has refused losses that read weights in other ways
         self.sums = sums
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
@@ -216,7 +216,7 @@ class Run:
         return release, self._batches(release)
 
     def _write(self, release: int, sums: Sums) -> Record:
-        """Write the K numbers of a release into its row of the run's file, and return them.
+        """Write `sums`, the K numbers of a release, into its row of the run's file, and return them.
 
         The row is on disk afterwards if no further release is paid for.
         """

@@ -50,7 +50,7 @@ _CANNOT_TELL = (
 
 
 class _Finding(NamedTuple):
-    """One line of the report: what is checked or told, and what was found, or in words what does not hold.
+    """One line of the report: what is checked or told, `name`, and what was found or does not hold, `value`.
 
     `holds` says whether the check passed; it is None if the value is told and not checked.
     """

@@ -32,7 +32,7 @@ KEY = "data.key"
 
 
 class Folder(NamedTuple):
-    """The open folder of a run: the `header` that it was begun with, its open `file`, and data.key's bytes."""
+    """The open folder of a run: the `header` that it was begun with, its open `file`, and the `secret` in data.key."""
 
     header: Header
     file: Ledger
@@ -168,7 +168,7 @@ def _require_secret(path: Path) -> None:
 
 
 def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
-    """Raise ValueError, naming what differs, unless the budget of a resumed run is the one in its `account`."""
+    """Raise ValueError, naming what differs, unless these arguments of a resumed run are those in its `account`."""
     if paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {paid_at_once}")
     for name, given in (("target_delta", delta), ("target_epsilon", epsilon)):
@@ -177,7 +177,7 @@ def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError, naming what differs, unless a run is resumed with what it was begun with (`found`)."""
+    """Raise ValueError, naming what differs, unless a resumed run is `given` what it was begun with, `found`."""
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

@@ -5,7 +5,7 @@ records, spread over the data set, are evaluated at two points of a step, in mic
 the run does it (with equal draws of the global generators). The losses of a record are compared in these cases:
 
     evaluated again, after others        shows randomness (dropout that stays on), a state kept between calls
-    with other records beside it         shows batch statistics, contrast, ranks, sums over the batch
+    with other records in its batch      shows batch statistics, contrast, ranks, sums over the batch
     alone                                shows a dependence on the place in the batch, on its size, on padding
 
 Losses are refused if one changes by more than rounding can change it, or by any bit if the same operations ran on
@@ -18,9 +18,9 @@ data set are made of several people's records. Refusals depend on the losses of 
 holds the data, and not for publication. The module and its buffers are left as they were.
 
     isolation    what is assured
-    probed       what is said above. In floating point a record's last bits may still depend on how many records are
-                 beside it and how long they are, since kernels round by shape; a warning says if lambda makes that
-                 visible
+    probed       what is said above. In floating point a loss's last bits may still depend on how many other records
+                 are in its batch and how long they are, since kernels round by shape; a warning says if lambda makes
+                 that visible
     exact        the bits of a loss depend on the record alone, since every record is evaluated by itself
 """
 
@@ -70,7 +70,7 @@ def examine(
     *,
     probe: bool,
 ) -> Evaluation:
-    """Test that no record's loss depends on other records: evaluate a few records again, beside others, and alone.
+    """Test that no record's loss depends on other records: evaluate a few records again, among others, and alone.
 
     Args:
         weights: the trainable weights of the run's module.
@@ -243,7 +243,7 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    """Compare the losses of a few records in fewer than ten micro-batches of at most `micro_batch` records.
+    """Compare the losses of a few records, which `look` evaluates in at most nine micro-batches as a run does.
 
     Returns the losses of the first evaluation, shape (2, records), and the largest change that was taken for rounding.
     Raises ValueError if a record's loss depends on other records, or if a run would learn nothing.

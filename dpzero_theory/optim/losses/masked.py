@@ -1,7 +1,7 @@
 """Masked language modelling: masks are drawn by record and step, so that a record's loss depends on no other record.
 
 A collator such as transformers' `DataCollatorForLanguageModeling(mlm=True)` masks tokens at random, for all records of
-a batch together. So a record's loss would change with each reading, and its mask would depend on the records beside it.
+a batch together. So a record's loss would change with each reading, and its mask would depend on the other records.
 Here the collator masks each record by itself, with the global random generators seeded by the run's secret key, the
 release and the record's number; they have their earlier states afterwards. So all points of a step see one mask, and a
 resumed run draws the same ones.

@@ -58,7 +58,7 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
 
 
 def _seed(moment: bytes, number: int) -> int:
-    """Return the seed in [0, 2^64) from which a `DrawnData` draws the record with this number: a hash of both."""
+    """Return the seed in [0, 2^64) for `DrawnData.drawn`: a hash of `moment`, as in `read`, and the record's number."""
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 

@@ -75,8 +75,8 @@ def starting_values(
 
     Args:
         module, losses, collate: as in `make_private`, with the weights that the run begins with.
-        public_data: public or synthetic records, of which at most 256 are looked at; made by `by_user` if those of the
-            run are, and n is then the number of private users.
+        public_data: public or synthetic records, of which at most 256 are looked at; made by `by_user` if the run's
+            records are, and n is then the number of private users.
         n: the number of private records.
         evaluations: the product K T of directions a step and steps, an integer >= 1.
         private_data: the private records; if given, public records that they hold too are refused.

@@ -117,7 +117,7 @@ def _labels(batch: _Batch) -> Tensor:
 
 
 def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
-    """Return labels as int64, or as they are for `_squared`, in the shape of the logits without the axis of classes.
+    """Return labels as int64 in the shape of the logits without the axis of classes; numbers (`_squared`) as given.
 
     Raises ValueError for another number of labels than the logits have positions, and for classes that are no integers.
     """
@@ -197,7 +197,7 @@ def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean of `values`, one for each label, over each record's labelled positions; 0 if there are none."""
+    """Return each record's mean of `values`, one for each label, over the labels that are not -100; 0 if all are."""
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 

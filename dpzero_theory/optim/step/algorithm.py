@@ -101,7 +101,7 @@ class Algorithm(ABC):
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError for a direction law, or a number K of directions a step, that the algorithm cannot use."""
+        """Raise ValueError for a law `direction`, or a K = `directions_per_step`, that the algorithm cannot use."""
         DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 

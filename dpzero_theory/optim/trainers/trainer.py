@@ -248,7 +248,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return super().get_test_dataloader(test_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values by name, except times and speeds, which depend on the secret sizes of batches."""
+        """Log values as a Trainer does, except times and speeds, which depend on the secret sizes of batches."""
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:

@@ -7,7 +7,7 @@ TRL leaves out entries that have no token with a loss after truncation. Here the
 changes: otherwise n, the sampling rate and the noise, which are published, would depend on the text of one entry.
 
 With preferences the reference model is the model as it is given, or without its adapter. Its log-probabilities are
-computed once, one pair at a time, and stored by `datasets` in its cache beside the data, as secret as the data.
+computed once, one pair at a time, and stored by `datasets` in its cache next to the data, as secret as the data.
 """
 
 import warnings
@@ -69,7 +69,7 @@ class _Whole(Dataset):  # type: ignore[misc]
 
 
 class _TRLTrainer(DPZeroTrainer):
-    """The base of the two trainers below, each of which has the class of its arguments, a `trl` one, in `config`."""
+    """The base of the two trainers below, with their arguments. `config` is the class of `args`, one of TRL's."""
 
     config: ClassVar[type[Any]]
     train_dataset: Any

@@ -60,7 +60,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=8)
 def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...], int]:
-    """Return where each parameter's signs lie in a low-rank direction, and how many signs the direction has in all.
+    """Return where the signs of each parameter lie in a direction of this rank, and how many signs it has in all.
 
     A place is a triple (number of the first sign, rows, columns) for a matrix; for a vector, columns is 0.
     """

@@ -152,7 +152,7 @@ class Weights:
         training = [part for part in self.untrained.parts if part.training]
         guard = None
         if self.guarded:
-            at_x = shifts is not None and not any(scales)  # no memory then has wrong values
+            at_x = shifts is not None and not any(scales)  # reading x from memory is then right
             held = zip(self.pieces(), self.names, strict=True)
             trained = {} if at_x else {storage_of(part): name for (part, _), name in held}
             guard = Guard(trained, self.untrained.guarded, sharded=self.collective)
@@ -187,7 +187,7 @@ class Weights:
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and not self.collective else None
 
     def memory(self) -> tuple[int, ...]:
-        """Return numbers that change when parameters or buffers get other memory, so that CUDA graphs are recorded again."""
+        """Return numbers that change when parameters or buffers get other memory, which CUDA graphs do not follow."""
         self.untrained.begin()
         return self.untrained.taken, *(parameter.data_ptr() for parameter in self.parameters)
 
@@ -206,8 +206,8 @@ class Weights:
     def spare(self, like: Tensor) -> Tensor:
         """Return a new contiguous tensor of the shape, type and device of `like`, whose values are undefined.
 
-        On a CPU it takes the memory of the last such tensor if nothing refers to that any more, since the system needs
-        longer to hand out new memory than a sum in it takes.
+        On a CPU it takes the memory of the last such tensor if nothing refers to that tensor any more, since
+        allocating memory takes longer than computing a sum in it.
         """
         if like.device.type != "cpu":
             return torch.empty_like(like, memory_format=torch.contiguous_format)

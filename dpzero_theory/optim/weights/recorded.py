@@ -113,7 +113,7 @@ class Recorded:
         shape = _shape_of(content)
         content = each_tensor(content, lambda value: value.to(self._device, non_blocking=True))
         memory = self._weights.memory()
-        if memory != self._memory:  # recordings read the old memory
+        if memory != self._memory:  # recordings read the old memory, so they are dropped
             self._found, self._memory = {}, memory
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
@@ -133,7 +133,7 @@ class Recorded:
         return found
 
     def _write(self, part: Sequence[Point], scale: Tensor) -> None:
-        """Write the shifts of these points into `scale`, and their directions into what recordings read."""
+        """Write the shifts of some points into `scale`, and the signs of their directions where graphs read them."""
         scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
@@ -157,7 +157,7 @@ class Recorded:
         try:
             replay = self._record(once)
             same = bool((replay().view(torch.int64) == wanted.view(torch.int64)).all())
-        except Exception as error:  # its text may show private records
+        except Exception as error:  # its text, which may show private records, is left out
             return self._refuse(f"recording them raised {type(error).__name__}")
         if not same:
             return self._refuse("their replay gives other bits")

@@ -327,7 +327,7 @@ class Shifted(TorchFunctionMode):
         return (out + rows.mT @ right if self._exact else out.baddbmm_(rows.mT, right)).view(y.shape)  # type: ignore[operator]
 
     def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, index: int) -> Any:
-        """Look up ids in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
+        """Look up ids by `func` in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
 
         Returns NotImplemented if so many rows are looked up that shifting the whole matrix takes less time. `index` is
         that of the matrix among the trainable parameters.
@@ -492,7 +492,7 @@ class Guard(TorchDispatchMode):
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return those of the arguments of an operation (an overload of torch.ops) that the operation writes."""
+    """Return the arguments that an operation (an overload of torch.ops) writes."""
     found = [
         args[number] if number < len(args) else kwargs.get(argument.name)
         for number, argument in enumerate(func._schema.arguments)

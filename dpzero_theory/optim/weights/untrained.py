@@ -27,8 +27,8 @@ _MOST_COPIED = 1 << 22
 
 
 class _Held(NamedTuple):
-    """A buffer or a frozen parameter, `tensor`, before an evaluation: a view of its `memory`, and a `copy` of its
-    values (None if it is not copied, and must not be written)."""
+    """A buffer or frozen parameter before an evaluation: its `name`, the `tensor`, a view of its `memory`, and a `copy`
+    of its values (None if it is not copied, and must not be written)."""
 
     name: str
     tensor: Tensor
