@@ -48,7 +48,7 @@ from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 """The ways in which it is made sure that a record's loss depends on no other record."""
-_TRIED = 64  # The shape of the losses is tested with the first two of at most this many records whose loss can be had.
+_TRIED = 64  # The shape of the losses is tested with the first two of at most this many records that can be evaluated.
 _LOOKED_AT = 32  # Losses of this many records show whether a run would learn anything (`_require_signal`).
 _MOST_LOST = 0.25  # A run is refused if a larger share of these records has no finite loss.
 _FEWEST = 6  # Two micro-batches of one or two records show little, so at least this many records (or all) are compared.
@@ -270,8 +270,8 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
 
-    These are a second one, one with other records in the batch, and those of single records. Returns what `_probed`
-    returns. Raises ValueError if a record's loss differs by more than rounding.
+    These are a second evaluation, one with other records in the batch, and evaluations of single records. Returns what
+    `_probed` returns. Raises ValueError if a record's loss differs by more than rounding.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))

@@ -341,7 +341,7 @@ class Weights:
         self._moved()
 
     def _moved(self) -> None:
-        """Drop what was computed from the weights before a move: copies of autocast's, and weights FSDP gathered."""
+        """Drop, after a move, what was made from the old weights: autocast's copies, and weights that FSDP gathered."""
         torch.clear_autocast_cache()
         if self.collective:
             reshard(self.module)

@@ -53,7 +53,7 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
 
 
 def _nothing() -> torch.cuda.CUDAGraph:
-    """Return a recording that computes nothing."""
+    """Return a CUDA graph that computes nothing."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.zeros(1, device="cuda")
@@ -62,7 +62,7 @@ def _nothing() -> torch.cuda.CUDAGraph:
 
 @cache
 def _kept() -> torch.cuda.CUDAGraph:
-    """Return a recording whose memory all others share, as they are replayed one after the other and their results are
+    """Return a CUDA graph whose memory all others share, as they are replayed one after the other and their results are
     copied. It is never deleted: memory whose last recording is gone cannot be recorded into again."""
     return _nothing()
 
