@@ -210,7 +210,7 @@ class BatchSum:
         """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
 
         Noise is not added here. A record whose loss or reading raises counts as 0: its micro-batch is evaluated again
-        record by record, so nobody sees the error and no other record is left out. Where modules are sharded it is raised.
+        record by record, so nobody sees the error and no other record is left out. In sharded modules it is raised.
 
         Args:
             release: the release's number, an integer >= 0, which determines its K directions.
