@@ -115,12 +115,10 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
 
 def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
-    """Bounds on delta of a history at an epsilon >= 0, separately for the two orders of neighbouring data sets.
-
-    With P the law of what is released with the record (under replace-one: with its first value) and Q the law without
-    it (with its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second
-    on the largest Q(E) - e^epsilon P(E). Raises ValueError for a history whose steps have several relations.
-    """
+    """Bounds on delta of a history at an epsilon >= 0, separately for the two orders of neighbouring data sets. With P
+    the law of what is released with the record (under replace-one: with its first value) and Q the law without it (with
+    its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second on the
+    largest Q(E) - e^epsilon P(E). Raises ValueError for a history whose steps have several relations."""
     cost = cost_of(steps_of(history))
     first, second = (replace(cost, above=(cost.above[way],) * 2, below=(cost.below[way],) * 2) for way in (0, 1))
     found = _cost_delta(first, epsilon)

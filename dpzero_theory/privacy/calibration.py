@@ -131,10 +131,8 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
 
 
 def _log_mu(epsilon: float, delta: float) -> float:
-    """About the log of the mu for which mu-GDP has this delta at this epsilon; -inf for a delta of at most 0.
-
-    The search for the noise compares deltas by it, because it falls about as fast as the log of the noise rises.
-    """
+    """About the log of the mu for which mu-GDP has this delta at this epsilon; -inf for a delta of at most 0. The
+    search for the noise compares deltas by it, because it falls about as fast as the log of the noise rises."""
     if delta <= 0:
         return -math.inf
     # mu-GDP is rho-zCDP with rho = mu^2/2, whose bound epsilon = rho + 2 sqrt(rho log(1/delta)) is solved for mu here.
@@ -157,12 +155,10 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
 
 def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
     """Bounds on the noise multiplier at which delta(epsilon) equals `target` > 0, for one `epsilon` > 0. `deltas`
-    bounds delta(epsilon) for a noise multiplier; the search begins at `start`, a guess of the multiplier.
-
-    At `upper` the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, and a finer
-    one if bounds on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is 0.
-    Raises ValueError if no noise multiplier up to 1e300 is enough.
-    """
+    bounds delta(epsilon) for a noise multiplier; the search begins at `start`, a guess of the multiplier. At `upper`
+    the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, and a finer one if bounds
+    on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is 0. Raises
+    ValueError if no noise multiplier up to 1e300 is enough."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))

@@ -40,10 +40,8 @@ def _mills(x: Array) -> Array:
 
 
 def _mills_slope(x: Array) -> Array:
-    """The negative slope -R'(x) = 1 - x R(x) > 0 of Mills' ratio, with a relative error of about 1e-14 at most.
-
-    Where x > 5 it is k/(x + k), from the continued fraction R(x) = 1/(x + k), k = 1/(x + 2/(x + 3/(x + ...))).
-    """
+    """The negative slope -R'(x) = 1 - x R(x) > 0 of Mills' ratio, with a relative error of about 1e-14 at most. Where x
+    > 5 it is k/(x + k), from the continued fraction R(x) = 1/(x + k), k = 1/(x + 2/(x + 3/(x + ...)))."""
     slope = np.asarray(1 - x * _mills(x))
     if (far := x > 5).any():
         tail, k = x[far], np.zeros(())
@@ -54,13 +52,11 @@ def _mills_slope(x: Array) -> Array:
 
 
 def _log_delta(eps: Array, gdp: Array) -> Array:
-    """The natural logarithm of delta(epsilon; mu), for arrays `eps` of epsilons and `gdp` of mu.
-
-    With a = epsilon/mu - mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The
-    difference is the integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and
-    as a plain difference otherwise. Where a < 0 and mu > 1, 1 - delta = phi(a) (R(-a) + R(b)) is used instead. The
-    relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
-    """
+    """The natural logarithm of delta(epsilon; mu), for arrays `eps` of epsilons and `gdp` of mu. With a = epsilon/mu -
+    mu/2, b = epsilon/mu + mu/2 and Mills' ratio R, log delta = log phi(a) + log(R(a) - R(b)). The difference is the
+    integral of 1 - x R(x) over [a, b], computed by Gauss-Legendre quadrature if b - a = mu <= 1 and as a plain
+    difference otherwise. Where a < 0 and mu > 1, 1 - delta = phi(a) (R(-a) + R(b)) is used instead. The relative error
+    of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300."""
     eps, gdp = np.broadcast_arrays(eps, gdp)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         a = eps / gdp - gdp / 2
@@ -77,22 +73,18 @@ def _log_delta(eps: Array, gdp: Array) -> Array:
 
 
 def _integral(a: Array, gdp: Array) -> Array:
-    """The difference R(a) - R(a + mu) of Mills' ratios for arrays `a`, and `gdp` of mu, by quadrature.
-
-    For mu <= 1 and -mu/2 <= a <= 300 the relative error was at most 5e-15 in 3,000 random cases against mpmath. Where
-    mu > 1 the returned value is meaningless, and the caller must not use it.
-    """
+    """The difference R(a) - R(a + mu) of Mills' ratios for arrays `a`, and `gdp` of mu, by quadrature. For mu <= 1 and
+    -mu/2 <= a <= 300 the relative error was at most 5e-15 in 3,000 random cases against mpmath. Where mu > 1 the
+    returned value is meaningless, and the caller must not use it."""
     nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
     return gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
 
 
 def _log_delta_above(eps: Array, gdp: Array) -> Array:
-    """An upper bound on log delta(epsilon; mu), for arrays `eps` of epsilons and `gdp` of mu.
-
-    It rests on a measurement and not on a proof: it is `_log_delta` plus twice the largest rounding error that was
-    seen. With a = epsilon/mu - mu/2 and b = epsilon/mu + mu/2, that error is at most 32 units of 2^-53 (1 + a^2/2 + |a|
-    b)(1 - delta), in 4,000 random cases against mpmath.
-    """
+    """An upper bound on log delta(epsilon; mu), for arrays `eps` of epsilons and `gdp` of mu. It rests on a measurement
+    and not on a proof: it is `_log_delta` plus twice the largest rounding error that was seen. With a = epsilon/mu -
+    mu/2 and b = epsilon/mu + mu/2, that error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta), in 4,000
+    random cases against mpmath."""
     log_delta = _log_delta(eps, gdp)
     with np.errstate(over="ignore", under="ignore"):
         a = eps / gdp - gdp / 2

@@ -326,9 +326,7 @@ def delta_bounds(
         return bounds
 
     def far(found: Bounds) -> bool:
-        if near is None:
-            return found.upper <= 100 * LEAST_DELTA
-        return found.upper < near / 3 or found.lower > 3 * near
+        return found.upper <= 100 * LEAST_DELTA if near is None else found.upper < near / 3 or found.lower > 3 * near
 
     found = _largest([make(parts) for parts in compositions], wanted, far)
     return Bounds(found.lower, min(found.upper, 1.0))

@@ -178,14 +178,9 @@ class Law:
 @dataclass(frozen=True)
 class ByChance(Law):
     """A release that is of one of several kinds, chosen at random with chances that do not depend on the protected
-    record. The cost holds also for an observer who sees which kind was chosen.
-
-    Args:
-        kinds: for each kind an upper bound on its chance, in (0, 1], and the law of its loss.
-
-    Raises:
-        ValueError: the chances sum to less than 1, or one is above 1.
-    """
+    record. The cost holds also for an observer who sees which kind was chosen. `kinds` has for each kind an upper bound
+    on its chance, in (0, 1], and the law of its loss. Raises ValueError if the chances sum to less than 1, or one is
+    above 1."""
 
     kinds: tuple[tuple[float, Law], ...]
 
@@ -219,8 +214,8 @@ class ByChance(Law):
 
 Parts = tuple[tuple[Law, int], ...]  # a composition: pairs of a law of one release and the number of such releases
 _Directions = tuple[Parts, Parts]
-"""Two compositions, for the two orders of neighbouring data sets: in the first one the protected record is in the data
-set with law P, in the second one it is in the data set with law Q."""
+"""Two compositions, one for each order of neighbouring data sets: the protected record is in the data set with law P in
+the first one, and in the data set with law Q in the second one."""
 
 
 @dataclass(frozen=True)

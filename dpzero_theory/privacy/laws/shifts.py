@@ -43,8 +43,7 @@ means, where a normal law has at most 1e-315 left. Integers are summed up to 37.
 _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
 """The number of narrow and of wide intervals for each standard deviation of the noise, and the largest number of narrow
 intervals. If more would be needed, the narrow ones are made wider."""
-_TO_CLIP, _FEWEST_TO_CLIP = 1500, 64
-"""With Laplace noise each clip is cut into 1500 intervals, or for k records into 3000/k, from 64 to 1500."""
+_TO_CLIP, _FEWEST_TO_CLIP = 1500, 64  # with Laplace noise a clip has 1500 intervals; 3000/k, >= 64, for k records
 
 _Mixture = tuple[tuple[float, float], ...]
 """The law of a random shift c >= 0, in units of the clip, as pairs (c, log of its probability), with rising c."""
