@@ -160,7 +160,7 @@ class Plan:
         goal, delta = check.real("target_epsilon", take("target_epsilon"), above=0), take("target_delta")
         batches = drawn(take("sampling"), _rate(n, take("expected_batch")))
         alphas = _step_sizes(take("step_size"), given["steps"])
-        # The plan with the most noise finds what else does not fit, before seconds of calibration.
+        # A plan with the most noise is made first, so that what does not fit is refused before seconds of calibration.
         most = _MOST_SCALE / rule.levels
         check.real("clip", given["clip"], above=0)
         found = cls(Step(most, batches, take("relation"), law.name), n=n, step_sizes=alphas, **given)

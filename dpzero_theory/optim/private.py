@@ -337,7 +337,7 @@ def _require(module: object, losses: object, data: Data, folder: object, collate
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
-    Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # a plan is made of it next
+    Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # the plan's n is this length
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")

@@ -100,7 +100,7 @@ def examine(
         else:
             values = look.evaluable(lambda records: look(records[:few]), places).values
             weights.require_used()
-        if not plan.smoothing and not values.any():  # the derivatives of 0-1 losses are 0
+        if not plan.smoothing and not values.any():  # as of 0-1 losses, from which a run learns nothing
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)

@@ -164,7 +164,7 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
-    # the labels are moved, since slicing the logits instead would copy them
+    # the labels are moved by one place, since slicing the logits instead would copy these
     return _logits(module, batch), functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 

@@ -161,7 +161,7 @@ class Directions:
         if not self.law.normalised:
             return 1.0
         if self._factor is None or self._factor[:2] != (number, sizes):
-            # in units of the largest number of which all values are multiples, coordinates are integers: sums are exact
+            # in units of the largest number of which all values are multiples, coordinates are integers with exact sums
             grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
             sums = [
                 self.coordinates(number, parameter, start, count, 1 / grid, torch.float64, device).square().sum()

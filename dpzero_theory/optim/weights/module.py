@@ -161,7 +161,7 @@ class Weights:
         try:
             if training:
                 self.module.eval()
-            torch.clear_autocast_cache()  # autocast may have kept half-precision copies of the weights of before
+            torch.clear_autocast_cache()  # autocast may have kept copies of the weights at another point
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if "torch._dynamo" in sys.modules:
@@ -170,7 +170,7 @@ class Weights:
                 if guard is not None:
                     stack.enter_context(guard)
                 yield
-        except RuntimeError as error:  # a script's interpreter hides the guard's message
+        except RuntimeError as error:  # TorchScript's interpreter hides the guard's error
             raise error if guard is None or guard.refused is None else guard.refused from error
         finally:
             self._evaluating = False

@@ -42,7 +42,7 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             found = function()
     except Exception:
-        _nothing()  # this takes torch's random generator out of the state of a recording
+        _nothing()  # after a failure torch's random generator stays in its recording state until a recording succeeds
         raise
 
     def replay() -> _Answer:

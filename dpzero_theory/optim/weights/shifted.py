@@ -466,7 +466,7 @@ class Guard(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunction():  # `Shifted` is for what losses call, not for this
+        with torch._C.DisableTorchFunction():  # `Shifted` must see calls of the losses, not of this
             if not func.is_view:
                 written = _written(func, args, kwargs) if func._schema.is_mutable else []
                 for value in _pytree.tree_leaves((args, kwargs)):
