@@ -147,8 +147,8 @@ class LoopRuns:
     def repeatable(self) -> dict[str, Any] | None:
         """The changes of settings under which quiet runs (almost without noise) repeat with the seed.
 
-        Either no changes or `all_records`; None if they never repeat. If `streamed` is true, they repeat only as
-        streamed runs.
+        Either no changes or `all_records`; None if they never repeat. If `streamed` is true, they repeat only if they
+        read known random bytes in place of the operating system's.
         """
         return None if self._repeating is None else self._repeating[0]
 
@@ -177,7 +177,7 @@ class LoopRuns:
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
         """Return the arguments `seed` and `stream` of `Loop.run` for a run with noise and a run almost without noise.
 
-        If `stream` is None, its number is the seed for loops that repeat only as streamed runs, and None for others.
+        A `stream` of None becomes the seed if the loop's runs repeat only when they read known random bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 

@@ -82,12 +82,12 @@ class Interval:
         return cls(min(low, estimate), estimate, max(high, estimate), "interval", wanted)
 
     def over(self, bottom: "Interval", least: float, most: float) -> "Interval":
-        """Return the interval of this number divided by another number.
+        """Return the interval of this number, which is >= 0, divided by the number in `bottom`, whose low end is > 0.
 
         The two intervals hold together with probability at least 1 - (1 - self.level) - (1 - bottom.level), and the
         quotient then lies between self.low/bottom.high and self.high/bottom.low. Its kind is the weaker of the two.
 
-        bottom.low must be positive. The interval is cut to [least, most], where the quotient is known to lie.
+        The interval is cut to [least, most], where the quotient is known to lie.
         """
         kind = max(self.kind, bottom.kind, key=list(_KINDS).index)
         low, estimate, high = (

@@ -191,7 +191,7 @@ def _law_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | No
 
 
 def _listed(lab: Lab, unlike: bool) -> _Included | None:
-    """Return which record was in which batch, from the batches that the loop returns; None if it returns none.
+    """Return which record was in which batch, from the batches that the loop returns; None if this is not known.
 
     Args:
         lab: the experiments on the audited loop.

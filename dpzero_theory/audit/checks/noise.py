@@ -60,7 +60,7 @@ _STEP_SIZE = (
 def _parts(values: Array) -> Iterator[tuple[str, Array]]:
     """Yield, with names, the parts of a sample of noise whose size is tested.
 
-    They are all numbers, each step, each coordinate, and the sum over all steps over the root of their number.
+    They are all numbers, each step, each coordinate, and the sum over the T steps divided by sqrt(T).
 
     Args:
         values: the sample, of shape (runs, steps, numbers of a step).

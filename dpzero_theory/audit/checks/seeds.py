@@ -165,7 +165,7 @@ def _from_nothing(lab: Lab, level: float) -> Verdict:
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield the names and first `count` normals of the usual generators of NumPy, Python and torch with this seed."""
+    """Yield names and first `count` normals of NumPy's, Python's and torch's generators with this seed, to try them."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -272,9 +272,9 @@ def _shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    """Return a sentence on a shown number that is the secret seed plus a constant.
+    """Return a sentence for the report if a run shows the loop's secret seed plus a constant; else an empty text.
 
-    The text is empty if no such number is shown, or if the seed makes neither noise nor batches and so may be shown.
+    The text is also empty if the seed makes neither noise nor batches, so that it may be shown.
     """
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [

@@ -171,7 +171,7 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
 
     Args:
         outputs: the runs, on different data.
-        unit: what a contribution of the claimed clip adds to a release. The change is in this unit.
+        unit: the norm of what a contribution of the claimed clip adds to a release. The change is in this unit.
 
     Returns:
         The change; None if fewer than two runs have finite releases of one shape.

@@ -255,7 +255,7 @@ class _Invariant:
     def removed(self, c: Array) -> tuple[Array, Array]:
         """Return upper bounds on beta(c) and omega(c), the shares of a unit gradient that clipping at c removes.
 
-        beta(c) = E[(v - c)_+ v] is `bias` + 1 - `kept` of the constants, and omega(c) is their `excess`.
+        beta(c) = E[(v - c)_+ v], for the class's v, is at most the constant `bias` + 1 - `kept`; omega(c) is `excess`.
         """
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)

@@ -57,7 +57,7 @@ def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`.
+        PreconditionError: the problem has no `pl`; a direction law or K that the theorem does not cover.
     """
     p, at = problem, ScaledRun.of(problem, **run)
     values = _bound(
@@ -241,7 +241,7 @@ def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, 
         alpha: the step sizes, in units of 1/ell.
         steps: T.
         variance: the variance of the noise for each step size, in units of K L^2.
-        tried: the values of y that are tried, in units of L. The bound is infinite if none gives a contraction.
+        tried: the values of the theorem's free number y, in units of L. The bound is infinite if no y contracts.
     """
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):

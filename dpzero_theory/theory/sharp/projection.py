@@ -52,13 +52,13 @@ class Projection:
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of the density of v at each clip c > 0, for D = infinity."""
+        """Return roughly the slope of -log of the density of the length v at each clip c > 0, for D = infinity."""
         k = self.directions
         slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
         return slope
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """Return the tail moments E[v 1{v > c}] and E[v^2 1{v > c}] for each c >= 0."""
+        """Return the tail moments E[v 1{v > c}] and E[v^2 1{v > c}] of the length v for each clip c >= 0."""
         k, d = self.directions, self.dimension
         if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -71,7 +71,7 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return E[(v - c)_+^i v^j] for each c >= 0 and each pair (i, j) in `powers`.
+        """Return E[(v - c)_+^i v^j] of the length v, for each clip c >= 0 and each pair (i, j) in `powers`.
 
         The relative error is about 1e-12; in the far tail the values underflow gradually.
         """
@@ -84,7 +84,7 @@ class Projection:
 
     @cached_property
     def _total(self) -> float:
-        """The mean of v^2 with the masses of `_unscaled`; it makes E[v^2] = 1."""
+        """The sum of v^2 with the masses of `_unscaled`; divided by it, they give E[v^2] = 1."""
         _, v, mass = self._unscaled(np.zeros(1))
         return float(np.sum(mass * v**2))
 
