@@ -118,7 +118,7 @@ class _Influence:
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
-        # In an adaptive loop later steps may follow from what was released
+        # In an adaptive loop later steps may follow from what was released, so only first steps are compared
         steps = slice(0, 1 if self._runs.loop.view.adaptive else None)
         # Small random numbers, such as augmentations, are lost beside extreme records: ordinary ones are exchanged too
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
@@ -320,7 +320,7 @@ class _NoiseSamples:
                 return None
             values.append(one)
         if any(len(one) != len(first) for one in values):
-            # A loop that ends by what it released selects the noise of later steps, but not that of its first one
+            # Whether an early-ending loop has a later step may depend on noise, so only the first step's is unbiased
             values = [one[:1] for one in values]
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 

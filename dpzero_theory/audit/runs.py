@@ -68,7 +68,7 @@ class LoopRuns:
     @cached_property
     def all_records(self) -> dict[str, Any]:
         """The changes of settings that put every record into every batch."""
-        # Where groups take turns or batches have a largest size, no batch drawn as claimed has all records
+        # Cyclic and truncated sampling draw no batch of all records, whatever its size, so they are set to "full"
         return {"batch": self.claim.n, **({} if self.claim.drawn(1.0) else {"sampling": "full"})}
 
     @property

@@ -59,7 +59,7 @@ _Token = float | bytes
 
 
 class _Chunk(bytes):
-    """A token that is a hexadecimal digest or four bytes of a binary file; a rounding error may change every bit."""
+    """A hexadecimal digest, or four bytes of a binary file, in what a run shows: rounding may change its every bit."""
 
 
 _Shown = dict[_Position, _Token]

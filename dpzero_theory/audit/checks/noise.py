@@ -129,7 +129,7 @@ def _least_seen(count: int, level: float, power: float = 0.95) -> float:
 
 
 def _silent(lab: Lab) -> bool:
-    """Return whether steps with empty Poisson batches are released without noise."""
+    """Return whether steps with empty Poisson batches are released without noise; False if that cannot be seen."""
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]

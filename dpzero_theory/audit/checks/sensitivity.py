@@ -128,7 +128,7 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     data_sets = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    # Where weights move, if ever so little, later steps may follow from the noise of earlier ones
+    # Where weights move, later steps may follow from the noise of earlier steps, so only first steps are compared
     moving = {"step_size": lab.loop.step_size} if lab.loop.step_size and lab.claim.steps > 1 else {}
     for how, steps in (*([(lab.runs.frozen, slice(None))] if lab.runs.frozen else []), (moving, slice(0, 1))):
         for number, (plain, *runs) in enumerate(lab.runs.coupled(data_sets, range(_MOVE_DRAWS), **how)):
@@ -162,7 +162,7 @@ def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
         ]
         if found:
             what = "a later step, one record exchanged, with noise that is the same and moves the weights"
-            # The median, since weights still depend a little on the records, and a loop may choose by what it released
+            # The median is robust: weights depend a little on the records, and a loop may choose by what it released
             yield _Move(what, float(np.median(found)), 2.0)
 
 

@@ -241,7 +241,7 @@ class ScaledRun:
         clip: c = C/(L sqrt(K)), at most `_NEVER_CLIPS`, beyond which nothing is clipped.
         error: e = ell lambda/2 over L; 0 with a rule that shifts no weights.
         variance: sigma^2/K over L^2.
-        direction, directions: the law of the directions, and K.
+        direction, directions: the name of the law of the directions, and K, their number in a step.
     """
 
     gap: float
