@@ -15,7 +15,8 @@
     report = dz.audit(train, records, dz.Claim(...), dz.View(...))
 
 The names in `__all__` are what this package promises. Every other module may move at any time. Names are loaded when
-they are first used, and PyTorch only by those that train: Plan, the three makers and verify.
+they are first used, and PyTorch only by the three makers, and by verify when it is called; to import this package
+touches nothing else.
 """
 
 from importlib import import_module
@@ -90,7 +91,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_HOMES[name]}")
-    value = module if name == "audit" else getattr(module, name)
+    value = module if name == "audit" else getattr(module, name)  # the module `audit` is itself a function
     globals()[name] = value
     return value
 

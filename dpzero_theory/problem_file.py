@@ -1,4 +1,5 @@
-"""Reads and writes a JSON file with the constants of a problem and caveats about them.
+"""Reads a JSON file with the constants of a problem and caveats about them, and gives the text of one. Nothing is
+written.
 
 `python -m dpzero_theory.curvature --out FILE` writes one and `python -m dpzero_theory.params --problem FILE` reads it:
 
@@ -9,7 +10,7 @@
      "measurements": {...}}
 
 `problem` has d and any of the other constants, in the units of `theory.problem.Problem`. `data` says on what the
-constants were measured, one of `DATA`. `measurements` may be anything and is not read.
+constants were measured, one of `DATA`. `measurements` may be any JSON object; no number is computed from it.
 """
 
 import json
@@ -39,13 +40,13 @@ _PRIVATE = (
 class ProblemFile:
     """The content of a problem file: constants of an optimisation problem, and caveats about them.
 
-    If the constants were measured on private data, a caveat that says so is put first.
+    A caveat that the constants were measured on private data comes first if they were, and is left out if not.
 
     Attributes:
         constants: the values of the constants by their names in `CONSTANTS`; d must be among them.
         caveats: sentences that are shown beside every certificate from these constants.
         data: the kind of data on which the constants were measured, one of `DATA`.
-        measurements: any other measurements, as JSON, which the calculator does not read.
+        measurements: any other measurements, as a JSON object, which `dpzero_theory.params` does not use.
 
     Raises:
         ValueError: a value that the format does not allow.
@@ -88,15 +89,16 @@ class ProblemFile:
         if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
             raise ValueError(f'a problem file must have "format": "{_FORMAT}" and "version": {_VERSION}')
         constants, caveats = content.get("problem"), content.get("caveats", [])
-        if not isinstance(constants, dict) or not isinstance(caveats, list):
-            raise ValueError('a problem file must have an object "problem" and a list "caveats"')
+        measured = content.get("measurements", {})
+        if not (isinstance(constants, dict) and isinstance(caveats, list) and isinstance(measured, dict)):
+            raise ValueError('a problem file must have objects "problem" and "measurements", and a list "caveats"')
         if not all(isinstance(caveat, str) for caveat in caveats):
             raise ValueError('"caveats" of a problem file must be sentences')
         return cls(
             constants=constants,
             caveats=tuple(" ".join(caveat.split()) for caveat in caveats),
             data=content.get("data", ""),
-            measurements=content.get("measurements", {}),
+            measurements=measured,
         )
 
     def as_json(self) -> str:

@@ -18,11 +18,11 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
-"""The spacing of the values in `DirectionLaw.table`, chosen so that sums of up to 2^20 squares are exact in float64."""
+"""The spacing of the values in `DirectionLaw.table`, so that float64 holds sums of their squares up to 2^21 exactly."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
 """The coefficients a and b of the cubic a q + b q^3 in `_quantiles`.
 
-With them the table of quantiles has mean square 1 and mean fourth power 3, which a test checks.
+With them the table of quantiles has mean square 1 and mean fourth power 3 to 1e-6, which a test checks.
 """
 
 
@@ -93,7 +93,7 @@ class DirectionLaw:
 
 
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
-"""All laws of directions by name, the paper's sphere first.
+"""All laws of directions by name, the paper's sphere first; `low-rank:RANK` is one for every rank, though not listed.
 
 `theory.sharp` has the constants that its theorem needs for each of them.
 """

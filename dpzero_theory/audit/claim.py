@@ -1,4 +1,4 @@
-"""What a training loop claims about its privacy, and what an attacker sees of it."""
+"""What a training loop claims about its privacy, and what an attacker sees of it. Nothing here runs the loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ class Claim:
 
     Attributes:
         epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
-        relation: a name of `privacy.Relation`, such as "add-remove".
+        relation: a name of `privacy.relation.Relation`, such as "add-remove".
         sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson". Some names need
             numbers, as in "cyclic-poisson:4".
         n: the number of records.
@@ -84,7 +84,8 @@ class Claim:
         Args:
             run: the `Plan` of a run, or a `Step`, one step of the run as the accountant counts it. The noise must be
                 Gaussian.
-            steps, n, clip: the attributes of the class. They must be given with a step; a plan has them.
+            steps, n, clip: the attributes of the class. They must be given with a step; a plan has its
+                own, and those given are ignored.
             delta, average: the attributes of the class.
             epsilon: the claimed epsilon; if None, the accountant's upper bound for the steps.
 
@@ -161,8 +162,8 @@ class View:
 
     Attributes:
         seed: "public" if the loop's seed may be known: it stands in a configuration file, is a default, or is a number
-            small enough to be searched (torch keeps 32 bits). "secret" if it has the entropy of a key and is never
-            shown.
+            small enough to be searched (torch's CPU generator keeps 32 bits). "secret" if it has the entropy of a key
+            and is never shown.
         records: "finite" if something before the loop refuses NaN and infinity record by record, else "any".
         hidden: names of outputs of the loop that the attacker does not see.
         names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.

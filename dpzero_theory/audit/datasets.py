@@ -1,8 +1,8 @@
 """Makes neighbouring data sets, and extreme records with which an audit tests a loop's clipping.
 
-Records are an array with one record a row, or a list whose entries are numbers, arrays, or tuples of these. Records of
-another kind can be exchanged for one another, but cannot be scaled. Functions return copies and leave records as they
-are.
+Records are an array with one record a row, or a list whose entries are numbers, arrays, tensors, or tuples of these.
+Records of another kind can be exchanged for one another, but cannot be scaled. Functions change nothing that they are
+given, though what they return may share memory with it; `random_like` draws from the generator that it gets.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -42,8 +42,11 @@ def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
     """Return the record with change(x) in place of each floating-point number or array x of it; the rest stays."""
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
-    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
-        return np.asarray(change(record), dtype=record.dtype)
+    if hasattr(record, "new_tensor") and record.is_floating_point():  # a tensor of torch
+        return record.new_tensor(change(record.detach().cpu().numpy()))
+    if isinstance(record, np.ndarray | np.floating) and record.dtype.kind == "f":
+        found = np.asarray(change(np.asarray(record)), dtype=record.dtype)
+        return found if isinstance(record, np.ndarray) else found[()]
     return float(change(np.asarray(record))) if isinstance(record, float) else record
 
 
@@ -70,7 +73,7 @@ def numbers(record: Any) -> list[float]:
     """Return the floating-point numbers of a record in their order; integers and everything else are left out."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
-    array = np.asarray(record)
+    array = np.asarray(record.detach().cpu() if hasattr(record, "new_tensor") else record)
     return [float(x) for x in array.ravel()] if array.dtype.kind == "f" else []
 
 

@@ -12,9 +12,10 @@ What bounds a record's share of a release is that its loss depends on that recor
 mode: batch normalisation then does not mix records, and dropout does not disturb the difference of two losses. Before a
 run begins, `losses.isolation` refuses losses that mix records, as far as that can be seen.
 
-A start makes or opens the folder; steps write its file and the module's trainable weights. Directions come from a
-public key, batches and noise from the operating system, so that the process's generators of random numbers are neither
-read nor seeded (except while a start tests the losses).
+A start reads every record once, for a digest, makes or opens the folder and, under torchrun, gives every process the
+weights of rank 0. Steps write the folder's file and the trainable weights; modes and buffers are put back. Directions
+come from a public key, batches and noise from the operating system (from the seed in `make_from_seed_not_private`), so
+that the process's generators of random numbers are neither read nor seeded, except while a start tests the losses.
 """
 
 import os
@@ -85,8 +86,9 @@ def make_private_with_epsilon(
             from public records.
 
     Returns:
-        The run, before its first step or, if it is resumed, where it was. `run.run()` makes all steps that are left,
-        and `run.get_epsilon(delta)` says what may be claimed.
+        The run, before its first step or resumed. For a resumed run the module must have the weights with which the run
+        began, or a checkpoint is loaded; the next step moves them to where the run was. `run.run()` makes all steps
+        that are left, and `run.get_epsilon(delta)` says what may be claimed.
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, or what `make_private` raises.
@@ -229,6 +231,8 @@ def _make(
         integer("paid_at_once", paid_at_once)
     if not (isinstance(resume, bool) or (isinstance(resume, str) and resume == "moved")):
         raise ValueError(f"resume must be True, False or 'moved'; got {shown(resume)}")
+    if resume and folder is None:
+        raise ValueError("resume must be False without a folder; got no folder")
     ranks = Ranks()
     if folder is not None and not resume:
         ranks.lead(lambda: require_new(Path(folder)))

@@ -11,6 +11,8 @@ proofs are in laws/derivation.md, section 9.
   times, whatever is chosen and whenever one stops.
 - Full batches with Gaussian noise (`Filter.of_gaussian`) that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <=
   mu^2 are mu-GDP together, even if each mu_j follows from earlier outcomes.
+
+A filter lives in memory alone, touches no file and makes no step: after a crash spend again what was spent before it.
 """
 
 import math
@@ -104,6 +106,8 @@ class Filter:
                 batches, Poisson batches with a smaller sample rate. One such step must be within the budget.
         """
         budget, share = _target(epsilon, delta)
+        if not isinstance(worst, Step) or worst.steps != 1:
+            raise ValueError(f"worst must be a single step; got {check.shown(worst)}")
         _require_fresh("worst", worst)
 
         def fits(count: int) -> bool:
@@ -152,14 +156,15 @@ class Filter:
         """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
         Raises BudgetExceededError, and spends nothing, if the budget does not have room for them; ValueError for steps
         that `has_room` refuses."""
-        after, count = self._after(history), sum(release.steps for release in steps_of(history))
+        made = steps_of(history)  # once, as a history may be a generator
+        after, count = self._after(made), sum(release.steps for release in made)
         if not after <= self.limit:
             raise BudgetExceededError(
                 f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
                 f" {self.steps} steps are spent, and got {count} more"
             )
         self._spent = after
-        self._relations |= {str(release.relation) for release in steps_of(history)}
+        self._relations |= {str(release.relation) for release in made}
         self.steps += count
 
     def _after(self, history: Steps) -> float:

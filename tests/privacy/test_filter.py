@@ -239,3 +239,14 @@ def test_no_policy_of_the_rows_is_above_a_filters_delta() -> None:
     error = max(abs(float(row["plan"]) - 1) for row in rows)
     assert error < 0.005
     assert max(float(row["attained"]) for row in rows) < 1.005
+
+
+def test_a_generator_of_steps_is_spent_once_and_whole() -> None:
+    step = Step(10.0, FullBatch(), "add-remove")
+    budget = Filter.of_gaussian(2.0, 1e-5)
+    budget.spend(step for _ in range(3))
+    assert budget.steps == 3
+    with pytest.raises(ValueError, match="one relation"):
+        budget.spend(Step(10.0, FullBatch(), "zero-out"))
+    with pytest.raises(ValueError, match="worst must be a single step; got "):
+        Filter.of_worst(2.0, 1e-5, worst=step * 10)

@@ -3,7 +3,8 @@
 All that a run shows is split into tokens: numbers, words, hexadecimal digests, or four bytes of a binary file. So two
 runs can be compared token by token.
 A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`.
+may report a loop that does what it claims with probability at most `level`, which is not used here. Meanwhile this one
+replaces the clocks of the process.
 """
 
 import gzip
@@ -35,7 +36,7 @@ _FACTORS = (1.0, 8.0, 64.0, 512.0)
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
 """A leak is confirmed by 20 runs on each of two data sets. A random word that is no leak has one value in all runs on
-one data set and a different value in all runs on the other with probability below 4^-20."""
+one data set and a different value in all runs on the other with probability at most 2 4^-20."""
 _BAD_RECORDS = 2  # So many forms of a record with NaN or infinity are tried
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,

@@ -113,7 +113,7 @@ class _Sum:
     """The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to total 1.
 
     Attributes:
-        theta: the tilt, >= 0.
+        theta: the tilt, >= 0; above 0 for `excess`.
         at, law: the values of the sum, equally spaced, in rising order, and their weights.
         log_scale: the log of the factor by which the weights were divided.
         error: a bound on the Euclidean norm of the weights' errors by the transform.
@@ -139,7 +139,7 @@ class _Sum:
 
     def excess(self, thresholds: Array) -> tuple[Array, Array]:
         """Upper bounds on E max(sum - threshold, 0), for rising thresholds, and for each the part that was added to
-        cover errors. Raises OverflowError for relative rounding errors above 0.01."""
+        cover errors of the transform. Raises OverflowError for relative rounding errors above 0.01."""
         theta, here = self.theta, float(thresholds[0])
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
         # grid is at most that plus 1/(width theta^2).
