@@ -150,7 +150,7 @@ def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
 
 
 def _theorem_1(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 1 (thm:d-dependent) displays at noise level v: Algorithm 1 under Assumption asp:smooth."""
+    """Return what Theorem 1 (thm:d-dependent) displays at the module's noise level v: Algorithm 1 under asp:smooth."""
     rate = math.sqrt(p.d) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * p.d),
@@ -162,7 +162,7 @@ def _theorem_1(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_2(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 2 (thm:d-dependent-rank) displays at noise level v: Algorithm 1 under Assumption asp:rank."""
+    """Return what Theorem 2 (thm:d-dependent-rank) displays at the module's noise level v: Algorithm 1, asp:rank."""
     rate = math.sqrt(p.r) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
@@ -174,7 +174,7 @@ def _theorem_2(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_3(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 3 (thm:d-free) displays at noise level v: Algorithm 2 under asp:rank with |F_S(x_t)| <= B.
+    """Return what Theorem 3 (thm:d-free) displays at the module's noise level v: Algorithm 2, asp:rank and |F_S| <= B.
 
     Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive.
     """
@@ -194,14 +194,14 @@ def _theorem_3(p: Problem, v: float) -> _Displayed:
 
 
 def _corollary_1(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 1 (cor:pl-d) displays at noise level v: Algorithm 1 under asp:smooth and asp:pl."""
+    """Return what Corollary 1 (cor:pl-d) displays at the module's noise level v: Algorithm 1, asp:smooth, asp:pl."""
     spread = float(p.d) ** 3 * v**2
     step_size, smoothing = 1 / (4 * p.smoothness * p.d), 2 * p.lipschitz / p.smoothness * v / p.n
     return _dpgd_0th(p, step_size, p.d, spread, smoothing, _horizon(p, spread, "corollary-1", "kappa d^3"))
 
 
 def _corollary_2(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 2 (cor:pl-d-rank) displays at noise level v: Algorithm 1 under asp:rank and asp:pl."""
+    """Return what Corollary 2 (cor:pl-d-rank) displays at the module's noise level v: Algorithm 1, asp:rank, asp:pl."""
     spread, step_size = p.r * float(p.d) ** 2 * v**2, 1 / (4 * p.smoothness * (p.r + 2))
     smoothing = 2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n
     return _dpgd_0th(p, step_size, p.r + 2, spread, smoothing, _horizon(p, spread, "corollary-2", "kappa r d^2"))
@@ -226,7 +226,7 @@ def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smooth
 
 
 def _corollary_3(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 3 (cor:pl-free) displays at noise level v: Algorithm 2 under asp:rank and asp:pl, with B.
+    """Return what Corollary 3 (cor:pl-free) displays at the module's noise level v: Algorithm 2, asp:rank and asp:pl.
 
     Raises PreconditionError if the logarithm in the paper's L-tilde (8 L times its root) is not positive, and if gap >
     2 B, which |F_S(x_t)|, |F_S^*| <= B exclude.

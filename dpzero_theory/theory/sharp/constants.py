@@ -87,9 +87,9 @@ class _SharpLaw:
     fixed_norm: bool = True
 
     def moment(self, power: float) -> float:
-        """Return E[X^power] for X = chi^2_rho/rho, the factor by which a moment of u'a exceeds the Gaussian moment.
+        """Return E[X^power] for X = chi^2_rho/rho, where rho is the rank; 1 if rho is infinite.
 
-        The factor is 1 if rho is infinite.
+        It bounds E[(u'a)^(2 power)], for a direction u and a unit vector a, over the same moment of a Gaussian u.
         """
         if math.isinf(self.rank):
             return 1.0
@@ -320,10 +320,10 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
     """Return the constants for random signs, and for directions of low rank, which are sums of products of signs.
 
     Args:
-        c: the clips.
+        c: the clips C/(L sqrt(K)).
         d: the dimension.
         r: the effective rank.
-        k: K.
+        k: K, the number of directions in a step.
         layer_rank: `Problem.layer_rank`.
         rank: rho of directions of low rank; infinite for random signs.
     """

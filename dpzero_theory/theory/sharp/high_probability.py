@@ -70,7 +70,7 @@ class _StepMoments:
         rank: the effective rank r.
         error: e = ell lambda/2, for finite differences with smoothing lambda.
         mean: the constants of the module `constants` at r.
-        along: the same constants at r = 1, which are those for H = g g'/G^2, g the gradient.
+        along: the same constants at r = 1, which are those for H = g g'/G^2, where g is the gradient and G its norm.
         overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
         projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
         trace: beta; tr(U'HU) <= beta K unless the directions are too long.

@@ -196,10 +196,10 @@ class _LastIterateBound:
         return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """Return the smallest bound on a grid of clips c and exponents, in units of L^2/ell, with its c and exponent.
+        """Return the smallest bound, in units of L^2/ell, on a grid of the class's c and exponent, and these two.
 
         Args:
-            steps: T.
+            steps: T, the number of steps.
             rounds: how many grids are tried; each one is narrower, around the best point of the grid before.
         """
         p = self.problem

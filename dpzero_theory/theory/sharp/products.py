@@ -59,7 +59,7 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """Return the values of v_rho on the grid, ascending, and for m = 0, ..., 4 an array of tail moments.
+    """Return the values of v_rho (see `Products`) on the grid, ascending, and for m = 0, ..., 4 its tail moments.
 
     Entry j of the m-th array is E[v_rho^m 1{v_rho >= value j}]; one more entry, 0, is for beyond the last value. `k` is
     K and `rank` is rho.

@@ -108,7 +108,7 @@ def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
 
     Args:
         terms: the coefficients.
-        gap_per_step: gap/T, in units of L^2/ell.
+        gap_per_step: the gap over the number of steps T, in units of L^2/ell.
     """
     a = 2 * gap_per_step
     # At the upper end of the interval each of the three terms of 2 gap/T Q(y)/y^2 is at most a third of the left side
