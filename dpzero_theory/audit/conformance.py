@@ -7,7 +7,7 @@ every record into every step, and by step_size it keeps the weights where they a
 A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
 is split evenly over the checks that are random (Bonferroni), and within each of them over its tests, which are exact
 (`exact`). Checks without randomness compare numbers of runs up to rounding, at weights that do not change. What could
-differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of 4^-20.
+differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of at most 2 4^-20.
 """
 
 import time

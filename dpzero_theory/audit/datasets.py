@@ -39,7 +39,7 @@ def filled(records: Records, record: Any) -> Records:
 
 
 def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
-    """Return the record with change(x) in place of each floating-point number or array x of it; the rest stays."""
+    """Return the record with change(x) in place of each floating-point number, array or tensor x; the rest stays."""
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
     if hasattr(record, "new_tensor") and record.is_floating_point():  # a tensor of torch

@@ -116,13 +116,13 @@ class LoopRuns:
         return output.releases if self.frozen else output.releases[:1]
 
     def _repeats(self, changes: dict[str, Any], stream: int | None) -> bool:
-        """Return whether two runs almost without noise, with the same seed, stream and settings, are equal."""
+        """Return whether two runs almost without noise, with equal seed, stream and changes of settings, are equal."""
         how = {"seed": SEED, "stream": stream, "noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         pair = [self.attempt(**how) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        """Return whether, with full batches, two runs almost without noise are equal and a noisy run differs."""
+        """Return whether, with full batches and bytes of `stream`, two quiet runs are equal and a noisy run differs."""
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)

@@ -64,9 +64,9 @@ class Inequality:
 
     @classmethod
     def of(cls, id: str, problem: Problem, gdp: float) -> Self:
-        """Make the inequality in the proof of a result of the paper, such as 'theorem-3' or 'corollary-1'.
+        """Make the inequality in the proof of the paper's result `id`, such as 'theorem-3' or 'corollary-1'.
 
-        `gdp` is mu > 0 of Gaussian DP of the whole run.
+        The whole run is to be gdp-Gaussian-DP, gdp > 0.
         """
         growth, trace = (problem.d, problem.d) if id.endswith("-1") else (problem.r + 2, problem.r)
         guarantee = Guarantee.SUBOPTIMALITY if id.startswith("corollary") else Guarantee.GRADIENT

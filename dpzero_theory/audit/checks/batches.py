@@ -36,7 +36,7 @@ _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_s
 
 
 def _poisson(included: _Included, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that each record is in each batch independently with probability `rate`."""
+    """Return p-values, by name, of tests that entries of `included` are independent, and true with probability rate."""
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
     return {
@@ -60,7 +60,7 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def _one(included: _Included, rate: float) -> float:
-    """Return the smallest p-value of a record for how often it was in batches, times the number of records."""
+    """Return the smallest p-value of a record for being in batches with probability `rate`, times their number n."""
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
@@ -132,8 +132,8 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
 def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
     """Return p-values, by name, of tests of cyclic Poisson batches.
 
-    Records form `groups` groups, the same throughout a run, and step t draws a Poisson batch from group t modulo
-    `groups`. Steps after the last whole round are left out.
+    Records form `groups` groups, the same throughout a run, and step t draws each record of group t modulo `groups`
+    with probability groups * rate. Steps after the last whole round are left out.
     """
     # In a round each record is drawn once with probability groups * rate, so that rounds are Poisson batches
     runs, steps, n = included.shape
@@ -145,7 +145,7 @@ def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
 def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
     """Return p-values, by name, of tests of truncated Poisson batches.
 
-    If Poisson sampling draws more than `largest` records, a random choice of `largest` of them is the batch.
+    If Poisson sampling at `rate` draws more than `largest` records, a random choice of `largest` of them is the batch.
     """
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)

@@ -132,8 +132,9 @@ def _turns(
 ) -> tuple[list[_Shown], list[_Shown]] | None:
     """Return what runs on each of two data sets show, split into numbers and words; None if the loop fails.
 
-    For each factor, one run is made on each data set with that multiple of the claimed noise and changed settings; or
-    with a seed of its own, if the loop ignores the noise setting. So what has noise in it changes from run to run.
+    For each of `factors`, one run is made on each data set with that multiple of the claimed noise; or with a seed of
+    its own, if the loop ignores the noise setting. So what has noise in it changes from run to run. `changes` are
+    changes of settings for all runs.
     """
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):

@@ -178,7 +178,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """Return the normals that a torch generator with this seed draws in successive calls of counts[k] numbers."""
+    """Return what torch.randn draws with this seed in successive calls of counts[k] float32 (or `double`) numbers."""
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)

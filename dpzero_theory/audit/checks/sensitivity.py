@@ -142,7 +142,7 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
 
 
 def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
-    """Yield how much later steps change between data sets if weights move by noise alone, the same on all data sets.
+    """Yield how much later steps change between `data_sets` if weights move by noise alone, the same on all of them.
 
     One record may then change a later step by no more than the first step. A larger change shows what a loop carries
     from step to step without noise, such as a snapshot's gradient or a momentum of sums.
