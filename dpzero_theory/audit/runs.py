@@ -34,7 +34,9 @@ _LARGER_STEP = 100.0  # Whether weights stay under a tiny step size is tested wi
 _STAYS = 0.1  # Weights count as staying where they are if releases then change by at most this many clips
 _LARGEST_STILL, _SMALLEST_STILL = 1e-4, 1e-30
 """If releases are computed from weights, frozen runs have a step size between these shares of the loop's step size."""
-_ROUNDED_WEIGHTS = 1e-9  # In these runs rounding the weights changes a release by about this share of the noise
+_ROUNDED_WEIGHTS = 1e-9
+"""The step size of these runs is chosen so that rounding the weights changes a release by about this share of the
+noise, which no check sees."""
 _BARELY = 1e-9  # Coupled runs use this share of the loop's step size, so that weights hardly move
 NOT_REPEATABLE = (
     "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
@@ -175,9 +177,11 @@ class LoopRuns:
         return self.noise_follows or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` for a run with noise and a run almost without noise.
+        """Return the arguments `seed` and `stream` of `Loop.run` with which a run with noise and a run almost without
+        noise differ in the noise alone.
 
-        A `stream` of None becomes the seed if the loop's runs repeat only when they read known random bytes.
+        `stream` selects the bytes that stand in for the system's random bytes, None for the system's own. It becomes
+        the seed if the loop's runs repeat only when they read known bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 

@@ -71,7 +71,7 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
 def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int | None = None) -> Bracket:
     """The smallest epsilon for which a history is (epsilon, delta)-differentially private, as a certified bracket.
 
-        epsilon(step * 10_000, delta=1e-5)
+        epsilon_of_history(step * 10_000, delta=1e-5)  # dpzero_theory.epsilon is this function
 
     Args:
         history: steps such as `step * 1000`, or sums of them, all with the same neighbouring relation. What a step asks
@@ -91,9 +91,9 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
     Raises:
         ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.
-        PreconditionError: no epsilon is known to hold for the group. Its records are not accounted together (for those
-            batches, or because the noise is less than 0.03 of the clips by which the group moves a batch), and by
-            changing one record after another no epsilon up to 700 times `group` holds.
+        PreconditionError: no epsilon is known to hold for the group. Some samplings have no bound for all its records
+            at once, such as truncated Poisson batches, and Poisson batches have none for noise below 0.03 of the clips
+            by which the group moves a batch; and changing one record after another needs more than 700 times `group`.
     """
     target, asked = check.real("delta", delta, at_least=0, below=1), Group(history, group, n)
     found = asked.epsilon(target)

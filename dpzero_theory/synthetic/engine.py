@@ -129,7 +129,8 @@ def run_together(
 
     A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step goes from x
     to x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped mean of the differences
-    along the direction u_k, and sigma z_k the noise.
+    along the direction u_k, and sigma z_k the noise. A `vector` sweep (the paper's Algorithm 1) has K = 1 and noise in
+    all coordinates: x - alpha (M_1 u_1 + sigma z), z in R^d.
 
     Args:
         problem: the quadratic loss.
@@ -139,7 +140,8 @@ def run_together(
         directions_per_step: K >= 1; a sample's K differences are clipped jointly. It must be 1 with a `vector` sweep.
         difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. Only "forward" uses the
             lanes' smoothing; on a quadratic "central" and "exact" are the same.
-        centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
+        centers: further points c, shape (d,) each, for `gradient_squared` and `excess` of the outcomes, beside the
+            problem's own minimiser.
         dtype, device: where and in which dtype torch computes.
         block: how many directions share a matrix product, at least K.
 

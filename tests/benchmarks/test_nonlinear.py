@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, random_array
 from benchmarks.problems import nonlinear
 from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory.privacy.noise import SeededNoise
-from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import paper_spectrum
 from tests.optim import reference
@@ -84,7 +84,7 @@ def test_lanes_equal_the_reference(
     monkeypatch.setattr(nonlinear, "CHUNK", 256)
     loss = problem(kind, n, d)
     grid, x0 = random_grid(d), np.full(d, start)
-    u = sample_sphere(np.random.default_rng(1), STEPS * several, d)
+    u = DIRECTIONS["sphere"].sample(np.random.default_rng(1), STEPS * several, d)
     outcome = run_lanes(loss, x0, grid, u, STEPS, block, several=several)
     for lane in range(len(grid)):
         run = reference.dpzero(
@@ -113,7 +113,7 @@ def test_few_evaluations_estimate_the_mean_without_bias() -> None:
     """
     loss = problem("pseudo-huber", 50, 10)
     grid = Lanes.of(steps=STEPS, step_size=0.1, clip=2.0, noise_std=0.01, smoothing=0.01)
-    u = sample_sphere(np.random.default_rng(1), STEPS, 10)
+    u = DIRECTIONS["sphere"].sample(np.random.default_rng(1), STEPS, 10)
     exact = run_lanes(loss, np.zeros(10), grid, u, STEPS, 128).gradient_squared[0]
     estimates = []
     for seed in range(60):
@@ -139,7 +139,7 @@ def test_float32_changes_measurements_by_less_than_1e_4(kind: str) -> None:
             loss,
             np.zeros(20),
             grid,
-            directions=lambda k, rng=directions: sample_sphere(rng, k, 20),  # type: ignore[misc]
+            directions=lambda k, rng=directions: DIRECTIONS["sphere"].sample(rng, k, 20),  # type: ignore[misc]
             noise=noise.standard_normal,
             rng=np.random.default_rng(3),
             dtype=dtype,

@@ -296,7 +296,8 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
     Args:
         lab: the experiments on the audited loop; it says which steps can be compared.
         run: the run.
-        quiet: the releases of the same run almost without noise. Both vectors are empty if they do not fit the run.
+        quiet: the releases of the same run almost without noise, which are subtracted to get the noise. Both vectors
+            are empty if there are none (None), or if they have another shape than the run's.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)

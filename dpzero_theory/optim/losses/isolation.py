@@ -270,8 +270,8 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
 
-    These are a second evaluation, one with other records in the batch, and evaluations of single records. Returns what
-    `_probed` returns. Raises ValueError if a record's loss differs by more than rounding.
+    These are a second evaluation, one with other records in the batch, and evaluations of single records. Returns the
+    losses, shape (2, rows), and the largest change that was taken for rounding. Raises ValueError for a larger one.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))

@@ -77,10 +77,10 @@ class Untrained:
             self._restore()
 
     def put_back(self, *, written: bool) -> None:
-        """Put back the buffers and the module's entries that an evaluation has changed. Safe to repeat.
+        """Put back the buffers' values, and buffers and parameters that an evaluation has replaced. Safe to repeat.
 
-        If `written` is False, only changes that torch counts are looked for; it must be True if the evaluation may have
-        written buffers in other ways.
+        If `written` is False, only tensors are looked at whose version (`Tensor._version`) has changed; it must be True
+        if the evaluation may have written buffers in other ways.
         """
         if self._live is not None and (written or not self._same()):
             self._restore()

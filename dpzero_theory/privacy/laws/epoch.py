@@ -129,9 +129,11 @@ _Values = tuple[Array, Array, float]
 
 
 def _one_step(s: float, reach: float, ratio: float) -> _Values:
-    """A law on few points that is larger in convex order than that of Y - 1, for outputs up to 1 + reach s.
+    """A law on few points that is larger in convex order than that of Y - 1 for one step with the noise multiplier `s`,
+    so that what is computed from it is an upper bound.
 
-    The mass of a cell of outputs is split between the values at its ends so that its mean is kept.
+    Cells of outputs, `ratio` s wide, reach up to 1 + `reach` s. The mass of a cell is split between the values at its
+    ends so that its mean is kept.
     """
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
@@ -149,9 +151,12 @@ def _one_step(s: float, reach: float, ratio: float) -> _Values:
 
 
 def _points(s: float, steps: int, lowest: float, highest: float, near: float, ratio: float) -> Array:
-    """The points of the grid for a sum of so many Y - 1: equally spaced by `ratio` standard deviations up to `near` of
-    them, then wider and wider. Far points are multiples of powers of two, and those for more steps are mostly points
-    for fewer steps, so that a large value is not moved each time that steps are added."""
+    """The points, from `lowest` to `highest`, on which the sum of Y - 1 over `steps` steps is put: `ratio` standard
+    deviations of the sum apart up to `near` of them from 0, then wider and wider.
+
+    Far points are multiples of powers of two, and those for more steps are mostly points for fewer steps, so that a
+    large value is not moved each time that steps are added.
+    """
     z = max(-float(ndtri(_SELDOM / steps)), 3.0)
     variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
     deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
@@ -162,7 +167,8 @@ def _points(s: float, steps: int, lowest: float, highest: float, near: float, ra
         parts.append(width * np.arange(first, first + count))
         width *= 2
     side = np.concatenate(parts)
-    # Small sums of few terms differ in their logarithms.
+    # Where the sum of the Y_i is near 0 (that of Y_i - 1 near -steps) its logarithm, the loss, varies much over a short
+    # range, so points in geometric progression are added there.
     small = np.exp(-np.arange(0.0, _SMALLEST, ratio / min(s, 1.0))) * min(steps, deviation * min(s, 1.0)) - steps
     points = np.union1d(np.concatenate([-side[:0:-1], side]), small[small > -near * deviation])
     return np.concatenate([[lowest], points[(points > lowest) & (points < highest)], [highest]])
@@ -170,7 +176,9 @@ def _points(s: float, steps: int, lowest: float, highest: float, near: float, ra
 
 @lru_cache(maxsize=64)
 def _summed(s: float, steps: int, reach: float, near: float, ratio: float) -> _Values:
-    """A law on few points that is larger in convex order than that of the sum of Y_i - 1 over so many steps."""
+    """A law on few points that is larger in convex order than that of the sum of Y_i - 1 over `steps` steps, so that
+    what is computed from it is an upper bound. Sums are formed by doubling; other arguments are those of `_one_step`
+    and `_points`."""
     if steps == 1:
         return _one_step(s, reach, ratio)
     half = steps // 2 if steps % 2 == 0 else steps - 1
@@ -196,7 +204,7 @@ def _summed(s: float, steps: int, reach: float, near: float, ratio: float) -> _V
 def _spread_pairs(
     s: float, epoch: int, released: int, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """The pairs of `dominating_pairs` where the record is there or not."""
+    """The pairs of `dominating_pairs`, with its arguments, where the record is there or not."""
     at, weights, wrong = _summed(s, released, reach, near, ratio)
     if wrong > 0.01:
         raise OverflowError("rounding errors exceed the answer")
@@ -218,7 +226,8 @@ def _spread_pairs(
 
 
 class _Grid:
-    """The grid for sums of V = Y - a Y' over some steps. A cell has the width `ratio` in standard deviations of V."""
+    """The grid on which sums of V = Y - a Y' over `steps` steps are put, of which the mean part above `threshold` is
+    wanted; `s` is the noise multiplier. A cell is `ratio` standard deviations of V wide, or less."""
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps
@@ -360,10 +369,10 @@ _MOST_LOSSES = 500
 
 def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
     """The losses at which divergences of an epoch under replace-one are computed, from 0 to beyond the largest one that
-    matters.
+    matters: `ratio` standard deviations of an epoch's loss apart up to `near` of them, and then farther and farther.
 
-    They are equally spaced, by `ratio` standard deviations of an epoch's loss, up to `near` of them, and then farther
-    and farther apart. Outputs farther than `reach` standard deviations from their means do not matter.
+    The noise multiplier is `s`; `released` of the `epoch` steps are released, and outputs farther than `reach` standard
+    deviations from their means do not matter.
     """
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation, spread = math.sqrt(math.log1p(4 * variance)), math.sqrt(math.log1p(variance))
@@ -438,9 +447,13 @@ def _masses(pair: Gaussian, cells: NDArray[np.int64], width: float) -> dict[tupl
 
 
 def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
-    """The cells of the loss of one step, and their width, with which the sum of an epoch's losses has about `points`
-    cells. The loss is log(1 - c + c Y), with Y the step's density ratio and c the rate of the pair, or that of the kind
-    `replace`."""
+    """The integers k of the cells k width into which the loss of one step is rounded, and the width, with which the sum
+    of an epoch's losses has about `points` cells.
+
+    The loss is that of `pair`: log(1 - c + c Y) with Y the step's density ratio and c the rate of the pair, or for
+    `replaced` the loss between two values of a record. `released` steps of the epoch are released, and the record is in
+    `taken` steps of the whole epoch.
+    """
     s, (branch,) = pair.noise, pair.branches
     x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
     level = pair.losses(branch, x)[0]

@@ -24,7 +24,9 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp.products import Products
 from dpzero_theory.theory.sharp.projection import Projection
 
-_APART = np.geomspace(0.36, 1.0, 6)  # The h that are tried for E(v - c)_+^2, in units of 1/steepness (`removed`)
+_APART = np.geomspace(0.36, 1.0, 6)
+"""The bound of `removed` on E(v - c)_+^2 holds for every h > 0. It is computed for these, in units of 1/s (s is below),
+and the best is taken."""
 _APART_INNER, _THETAS_INNER = np.array([0.55, 0.75, 0.95]), np.array([0.5, 0.7, 0.9])
 """The h, in units of 1/s, and the theta, in units of 1/(c s), that are tried for E[phi(y)'w]. s is the steepness of the
 law of v_inf at c, roughly the slope of -log of its density."""
