@@ -33,5 +33,5 @@ run.run()
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")
 
 # It prints:
-# {'clip': 2.4521843410460185, 'step_size': 0.009826516595823438, 'smoothing': 0.001, 'directions_per_step': 1}
+# {'clip': 2.4824667242884737, 'step_size': 0.010369574355630767, 'smoothing': 0.001, 'directions_per_step': 1}
 # epsilon 2.000

@@ -2,8 +2,8 @@
 
 An audit compares runs that differ in one thing. Four changes make that possible:
 
-- A *quiet* run has almost no noise: the smallest share of the claimed noise that the loop accepts, so that the loop
-  still draws random numbers. Two quiet runs with equal seeds are equal. So the difference of quiet runs on neighbouring
+- A *quiet* run has almost no noise: the smallest positive share of the claimed noise that the loop accepts, else none,
+  so that the loop still draws random numbers. Two quiet runs with equal seeds are equal. So the difference of quiet runs on neighbouring
   data is exactly the effect of one record, and the difference of a noisy and a quiet run is the noise.
 - A *frozen* run has a step size of zero, or one so small that its weights stay where they are. Every step is then made
   at the same weights and can be compared with the same step of another run; otherwise only first steps can.
@@ -11,7 +11,8 @@ An audit compares runs that differ in one thing. Four changes make that possible
 - A *streamed* run reads a known stream of bytes, the same for equal seeds, in place of the operating system's random
   bytes. *Coupled* runs are streamed runs with noise of full size on different data.
 
-Each experiment is made when a check first asks for it, and its result is kept.
+Making a `LoopRuns` runs the loop once; its properties run it when they are first read, and keep the result. While a run
+lasts, clocks and generators of the process are replaced or seeded as `Loop.run` says. No file is written here.
 """
 
 from collections.abc import Iterator, Sequence

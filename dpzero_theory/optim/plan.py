@@ -268,10 +268,11 @@ class Plan:
         return total if self.law is None else total + self.law.draw(source, self.scale, total.shape)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
-        """Return how a release moves the weights: pairs (number of a direction u, amount), by the sum of amount u.
+        """Return how a release moves the weights, as pairs (number of a direction u, amount): they change by the sum
+        over the pairs of amount * u, which is -alpha times the mean over the K directions of (released average) u.
 
-        That is -alpha times the mean over the K directions of (released average along u) u. `release` is the release's
-        number, from 0, and `sums` are its K released sums.
+        Directions are numbered through the whole run, from release * K on. `release` is the release's number, from 0,
+        and `sums` are its K released sums.
         """
         k = self.directions_per_step
         amount = -self.step_size(release) / k * self.unit

@@ -5,7 +5,8 @@ What is paid for, what was recorded, and epsilon of the whole plan are computed 
 Then the privacy statement (`optim.files.statement`) is printed as text, JSON or one HTML page.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
---final the outcome is compared bit for bit: with the whole run, or, if FILE is a checkpoint, with the run up to there.
+--final the weights in that file are compared bit for bit with those at the end of the replay, or, if it is a checkpoint,
+with the replay up to there.
 Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
 folder, and the run may go on meanwhile.
 
@@ -89,9 +90,16 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
 
     Args:
         folder: the folder that the run wrote, or a Trainer's output folder.
-        initial: the weights at the start, from which the run is replayed; None to leave that out.
-        final: the weights that are compared with the outcome of the replay; None to leave that out.
+        initial: the weights at the start (`Checkpoint.of` a state), from which the run is replayed; None to leave that
+            out.
+        final: the weights that are compared with the outcome of the replay, for which `initial` must be given; None to
+            leave that out.
+
+    Raises:
+        ValueError: `final` without `initial`.
     """
+    if final is not None and initial is None:
+        raise ValueError("initial must be given with final: the replay begins with it; got None")
     try:
         content = read(folder)
         if not content.header.private:

@@ -29,7 +29,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0  # an integral of tilt tau is good for epsilons within this over 1 + tau, and computed again for others
+_CLOSE = 3.0  # an integral for one epsilon, with tilt tau, is used for those at most this over 1 + tau away from it
 _VAGUE = 1.5  # where upper > this * lower, the bound by releases without sampling is tried too: it may be smaller
 _ROUNDING = 1e-12  # a bound on the relative rounding error of `Group._one_by_one`
 _MOST_EPSILON = 700.0  # the largest epsilon of one record at which a group is bounded: e^700 is still a float

@@ -46,13 +46,14 @@ def create(
 
     Args:
         path: the folder, which is new or empty.
-        header: what the run begins with, in which this function puts the digest of the records and the versions.
+        header: what the run begins with; it is written with the digest of the records and the versions filled in.
         digest: a function from a secret key to the digest of the records under it.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
         paid_at_once: how many releases one payment pays for, an integer >= 1.
 
     Raises:
-        FileExistsError, OSError: there is something at `path`, or the folder cannot be made.
+        FileExistsError: `path` is a file, or a folder that is not empty.
+        OSError: the folder cannot be made.
         ValueError: the plan costs more than the budget.
     """
     path = path.resolve()

@@ -291,8 +291,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError unless columns `here` of the losses in `seen` equal columns `there` of the losses in `first`
-        up to rounding. `how` says in the message what was different in the evaluation `seen`."""
+        """Raise ValueError unless columns `here` of the losses in `seen` equal columns `there` of those in `first`, the
+        first evaluation of these records, up to rounding. `how` says in the message what was different in `seen`."""
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _equal(found, expected).all():

@@ -4,9 +4,9 @@
                             expected_batch=256, relation="add-remove", sampling="poisson")
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
-The differences s_ik of public records i along random directions u_k, at the module's weights, estimate gradient norms:
-the root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F along the u_k have
-the mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T steps of K directions, the settings are
+The differences s_ik of public records i along Gaussian directions u_k, at the module's weights, estimate gradients: the
+root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F along the u_k have the
+mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T steps of K directions, the settings are
 
     lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, else the steadiest
     K        the power of 4 nearest to sqrt(K T)/8, at most 256
@@ -15,7 +15,8 @@ the mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T step
              sigma is the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
 
 The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds. The
-module is evaluated and left as it was.
+module is evaluated at shifted weights, of which nothing is written (`weights.module`); buffers and modes are put back,
+no generator of random numbers is touched, and no file is written.
 """
 
 import math
@@ -81,7 +82,8 @@ def starting_values(
         evaluations: the product K T of directions a step and steps, an integer >= 1.
         private_data: the private records; if given, public records that they hold too are refused.
         settings: the other settings of the run, as `Plan.for_target` takes them: target_epsilon, target_delta,
-            expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be.
+            expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be;
+            clip, step_size, smoothing and steps must not, as they are chosen.
 
     Returns:
         A `Start`, whose `target` has the settings that were given and those that were chosen.
@@ -91,6 +93,8 @@ def starting_values(
         PreconditionError: the losses of half of the public records do not change along the directions.
     """
     check.integer("evaluations", evaluations)
+    if chosen := settings.keys() & {"clip", "step_size", "smoothing", "steps"}:
+        raise ValueError(f"{min(chosen)} must be left out, as it is chosen; got {check.shown(settings[min(chosen)])}")
     require_data(public_data, "public_data")
     power = round(math.log(max(math.sqrt(evaluations) / 8, 1), 4))
     k = settings.pop("directions_per_step", 4 ** min(power, 4))
@@ -98,8 +102,9 @@ def starting_values(
     own, others = (data.texts if isinstance(data, ByUser) else data for data in (private_data, public_data))
     if own is not None and (both := shared(own, others)):
         raise ValueError(f"public_data must hold no private records; got {both} that private_data holds too")
-    # the directions along which public records are looked at need not be random or secret: the key is always 0
-    directions = Directions(bytes(16), settings.get("direction", "rademacher"))
+    # Public records are looked at along directions that need not be random or secret: the key is always 0. They are
+    # Gaussian whatever those of the run are, as second differences along random signs do not see the diagonal of H.
+    directions = Directions(bytes(16), "gaussian")
     if isinstance(public_data, ByUser):
         losses, collate = public_data.losses(losses), public_data.collate(collate, _TOGETHER)
     weights, evaluation = Weights(module, directions), Evaluation(losses, public_data, collate)

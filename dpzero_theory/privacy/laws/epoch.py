@@ -176,9 +176,9 @@ def _points(s: float, steps: int, lowest: float, highest: float, near: float, ra
 
 @lru_cache(maxsize=64)
 def _summed(s: float, steps: int, reach: float, near: float, ratio: float) -> _Values:
-    """A law on few points that is larger in convex order than that of the sum of Y_i - 1 over `steps` steps, so that
-    what is computed from it is an upper bound. Sums are formed by doubling; other arguments are those of `_one_step`
-    and `_points`."""
+    """A law on few points that is larger in convex order than that of the sum over `steps` steps of Y_i - 1, so that
+    what is computed from it is an upper bound. Y_i is the density ratio of step i (see the module), and `s` the noise
+    multiplier. Sums are formed by doubling; other arguments are those of `_one_step` and `_points`."""
     if steps == 1:
         return _one_step(s, reach, ratio)
     half = steps // 2 if steps % 2 == 0 else steps - 1

@@ -287,7 +287,8 @@ def _sphere(d: int, r: float, k: int) -> _Invariant:
 
 
 def _frame(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of k directions of length sqrt(d) in R^d, orthogonal to each other, at effective rank r."""
+    """Return what the bounds need of k random directions of length sqrt(d) in R^d, orthogonal to each other and
+    uniform, where the Hessians have the effective rank r."""
     law = Projection(k, d)
     rest = 1 / (d - 1) if d > 1 else 0.0
     fourth = d / (d + 2) * (k + 2) / k
@@ -303,7 +304,8 @@ def _frame(d: int, r: float, k: int) -> _Invariant:
 
 
 def _gaussian(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of k independent standard normal directions in R^d, at effective rank r."""
+    """Return what the bounds need of k independent standard normal directions in R^d, where the Hessians have the
+    effective rank r."""
     law = Projection(k, math.inf)
     return _Invariant(
         r=r,

@@ -57,12 +57,12 @@ class Removed:
 
 
 def removed(c: Array, law: Projection | Products) -> Removed:
-    """Return the bounds of `Removed` for K vectors of random signs, or of products of them.
+    """Return bounds on what clipping removes (`Removed`), for K vectors of random signs, or of products of them.
 
     Args:
         c: the clips, > 0.
-        law: a law whose tail moments E(v - c)_+^m, m = 3 and 4, bound those of v, for K directions: chi_K/sqrt(K) for
-            signs, and `Products` for products.
+        law: a law whose tail moments E(v - c)_+^m, m = 3 and 4, bound those of v, the norm of the K derivatives of a
+            unit gradient over sqrt(K): the `Projection` that is chi_K/sqrt(K) for signs, and `Products` for products.
     """
     steepness = law.steepness(c)
     # The numbers h and theta, which the bounds leave free, are tried in multiples of these two

@@ -40,10 +40,12 @@ def test_what_is_measured_is_what_derivatives_give() -> None:
     norm = float(np.median(np.linalg.norm(features, axis=1) / 2))
     assert found.norm == pytest.approx(norm, rel=0.25)
     hessian = features.T @ features / (4 * len(features))
-    assert found.trace == pytest.approx(float(np.trace(hessian)), rel=0.05)
-    off = hessian - np.diag(np.diag(hessian))
-    assert found.frobenius == pytest.approx(float(np.linalg.norm(off)), rel=0.5)
+    assert found.trace == pytest.approx(float(np.trace(hessian)), rel=0.25)
+    # mostly its diagonal, which second differences along random signs do not see
+    assert found.frobenius == pytest.approx(float(np.linalg.norm(hessian)), rel=0.5)
     assert found.target["clip"] == pytest.approx(math.sqrt(found.target["directions_per_step"]) * found.norm)
+    with pytest.raises(ValueError, match=r"^clip must be left out, as it is chosen; got 1\.0"):
+        start(clip=1.0)
 
 
 def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
