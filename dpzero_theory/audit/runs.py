@@ -3,8 +3,8 @@
 An audit compares runs that differ in one thing. Four changes make that possible:
 
 - A *quiet* run has almost no noise: the smallest positive share of the claimed noise that the loop accepts, else none,
-  so that the loop still draws random numbers. Two quiet runs with equal seeds are equal. So the difference of quiet runs on neighbouring
-  data is exactly the effect of one record, and the difference of a noisy and a quiet run is the noise.
+  so that the loop still draws random numbers. Two quiet runs with equal seeds are equal. So the difference of quiet
+  runs on neighbouring data is exactly the effect of one record, and that of a noisy and a quiet run is the noise.
 - A *frozen* run has a step size of zero, or one so small that its weights stay where they are. Every step is then made
   at the same weights and can be compared with the same step of another run; otherwise only first steps can.
 - `all_records` puts every record into every batch.

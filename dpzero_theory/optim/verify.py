@@ -5,8 +5,8 @@ What is paid for, what was recorded, and epsilon of the whole plan are computed 
 Then the privacy statement (`optim.files.statement`) is printed as text, JSON or one HTML page.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
---final the weights in that file are compared bit for bit with those at the end of the replay, or, if it is a checkpoint,
-with the replay up to there.
+--final the weights in that file are compared bit for bit with those at the end of the replay, or, if the file is a
+checkpoint, with the replay up to there.
 Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
 folder, and the run may go on meanwhile.
 

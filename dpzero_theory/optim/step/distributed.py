@@ -83,8 +83,8 @@ class Ranks:
     def add(self, slots: Sums) -> Sums:
         """Return the sum of all ranks' arrays `slots`, which have one shape, on every rank.
 
-        Each entry must be zero on all ranks but one, so that the sum has the same bits in any order. `slots` must not be
-        used afterwards: on a CPU it is overwritten and is the result. Only for several ranks.
+        Each entry must be zero on all ranks but one, so that the sum has the same bits in any order. `slots` must not
+        be used afterwards: on a CPU it is overwritten and is the result. Only for several ranks.
         """
         shared = torch.from_numpy(slots).to(self._device)
         dist.all_reduce(shared)
