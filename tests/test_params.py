@@ -362,7 +362,7 @@ def test_the_caveat_of_private_data_is_always_the_first_and_there_once(tmp_path:
         ("no json", "must be JSON"),
         ("[]", '"format"'),
         ('{"format": "dpzero-theory/problem", "version": 2}', '"version": 1'),
-        ('{"format": "dpzero-theory/problem", "version": 1, "problem": 3}', 'an object "problem"'),
+        ('{"format": "dpzero-theory/problem", "version": 1, "problem": 3}', 'objects "problem" and "measurements"'),
         ('{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 3}, "data": "x"}', "data must be one of"),
         ('{"format": "dpzero-theory/problem", "version": 1, "problem": {"r": 3}, "data": "public"}', "must name d"),
         (
