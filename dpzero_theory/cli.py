@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
             message = str(error)
             flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
             name, _, rest = message.partition(" ")
-            # In a message that begins with an argument of the library, the flag takes the argument's place
+            # A message of the library begins with the name of an argument; the command's user knows it by its flag
             if (named := (flags | self._aliases).get(name)) and rest.startswith("must "):
                 rule, got, value = rest.partition("; got ")
                 message = f"{named} " + re.sub(rf"\b{re.escape(name)}\b", named.lstrip("-"), rule) + got + value

@@ -1,13 +1,11 @@
 """Settings of all tests: property tests draw the same examples on every machine and have no time limit.
 
-Without a GPU, Triton's kernels are interpreted. TRITON_INTERPRET is read when Triton is first imported, which other
-packages do: too late for the tests that need it. Each test process computes on one thread, as there is one for each
-core: threads that wait for each other would waste time.
+Each test process computes on one thread, as there is one for each core: threads that wait for each other would waste
+time.
 """
 
 import gc
 import os
-from pathlib import Path
 
 from hypothesis import settings
 
@@ -18,9 +16,6 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
-
-if not any(Path("/dev").glob("nvidia*")):
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_configure() -> None:

@@ -38,12 +38,17 @@ def filled(records: Records, record: Any) -> Records:
     return [record] * len(records)
 
 
+def _values(record: Any) -> NDArray[Any]:
+    """Return a number, an array or a tensor of torch as an array."""
+    return np.asarray(record.detach().cpu() if hasattr(record, "new_tensor") else record)
+
+
 def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
     """Return the record with change(x) in place of each floating-point number, array or tensor x; the rest stays."""
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
-    if hasattr(record, "new_tensor") and record.is_floating_point():  # a tensor of torch
-        return record.new_tensor(change(record.detach().cpu().numpy()))
+    if hasattr(record, "new_tensor") and record.is_floating_point():
+        return record.new_tensor(change(_values(record)))
     if isinstance(record, np.ndarray | np.floating) and record.dtype.kind == "f":
         found = np.asarray(change(np.asarray(record)), dtype=record.dtype)
         return found if isinstance(record, np.ndarray) else found[()]
@@ -73,7 +78,7 @@ def numbers(record: Any) -> list[float]:
     """Return the floating-point numbers of a record in their order; integers and everything else are left out."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
-    array = np.asarray(record.detach().cpu() if hasattr(record, "new_tensor") else record)
+    array = _values(record)
     return [float(x) for x in array.ravel()] if array.dtype.kind == "f" else []
 
 

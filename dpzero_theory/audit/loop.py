@@ -91,13 +91,12 @@ class _Entropy:
     Attributes:
         number: selects the stream; if None, the system's own bytes are read.
         taken: how many bytes of the stream were read.
-        changed: the place of a byte of the stream that is given with all its bits inverted; None for none.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._real, self.taken = os.urandom, 0
-        self.changed: int | None = None
+        self._inverted: int | None = None
 
     def start(self, number: int | None) -> None:
         """Make later reads start anew with the known stream `number`, or with the system's bytes if None."""
@@ -109,9 +108,18 @@ class _Entropy:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size
         found = bytearray(hashlib.shake_256(f"{self.number} {self.taken}".encode()).digest(size))
-        if self.changed is not None and first <= self.changed < self.taken:
-            found[self.changed - first] ^= 0xFF
+        if self._inverted is not None and first <= self._inverted < self.taken:
+            found[self._inverted - first] ^= 0xFF
         return bytes(found)
+
+    @contextmanager
+    def inverted(self, place: int) -> Iterator[None]:
+        """A context manager in whose block byte `place` of every stream is given with all its bits inverted."""
+        self._inverted = place
+        try:
+            yield
+        finally:
+            self._inverted = None
 
 
 class _Clock:

@@ -44,7 +44,7 @@ CREATE TABLE log (row INTEGER PRIMARY KEY, release INTEGER NOT NULL, spent INTEG
 _UNLIMITED = 2**62  # the number of releases that a file without a budget counts as paid for
 _BUDGET = {"target_epsilon": float, "target_delta": float, "steps": int, "block": int, "step": dict}
 _BEGUN = {"format": str, "run": str, **_BUDGET}  # the header's entries with their types, `_BUDGET` only with a budget
-_STEP: dict[str, type] = {  # a release in the header: the arguments of `step.step_of` with their types
+_STEP: dict[str, type] = {  # the entries of the header's "step", from which `step.step_of` makes the step again
     "noise_multiplier": float, "sample_rate": float, "relation": str, "sampling": str, "mechanism": str,
     "coordinates": int,
 }  # fmt: skip
@@ -321,8 +321,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         try:
             if not self._level:  # not before the first write: a file that is only opened does not change
                 # The file itself says that it is open before the log has anything else: without its log it is refused.
-                for first in ("journal_mode=WAL", "synchronous=FULL"):
-                    self._db.execute(f"PRAGMA {first}")
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("UPDATE header SET open = 1")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if level != self._level:

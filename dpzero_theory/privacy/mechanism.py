@@ -342,8 +342,9 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
-    """A number G >= 0 such that the law of `steps` releases with Laplace noise of parameter `noise_multiplier` > 0
-    clips, on a lattice with 2^30 or more units to a clip, is within a factor e^G of a post-processing of the releases
-    with continuous Laplace noise, and the other way round (laws/derivation.md, section 8)."""
+    """What Laplace noise costs more, or less, for being drawn on a lattice of 2^30 or more units to a clip: a number
+    G >= 0 such that the probabilities of `steps` releases with it are within a factor e^G of those that can be computed
+    from releases with continuous noise, and the other way round (laws/derivation.md, section 8). `noise_multiplier` > 0
+    is the scale of the noise in clips."""
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

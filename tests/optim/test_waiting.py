@@ -1,8 +1,7 @@
 """Tests that a step on a GPU waits for the device where it reads the losses, and nowhere else.
 
 On fake CUDA tensors, which have shapes and no values, whatever needs a value raises; what is copied to the host is
-counted. The kernels are replaced by ones that do nothing, for Triton knows no fake tensors; they are called with what
-the true ones are called with.
+counted.
 """
 
 from collections import Counter

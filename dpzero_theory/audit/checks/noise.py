@@ -16,7 +16,7 @@ from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-_KNOWN = ("noise-fixed", "noise-from-seed")  # The checks that find noise which anyone can compute
+_KNOWN = ("noise-fixed", "noise-from-seed")  # Checks by which others can draw the noise again
 _HARDLY_ANY = 1e-6  # A run whose expected batch is this share of the claimed one has only empty batches
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"

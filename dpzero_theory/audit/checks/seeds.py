@@ -154,9 +154,9 @@ def _from_nothing(lab: Lab, level: float) -> Verdict:
     streamed = [lab.noise.residual(None, changes, seed, stream=1) for seed in (21, 22)]
     taken, matter = lab.loop.entropy.taken, 0
     if 0 < taken <= _MOST_BYTES and _equal(*streamed):
-        for lab.loop.entropy.changed in range(taken):
-            matter += not _equal(streamed[0], lab.noise.residual(None, changes, 21, stream=1))
-        lab.loop.entropy.changed = None
+        for place in range(taken):
+            with lab.loop.entropy.inverted(place):
+                matter += not _equal(streamed[0], lab.noise.residual(None, changes, 21, stream=1))
         if matter < _KEY_BYTES:
             of = f"{matter} of the " if matter < taken else ""
             says = f"the noise is a function of {of}{taken} random bytes, which can all be tried"

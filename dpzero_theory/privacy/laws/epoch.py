@@ -475,7 +475,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
-    # Of one step the sum of the Y_i is the best statistic, which is where c falls to 0.
+    # If the record is in one step of the epoch, the best test adds up the density ratios Y_i. The test of a constant c
+    # becomes that one as c falls to 0, so constants near 0 are tried then, in steps of another size.
     unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
     odds = math.exp(min(max(shift * unit, -_LARGEST_LOGIT), _LARGEST_LOGIT)) * max(taken - 1, 1) / (epoch - taken + 1)
     pair, found = Gaussian(kind, odds / (1 + odds), noise), []
