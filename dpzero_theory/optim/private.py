@@ -82,16 +82,17 @@ def make_private_with_epsilon(
         module, losses, data, folder: as in `make_private`; n is the number of records.
         options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon, target_delta,
             steps, expected_batch, clip, step_size, smoothing, relation and sampling must be given; and any settings of
-            how it is run, as `make_private` describes them. `losses.starting` suggests clip, step size and smoothing
-            from public records.
+            how the run is executed, as `make_private` describes them. `losses.starting` suggests clip, step size and
+            smoothing from public records.
 
     Returns:
-        The run, before its first step or resumed. For a resumed run the module must have the weights with which the run
-        began, or a checkpoint is loaded; the next step moves them to where the run was. `run.run()` makes all steps
-        that are left, and `run.get_epsilon(delta)` says what may be claimed.
+        The run, as `make_private` returns it. `run.run()` makes all steps that are left, and `run.get_epsilon(delta)`
+        says what may be claimed.
 
     Raises:
-        ValueError: an argument that is unknown, missing or outside its range, or what `make_private` raises.
+        ValueError: an argument that is unknown, missing or outside its range.
+        PreconditionError: there is no least noise; see `Plan.for_target`.
+        Exception: the errors of `make_private`.
     """
     how: Any = {name: value for name, value in options.items() if name in _Execution.__annotations__}
     target: Any = {name: value for name, value in options.items() if name not in how}
@@ -121,35 +122,40 @@ def make_private(
             no other record; see `losses.evaluation.Losses`.
         data: the private records, a map-style data set; their number is the plan's n.
         plan: what is released and how it moves the weights; of a private algorithm.
-        target_delta: the ledger's budget delta, 0 < delta < 1; with Laplace noise also 0.
+        target_delta: the delta that the run's cost must meet, 0 < delta < 1; with Laplace noise also 0.
         folder: a path that is new or empty, or with `resume` this run's folder. It holds what is paid for and what was
             released; see `files.folder`.
-        target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; None for what the plan costs at
-            target_delta.
+        target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta; None for what the plan costs
+            there.
         execution: how the run is executed, any of the following settings.
-        micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
+        micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory, speed and
+            rounding.
         points_at_once: how many of a step's points (the weights x + shift u) are evaluated in one pass, an integer from
             1 to their number: 2 K with central differences, K + 1 with forward ones, and K derivatives with exact ones.
             More than 1 needs low-rank directions; see `weights.shifted`. It changes memory, speed and rounding.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
-        resume: True goes on with the run in the folder, which must have been begun with all of this; False refuses a
-            folder that holds one. "moved" goes on with a folder that was copied, or brought from another disk, which is
-            sound only if no other copy goes on.
-        paid_at_once: how many releases one payment covers, an integer >= 1; the disk is waited for twice for all of
-            them together. After a crash up to so many releases stay paid for though they were not made, and
-            after a power failure the file may lack as many (but none that a checkpoint has). None pays for up to 16 at
-            once where a step is quicker than the disk.
+        resume: True goes on with the run in the folder, for which plan, losses, data, target_delta, target_epsilon,
+            isolation and, unless it is None, paid_at_once must be those with which the run was begun; the other
+            settings may differ. False begins a run, and refuses a folder that holds one. "moved" is True for a folder
+            that was copied, or brought from another disk, which is sound only if no other copy of the folder is ever
+            resumed.
+        paid_at_once: how many releases are paid for together, an integer m >= 1. To pay for a release is to write into
+            the run's file that the release counts towards the budget, before its noise is drawn. For m releases the run
+            waits twice for the disk: once for the payment and once for what was released. After a crash up to m
+            releases count though they were not made; after a power failure the file may lack the last m releases (but
+            none that a checkpoint has). None takes up to 16 where a step is quicker than the disk, else 1.
         isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
             records at the start, or "exact", to the last bit, since every record is evaluated by itself (micro_batch is
             then 1); see `losses.isolation`.
 
     Returns:
-        The run, at its start or where it was.
+        The run, before its first step or resumed. A resumed run's module must have the weights with which the run
+        began, or the caller loads a checkpoint with `run.load_state_dict` before the first step, which moves the
+        weights to where the run was. That step raises TranscriptError for any other weights.
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            losses that are not one for each record or depend on other records, or trained parameters that they do not
-            read.
+            losses that are not one for each record, depend on other records or do not read every trained parameter.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
@@ -190,7 +196,7 @@ def make_from_seed_not_private(
             each of a few records and reads every trained parameter.
 
     Returns:
-        The run, before its first step or where it was.
+        The run, before its first step or resumed, as in `make_private`.
 
     Raises:
         Exception: the errors of `make_private`.
@@ -335,7 +341,10 @@ def _same_on_every_rank(
 
 
 def _require(module: object, losses: object, data: Data, folder: object, collate: object, *plans: object) -> None:
-    """Raise ValueError unless the arguments of a maker, with `plans` the plan if it takes one, have the right types."""
+    """Raise ValueError unless the arguments of a `make_` function have the types that `make_private` states.
+
+    `plans` is the plan alone, or empty for `make_private_with_epsilon`, which makes its plan afterwards.
+    """
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
     if not isinstance(module, nn.Module):

@@ -39,16 +39,18 @@ class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
     Args:
-        header: what the run was begun with.
+        header: what the run was begun with, its plan included.
+        weights: the trainable weights of the module.
+        sums: an object that evaluates a batch of records and sums their clipped differences.
         noise: the source of the noise of the releases.
-        batches: a function from a release's number, from 0, to the numbers of the records in its batch.
+        batches: a function from a release's number, from 0, to the numbers of the records in its batch, an array of
+            integers.
         file: the run's open file; None on ranks other than 0.
         ranks: the processes of the run.
 
     Attributes:
         plan: the public settings of the run.
-        weights: the trainable weights of its module.
-        sums: evaluates a batch and sums the clipped differences of its records.
+        weights, sums: as given.
         private: whether releases are paid for, with noise and batches from the operating system and not from a seed.
     """
 
@@ -152,7 +154,8 @@ class Run:
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are paid for, as the accountant counts them. `get_epsilon` says what may be claimed."""
+        """The releases that are paid for, as the accountant counts them; empty for a run from a seed. `get_epsilon`
+        says what may be claimed."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
@@ -168,10 +171,11 @@ class Run:
         return self.plan.epsilon(delta).upper if self.history else 0.0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return a checkpoint as tensors by name: the trainable weights, and how many releases have moved them.
+        """Return a checkpoint as tensors by name: the trainable weights, how many releases have moved them, and a key.
 
-        It holds released information only, in copies in host memory that later steps do not change. Weights that are
-        sharded are gathered, on rank 0 alone, for a file that every process loads.
+        By the key, the run's public one, `load_state_dict` refuses a checkpoint of another run. A checkpoint holds
+        released information only, in copies in host memory that later steps do not change. Weights that are sharded are
+        gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
         self._ranks.lead(lambda: self._file.sync())
@@ -205,7 +209,8 @@ class Run:
         return int(self._file.releases_left) + len(self._paid)
 
     def _begin(self) -> tuple[int, Indices]:
-        """Pay for the next release if it is not paid for, and return its number and the numbers of its records."""
+        """Pay for the next release if it is not paid for, and return the release's number and the numbers of the
+        records in its batch."""
         if self._header.private:
             paid = self._paid or self._file.spend()
             self._paid, release = paid[1:], paid[0]
@@ -216,9 +221,10 @@ class Run:
         return release, self._batches(release)
 
     def _write(self, release: int, sums: Sums) -> Record:
-        """Write `sums`, the K numbers of a release, into its row of the run's file, and return them.
+        """Write the K released numbers `sums` into the release's row of the run's file, and return them as a `Record`.
 
-        The row is on disk afterwards if no further release is paid for.
+        It waits until the row is on disk only if no further release is paid for already. Otherwise a later row,
+        `state_dict` or `close` brings the row to disk.
         """
         record = Record(release, tuple(sums.tolist()))
         self._file.record(release, self.plan.row.pack(*record.sums), durable=not self._paid)

@@ -51,9 +51,12 @@ _CANNOT_TELL = (
 
 
 class _Finding(NamedTuple):
-    """One line of the report: what is checked or told, `name`, and what was found or does not hold, `value`.
+    """One line of the report.
 
-    `holds` says whether the check passed; it is None if the value is told and not checked.
+    Attributes:
+        name: what is checked or told.
+        value: what was found; for a check that fails, what is wrong.
+        holds: whether the check passed; None if the value is told and not checked.
     """
 
     name: str
@@ -142,7 +145,7 @@ def _over_noise(content: Content) -> str:
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
     """Return the findings of a replay of the run from the weights `initial`, compared with `final` unless it is None.
 
-    A checkpoint is compared with the replay of the releases that had moved it.
+    If `final` is a checkpoint, only the releases that had moved its weights are replayed for the comparison.
     """
     try:
         content.replayed(_module(initial.weights), 0)
@@ -178,9 +181,10 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _load(name: str, path: Path | None) -> Checkpoint | None:
-    """Return the trainable parameters in the file at `path`; None if there is no path.
+    """Return what the file at `path` holds: a run's checkpoint, or trainable parameters alone; None if there is no
+    path.
 
-    Raises ValueError, which calls the command's option `name`, for a file with anything else.
+    Raises ValueError for a file with anything else; its message calls the file by `name`, the command's option.
     """
     if path is None:
         return None
