@@ -6,9 +6,10 @@
                  in run.sqlite, and of batches that depend on one another (`Sampling.lasting`). A key that others may
                  read is refused
 
-Payment and record of a release are one row, so they cannot disagree. A crash between them is no damage: what was paid
-for stays paid for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of the disk), a
-copy with the same inode number (a cloned machine), and an edit that recomputes every check.
+A release is paid for when run.sqlite has, on disk, that the release counts towards the budget, which is before its
+noise is drawn. Payments and releases are rows of one file, so they cannot disagree. A crash between them is no damage:
+what was paid for stays paid for. Three things cannot be noticed: a folder that was rolled back in place (a snapshot of
+the disk), a copy with the same inode number (a cloned machine), and an edit that recomputes every check.
 """
 
 import math
@@ -32,7 +33,14 @@ KEY = "data.key"
 
 
 class Folder(NamedTuple):
-    """The open folder of a run: the `header` that it was begun with, its open `file`, and the `secret` in data.key."""
+    """The open folder of a run.
+
+    Attributes:
+        header: what the run was begun with.
+        file: the run's file, open for payments and releases.
+        secret: the 32 bytes in data.key, the key of the digest of the records and of batches that depend on one
+            another.
+    """
 
     header: Header
     file: Ledger
@@ -42,19 +50,19 @@ class Folder(NamedTuple):
 def create(
     path: Path, header: Header, digest: Callable[[bytes], str], budget: tuple[float, float] | None, paid_at_once: int
 ) -> Folder:
-    """Start a run, and return its open folder.
+    """Start a run: make its folder with a new secret key in it, and return the folder, open.
 
     Args:
         path: the folder, which is new or empty.
-        header: what the run begins with; it is written with the digest of the records and the versions filled in.
+        header: what the run begins with; its entries `records` and `software` are filled in here.
         digest: a function from a secret key to the digest of the records under it.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
-        paid_at_once: how many releases one payment pays for, an integer >= 1.
+        paid_at_once: how many releases are paid for together, an integer >= 1; without a budget it means nothing.
 
     Raises:
         FileExistsError: `path` is a file, or a folder that is not empty.
         OSError: the folder cannot be made.
-        ValueError: the plan costs more than the budget.
+        ValueError: the plan costs more than the budget, or `path` cannot be replaced by a new folder.
     """
     path = path.resolve()
     with made_whole(path) as new:
@@ -85,15 +93,21 @@ def opened(
     """Open the folder of a run to go on with it, and return it.
 
     Args:
-        path, digest, budget, paid_at_once: as in `create`, and as the run was begun; None for paid_at_once accepts any.
-        header: what the run must have been begun with. The fingerprint of the weights is not compared, and the public
-            key only of a run from a seed, since a private run draws its key.
-        moved: whether the folder may be a copy, which is sound only if no other copy goes on.
+        path: the folder.
+        header: what the run must have been begun with. Compared are `private`, the plan, `isolation`, `losses`, `unit`
+            and, in a run from a seed, the key, which the seed determines. Not compared are a private run's key, which
+            was drawn at random, the fingerprint of the weights and the software.
+        digest: a function from a secret key to the digest of the records under it, which must be the digest in the
+            file.
+        budget: (epsilon, delta) with which the run was begun; None for a run that is not private.
+        paid_at_once: the number with which the run was begun, or None, which stands for that number.
+        moved: whether the file may have another inode number than it had, as a copy has. That is sound only if no other
+            copy of the folder is ever resumed.
 
     Raises:
         FileNotFoundError, OSError: there is no run in the folder, or a file is missing.
-        ValueError: a setting differs from that with which the run was begun.
-        LedgerError: the file is damaged or in use.
+        ValueError: a setting differs from that with which the run was begun, or data.key is not secret or of 32 bytes.
+        LedgerError: run.sqlite is damaged, in use, or a copy although `moved` is False.
     """
     path = path.resolve()
     names = [name for name in (RUN, KEY) if not (path / name).exists()]
@@ -123,8 +137,9 @@ def opened(
 def made_whole(path: Path) -> Iterator[Path]:
     """A context manager that gives its block a new folder to fill, and moves it to `path`, on disk, after the block.
 
-    If the block raises, the folder is deleted. A killed process leaves it as `_NAME.*.new`, which nothing reads. Raises
-    FileExistsError if `path` is there and not empty, and ValueError or OSError if the folder cannot be made.
+    If the block raises, the folder is deleted. A process that is killed inside leaves the folder, as `_NAME.*.new`
+    beside `path`, which nothing reads. Raises FileExistsError if there is anything but an empty folder at `path`, and
+    ValueError or OSError if the folder cannot be made.
     """
     require_new(path)
     if path.is_mount() or path == Path.cwd():
@@ -141,7 +156,7 @@ def made_whole(path: Path) -> Iterator[Path]:
             if file.is_file():
                 with file.open("rb") as written:
                     os.fsync(written)
-        require_new(path)  # another start may have put its folder there meanwhile
+        require_new(path)  # another process may have put a folder there while the block ran
         new.rename(path)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -169,7 +184,8 @@ def _require_secret(path: Path) -> None:
 
 
 def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
-    """Raise ValueError, naming what differs, unless these arguments of a resumed run are those in its `account`."""
+    """Raise ValueError, naming what differs, unless a resumed run is given the budget and `paid_at_once` of its
+    `account`."""
     if paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {paid_at_once}")
     for name, given in (("target_delta", delta), ("target_epsilon", epsilon)):
@@ -178,7 +194,10 @@ def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError, naming what differs, unless a resumed run is `given` what it was begun with, `found`."""
+    """Raise ValueError unless a resumed run, whose file has the header `found`, is `given` the same settings.
+
+    The message names what differs. `opened` says which entries of the headers are compared.
+    """
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

@@ -38,20 +38,21 @@ _OF_USERS = (
     "each record is all that one user has in the data set, and its loss depends on it alone; every entry has one owner,"
     " who is named rightly; metrics on other entries of these users are not covered"
 )
-"""The assumption in place of `_ASSUMED[1]` if a record is a user."""
+"""The assumption that takes the place of `_ASSUMED[1]` if a record is a user."""
 
 
 class Statement(NamedTuple):
     """The privacy statement of a run.
 
     Attributes:
-        claim: the claim in one sentence.
-        facts: the run's settings and counts as texts, by name.
-        costs: for each delta, the budget's delta first, a bracket (lower and upper bound) of the epsilon of the whole
-            plan. Steps that were not made count, since a run may be stopped because of what it has released.
-        attack: certified upper bounds on an attack's success: `advantage`, how far its true positive rate exceeds its
-            false positive rate, and `true_positive_rate` where its false positive rate is at most
-            `false_positive_rate` (`privacy.risk`).
+        claim: one sentence: what was released is (epsilon, delta)-differentially private, under which relation.
+        facts: the run's settings and counts as texts, by the names under which a report shows them, such as "sampling".
+        costs: a bracket (lower and upper bound) of the epsilon of the whole plan for each delta: the budget's, which is
+            the first key, 1e-8, 1e-6, 1e-4, and 0 for Laplace noise. Steps that were not made count, since a run may be
+            stopped because of what it has released.
+        attack: three numbers. `advantage` bounds from above how far the true positive rate of any attack exceeds its
+            false positive rate; `true_positive_rate` bounds its true positive rate if its false positive rate is at
+            most `false_positive_rate`, 0.01 (`privacy.risk`).
         assumed: sentences that say what the statement rests on.
         history: the releases whose cost is claimed, all of the plan.
         unit: what the guarantee protects, in one word: "record" for one entry of the data set, or "user".
@@ -67,7 +68,11 @@ class Statement(NamedTuple):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The certificate of the claimed epsilon (`privacy.certificate`); None if the mechanism cannot have one."""
+        """An object of JSON by which others check the claimed epsilon at the budget's delta (`privacy.certificate`).
+
+        None if the checker does not know the plan: its sampling is not full, Poisson or cyclic Poisson batches, or its
+        noise, delta or epsilon is outside the checker's range.
+        """
         try:
             return privacy_certificate(self.history, next(iter(self.costs)))
         except ValueError:
@@ -107,7 +112,7 @@ def _shown(bracket: Bracket) -> str:
 
 
 def _rounded(value: float, side: int = 1) -> str:
-    """Return a number with six significant digits as text, rounded up, or down with side = -1."""
+    """Return a number as text with six significant digits, rounded up, or down if `side` is -1."""
     near = f"{value:.6g}"
     rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
     outside = Context(prec=6, rounding=rounding).create_decimal_from_float(value)

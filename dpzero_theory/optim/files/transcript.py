@@ -28,12 +28,12 @@ RUN = "run.sqlite"
 OF_TRAINER = "_dpzero"
 """The folder of a run in a Trainer's output folder; pushes to the hub leave out names that begin with `_`."""
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError, struct.error)
-"""The exceptions that reading the content of a file can raise if no run has written it."""
+"""The exceptions that reading the content of a file can raise if the file was not written by a run."""
 _KEY, _POSITION, _WEIGHTS = "run.key", "run.position", "weights."
 
 
 class TranscriptError(RuntimeError):
-    """Raised if the weights of a module are not those that the records of a run can move."""
+    """Raised if a run's releases cannot move a module, because it does not have the weights with which they begin."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,15 @@ class Header:
         plan: the public settings of the run: what it releases, and how releases move the weights.
         key: the public key of the directions, 32 hexadecimal digits.
         fingerprint: the SHA-256 of the initial weights, 64 hexadecimal digits (`Weights.fingerprint`).
-        private: whether noise and batches come from the operating system, and not from a seed.
+        private: whether noise and batches come from the operating system; if False, they come from a seed.
         isolation: how it was made sure that a record's loss depends on no other record (`isolation.ISOLATIONS`); empty
             if it was not.
-        losses, records: digests of the loss function and of the data set (`losses.identity`).
-        software: the versions with which the run was begun.
-        unit: what a record is, where it is not one entry of the data set (`losses.users`).
+        losses: the name of the loss function and a digest of its source (`identity.of_losses`).
+        records: the digest of the data set under the run's secret key, 64 hexadecimal digits; empty if the data set has
+            none (`identity.of_records`).
+        software: the versions of this package, torch, numpy, scipy and Python with which the run was begun.
+        unit: what one record of the data set is: empty for one entry, else a text that begins with "user: "
+            (`users.ByUser.unit`).
     """
 
     plan: Plan
@@ -82,21 +85,34 @@ class Header:
         values = check.entries("the header", json.loads(text), {**check.types_of(cls), "plan": dict})
         header = cls(**{**values, "plan": Plan.from_words(values["plan"])})
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
-            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):
+            missing = name == "records" and not header.records
+            if not missing and not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):
                 raise ValueError(f"{name} must be {digits} hexadecimal digits")
         return header
 
 
 class Record(NamedTuple):
-    """What one step released: `release`, the release's number from 0, and its K noisy `sums` (`Plan.row`)."""
+    """What one step released. (A record of a run's file; elsewhere "record" is an entry of the data set.)
+
+    Attributes:
+        release: the release's number, from 0.
+        sums: K numbers, the sums over the step's batch of what its records contribute, with the noise: integers in
+            units of `Algorithm.unit`; for the algorithm mezo real numbers without noise.
+    """
 
     release: int
     sums: tuple[float, ...]
 
 
 class Content(NamedTuple):
-    """The content of a run's file: the `header` that the run was begun with, the `records` of what it released, in
-    order, and the `account` of what is paid for (nothing in a run from a seed)."""
+    """The content of a run's file.
+
+    Attributes:
+        header: what the run was begun with.
+        records: what each step released, in order.
+        account: the file as `privacy.ledger` reads it: the budget, and how many releases are paid for, which means that
+            they count towards it. For a run from a seed its `step` is None.
+    """
 
     header: Header
     records: list[Record]
@@ -104,9 +120,10 @@ class Content(NamedTuple):
 
     @classmethod
     def of(cls, account: Account, path: Path) -> Self:
-        """Return the content of a run's file from the `account` that was read from it at `path`, which errors name.
+        """Return the content of a run's file from `account`, the file as `Ledger` has read it.
 
-        Raises LedgerError if no run has written the file, or its payments are not for the run's plan.
+        `path` is the file's, for messages alone. Raises LedgerError if no run has written the file, or its account is
+        of other releases than the run's plan has.
         """
         try:
             header = Header.from_json(account.run)
@@ -132,7 +149,7 @@ class Content(NamedTuple):
 
         Args:
             module: a module with the weights that the run began with.
-            steps: the number of the first release that is left out; None leaves out none.
+            steps: how many releases of the plan are replayed, from the first on; None replays all that were recorded.
 
         Raises:
             TranscriptError: the module has other weights than the run began with.
@@ -148,13 +165,13 @@ class Content(NamedTuple):
 
 
 def read(path: str | os.PathLike[str]) -> Content:
-    """Return the whole content of a run; the run may go on meanwhile.
+    """Return the whole content of a run's file; the run may go on meanwhile.
 
     Args:
-        path: the run's folder, its file alone, or a Trainer's output folder.
+        path: the run's folder, its file, or a Trainer's output folder.
 
     Raises:
-        LedgerError: the file is damaged.
+        LedgerError: the file is damaged, or no run has written it.
         OSError: there is no file.
     """
     place = Path(path)
@@ -186,7 +203,8 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
-        """Return the checkpoint of which the method `tensors` returned these tensors. Raises ValueError for others."""
+        """Return the checkpoint that was written as these tensors by the method `tensors`. Raises ValueError for other
+        tensors."""
         if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         weights = {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}

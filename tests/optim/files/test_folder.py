@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.optim.files.folder import KEY, made_whole
 from dpzero_theory.optim.files.transcript import RUN, TranscriptError, read
@@ -194,6 +194,25 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^losses must be as in the run that is resumed, losses .*; got .*other"):
         resumed(Logistic(), other_losses)
     assert resumed(Logistic()).step().release == 2
+
+
+def test_a_run_on_records_without_a_digest_is_resumed_and_read(tmp_path: Path) -> None:
+    """Records that cannot be pickled, such as ones with a function, have no digest to compare."""
+    rows = [(*row, lambda: 0) for row in data()]  # type: ignore[misc]  # a TensorDataset has no __iter__
+    options = {
+        **TARGET,
+        **STEP,
+        **FULL,
+        "folder": tmp_path,
+        "collate": lambda some: default_collate([r[:2] for r in some]),
+    }
+    for first, resume in ((0, False), (1, True)):
+        run = make_private_with_epsilon(Logistic(), losses, rows, resume=resume, **options)
+        assert run.step().release == first
+        run.close()
+    assert read(tmp_path).header.records == ""
+    with pytest.raises(ValueError, match=r"^data must be the records of the run that is resumed"):
+        private(tmp_path, resume=True)
 
 
 def test_a_copy_goes_on_only_when_that_is_said(tmp_path: Path) -> None:
