@@ -91,9 +91,9 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
     Raises:
         ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.
-        PreconditionError: no epsilon is known to hold for the group. Some samplings have no bound for all its records
-            at once, such as truncated Poisson batches, and Poisson batches have none for noise below 0.03 of the clips
-            by which the group moves a batch; and changing one record after another needs more than 700 times `group`.
+        PreconditionError: no epsilon up to 700 times `group` is known to hold for the group. Some samplings, such as
+            truncated Poisson batches, have no bound for all records of a group at once; nor have Poisson batches for a
+            noise multiplier below 0.03 times `group`, unless it is 0.2 or more and the group has at most 2,000 records.
     """
     target, asked = check.real("delta", delta, at_least=0, below=1), Group(history, group, n)
     found = asked.epsilon(target)
@@ -114,7 +114,7 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
     return replace(bracket, notes=(*bracket.notes, vacuous))
 
 
-def deltas_of_directions(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
+def deltas_of_both_orders(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:
     """Bounds on delta of a history at an epsilon >= 0, separately for the two orders of neighbouring data sets. With P
     the law of what is released with the record (under replace-one: with its first value) and Q the law without it (with
     its second value), the first bounds are on the largest P(E) - e^epsilon Q(E) over events E, and the second on the
@@ -159,7 +159,8 @@ class Group:
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
         """Bounds on the smallest delta at an `epsilon` >= 0. Bounds far from `near`, a delta with which the caller
         compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends at the
-        relative width `wanted`. `ends` says which ends the caller uses; the other end may be wrong."""
+        relative width `wanted`. `ends` says which ends the caller uses, "lower", "upper" or "both"; an unused end is
+        true, but may be 0 or infinite."""
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -173,8 +174,8 @@ class Group:
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
         """Bounds on the smallest epsilon at a `delta`, which is 0, or from 1e-30 to below 1. `ends` says which ends the
-        caller uses; the other end may be wrong. For a group the upper bound is infinite if no epsilon is known to hold.
-        Raises ValueError for a delta outside its range, or one that this history exceeds at every epsilon."""
+        caller uses, as in `delta`. For a group the upper bound is infinite if no epsilon is known to hold. Raises
+        ValueError for a delta outside its range, or one that this history exceeds at every epsilon."""
         if self.size == 1:
             return _cost_epsilon(self.one, delta, ends=ends)
         found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
@@ -215,7 +216,8 @@ class Group:
 
     def bracket(self, found: Bounds) -> Bracket:
         """Return bounds that `delta` or `epsilon` of this object gave as a `Bracket`, with the notes of the history and
-        the method by which they were found. The bracket's value is their upper end."""
+        the method by which they were found. Its value is the upper end; `delta_of_history` puts an estimate in its
+        place."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -267,14 +269,14 @@ def _cost_delta(
     # Noise on a fine lattice costs what continuous noise does up to a ratio e^G of probabilities: delta(epsilon) is at
     # most e^G delta'(epsilon - 2 G), with delta' for continuous noise.
     left, shifted = epsilon - 2 * ratio, 2.0**-50 * (ratio > 0)
-    at, least_at = max(left, 0.0) * (1 - shifted), (epsilon + 2 * ratio) * (1 + shifted)
+    at, lower_at = max(left, 0.0) * (1 - shifted), (epsilon + 2 * ratio) * (1 + shifted)
 
     def integral(parts: Parts) -> Bounds | None:
         answers = contour.answers(parts, at)
-        return Bounds(answers.lower(least_at), answers.upper(at)) if answers else None
+        return Bounds(answers.lower(lower_at), answers.upper(at)) if answers else None
 
-    gridded = partial(grid.delta_bounds, epsilon=at, least_at=least_at, near=near, wanted=wanted)
-    found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_delta, (at, least_at)))
+    gridded = partial(grid.delta_bounds, epsilon=at, lower_at=lower_at, near=near, wanted=wanted)
+    found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_delta, (at, lower_at)))
     # No loss exceeds the pure epsilon, so delta is at most 1 - e^(epsilon - pure epsilon).
     most = min(-math.expm1(epsilon - pure) * (1 + 1e-15), 1.0)
     if not shifted:
@@ -297,10 +299,10 @@ def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends 
     check.real("delta", delta, at_least=grid.LEAST_DELTA, below=1)
     shifted = 2.0**-50 * (cost.ratio > 0)
     more = math.exp(cost.ratio) * (1 + shifted)
-    at, least_at = delta / more, delta * more
-    integral = partial(_integral_epsilon, delta=at, least_delta=least_at)
-    gridded = partial(grid.epsilon_bounds, delta=at, least_delta=least_at, wanted=wanted)
-    found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_epsilon, (at, least_at)))
+    at, lower_at = delta / more, delta * more
+    integral = partial(_integral_epsilon, delta=at, lower_at=lower_at)
+    gridded = partial(grid.epsilon_bounds, delta=at, lower_at=lower_at, wanted=wanted)
+    found = _bounds(cost, ends, partial(_largest, integral, gridded), partial(_plain_epsilon, (at, lower_at)))
     if min(found.upper, pure) == math.inf and ends != "lower":
         shown = max((sum(n * law.infinite for law, n in parts) for parts in _compositions(cost, 0)), default=1.0)
         raise ValueError(f"delta must be above {shown:.3g}, what this history shows for certain; got {delta!r}")
@@ -314,9 +316,10 @@ def _bounds(
     composed: Callable[[list[Parts]], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; the other end may say
-    nothing. `composed` returns bounds on the largest delta (or epsilon) of several compositions of laws; `plain`, which
-    answers for releases without sampling, is `_plain_delta` or `_plain_epsilon` without its first argument."""
+    """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; an unused end is true,
+    but may be 0 or infinite. `composed` returns bounds on the largest delta (or epsilon) of several compositions of
+    laws. `plain` returns a bound for Gaussian releases without sampling from the sum of their mu^2 and 0 for an upper
+    bound or 1 for a lower one: it is `_plain_delta` or `_plain_epsilon` without its first argument."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
@@ -334,16 +337,17 @@ def _bounds(
     return found
 
 
-def _integral_epsilon(parts: Parts, delta: float, least_delta: float) -> Bounds | None:
+def _integral_epsilon(parts: Parts, delta: float, lower_at: float) -> Bounds | None:
     """Bounds on the epsilon of a composition by the integral of module `contour`: the upper one at `delta`, the lower
-    one at `least_delta` >= delta. None if the integral does not fit these laws, so that a grid must answer."""
+    one at `lower_at` >= delta, which is larger where the laws are known up to a factor only. None if the integral does
+    not fit these laws, so that a grid must answer."""
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
         while (found := contour.answers(parts, at)) is not None:
             upper = crossed(found.upper, delta, at, 1 + found.tau, way=1)
             if abs(upper - at) * (1 + found.tau) < _CLOSE:
-                return Bounds(min(crossed(found.lower, least_delta, upper, 1 + found.tau, way=-1), upper), upper)
+                return Bounds(min(crossed(found.lower, lower_at, upper, 1 + found.tau, way=-1), upper), upper)
             at = upper
     return None
 
@@ -362,8 +366,9 @@ def _largest(
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
     """The compositions of laws whose largest delta bounds the delta of a cost from above, or from below for `end` 1:
-    one for each order of neighbouring data sets, or a single one if both are equal. Gaussian releases without sampling
-    and zCDP steps become laws of them. Raises ValueError if the rho of all zCDP steps is too large."""
+    one for each order of neighbouring data sets, or a single one if both are equal. In each, one Gaussian law stands
+    for all Gaussian releases without sampling, as their mu^2 add up, and one law for all zCDP steps. Raises ValueError
+    if the rho of all zCDP steps is above 100."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))
@@ -381,16 +386,16 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
     return found
 
 
-def _plain_delta(ends: tuple[float, float], square: float, end: int) -> float:
-    """A bound on delta, at the epsilon ends[end], of Gaussian releases without sampling whose squares of mu sum to
+def _plain_delta(at: tuple[float, float], square: float, end: int) -> float:
+    """A bound on delta, at the epsilon at[end], of Gaussian releases without sampling whose squares of mu sum to
     `square` >= 0: an upper bound for `end` 0, a lower one for 1."""
     if square == 0:
         return 0.0
-    found = float(delta_from_gdp(ends[end], math.sqrt(square)))
+    found = float(delta_from_gdp(at[end], math.sqrt(square)))
     return found * (1 - GDP_ACCURACY) if end else min(found * (1 + GDP_ACCURACY) + 5e-324, 1.0)
 
 
-def _plain_epsilon(ends: tuple[float, float], square: float, end: int) -> float:
-    """A bound on epsilon, at the delta ends[end], of Gaussian releases without sampling whose squares of mu sum to
+def _plain_epsilon(at: tuple[float, float], square: float, end: int) -> float:
+    """A bound on epsilon, at the delta at[end], of Gaussian releases without sampling whose squares of mu sum to
     `square` >= 0: an upper bound for `end` 0, a lower one for 1."""
-    return float(epsilon_from_gdp(math.sqrt(square), ends[end])) * (1 - 1e-9 * end) if square > 0 else 0.0
+    return float(epsilon_from_gdp(math.sqrt(square), at[end])) * (1 - 1e-9 * end) if square > 0 else 0.0

@@ -88,7 +88,7 @@ class _Curve:
         self._most = math.fsum(count * law.largest(z) for law, count in parts)
         self.tau, self.known, self._first, self._wrong, self._log_scale = 0.0, self._most, epsilon, 0.0, 0.0
         self._gained = self._lost = self._kept = self._taken = nothing
-        if self._most <= epsilon:  # No total loss exceeds epsilon, so that delta is no more than what is left out.
+        if self._most <= epsilon:  # no total loss exceeds epsilon, so delta is no more than what is left out
             self._width = 1.0
             return
         try:
@@ -177,8 +177,10 @@ class _Curve:
 
     @np.errstate(over="ignore")
     def _compose_above(self, bottom: float) -> None:
-        """Compose the laws that dominate. For each loss of the grid `_gained` becomes the sum of P's weights from this
-        loss on, and `_lost` the sum of Q's weights times e^centre, in units of e^log_scale; `upper` uses them."""
+        """Compose the laws that dominate, on a grid that begins at the loss `bottom`. For each loss of the grid
+        `_gained` becomes the sum of P's weights from this loss on, and `_lost` the sum of Q's weights from it on times
+        e^centre, both in units of e^_log_scale, where centre is the epsilon for which this object is made; `upper` uses
+        them."""
         tau, width, centre = self.tau, self._width, self._centre
         start, law, log_scale, error, tail = self._composed([c.upper for c, _ in self._laws], bottom)
         slip = 1.01 * math.fsum(count * c.slip for c, count in self._laws)
@@ -198,9 +200,10 @@ class _Curve:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _compose_below(self, bottom: float) -> None:
-        """Compose the laws that are dominated, for `lower`. For each integer k of the grid `_kept` becomes a lower
-        bound on P(S >= k), with S the sum of the numbers of the cells that hold the releases' losses, and `_taken` an
-        upper bound on Q(S >= k) e^centre, in units of e^log_below."""
+        """Compose the laws that are dominated, for `lower`, on a grid that begins at the loss `bottom`. For each
+        integer k of the grid `_kept` becomes a lower bound on P(S >= k), with S the sum of the numbers of the cells
+        that hold the releases' losses, and `_taken` an upper bound on Q(S >= k) e^centre, both in units of
+        e^_log_below, where centre is the epsilon for which this object is made."""
         tau, width, centre = self.tau, self._width, self._centre
         # `offset` is the mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre
         # of its cell. It moves the grid to where the weights are; every offset is correct.
@@ -276,7 +279,7 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
 
 def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
     """What `make` returns for a grid of `points` points, or bounds from 0 to infinity if that grid is not accurate
-    enough."""
+    enough; and whether a finer grid has other laws with narrower bounds, False for such a grid."""
     try:
         return make(points)
     except OverflowError:
@@ -300,16 +303,16 @@ def delta_bounds(
     compositions: Sequence[Parts],
     epsilon: float,
     *,
-    least_at: float | None = None,
+    lower_at: float | None = None,
     near: float | None = None,
     wanted: float = 1e-3,
 ) -> Bounds:
     """Bounds on the largest delta(epsilon) of `compositions`, such as those for the two orders of neighbouring data
-    sets: the upper one at `epsilon` >= 0, the lower one at `least_at`, or at `epsilon` too with None. If some laws
+    sets: the upper one at `epsilon` >= 0, the lower one at `lower_at`, or at `epsilon` too with None. If some laws
     bound delta from above and others from below, call this function once for each end. Bounds far from `near`, a delta
     with which the caller compares the answer, may be wide; with None there is no such delta. The search for narrower
     bounds ends at the relative width `wanted`."""
-    lower_at = epsilon if least_at is None else least_at
+    lower_epsilon = epsilon if lower_at is None else lower_at
 
     def make(parts: Parts) -> _Make:
         guess = near
@@ -318,7 +321,7 @@ def delta_bounds(
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
             laws, rough = _refined(parts, guess, points)
-            found = _at(laws, epsilon, lower_at, guess, points)
+            found = _at(laws, epsilon, lower_epsilon, guess, points)
             if near is None:
                 guess = max(min(guess, found.upper), LEAST_DELTA)
             return found, rough
@@ -342,18 +345,19 @@ def _guess(parts: Parts, epsilon: float) -> float:
 
 
 def epsilon_bounds(
-    compositions: Sequence[Parts], delta: float, *, least_delta: float | None = None, wanted: float = 1e-4
+    compositions: Sequence[Parts], delta: float, *, lower_at: float | None = None, wanted: float = 1e-4
 ) -> Bounds:
-    """Bounds on the least epsilon >= 0 at which the delta(epsilon) of all `compositions` are at most `delta`, from
-    1e-30 to below 1, for the upper bound, and `least_delta` (None: `delta`) for the lower one. The upper bound is
-    infinite if no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`."""
-    makes = [_root(parts, delta, least_delta or delta) for parts in compositions]
+    """Bounds on the least epsilon >= 0 at which no delta(epsilon) of `compositions` is above a delta: the upper bound
+    for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too
+    with None. Callers give a larger one where the laws are known up to a factor only. The upper bound is infinite if no
+    such epsilon is known. The search for narrower bounds ends at the relative width `wanted`."""
+    makes = [_root(parts, delta, lower_at or delta) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
-def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
+def _root(parts: Parts, delta: float, lower_at: float) -> _Make:
     """Make the function that bounds, by a grid of so many points, the epsilon of one composition: from above at the
-    delta `delta`, and from below at `least_delta` >= delta."""
+    delta `delta`, and from below at the delta `lower_at` >= `delta`."""
     start: float | None = None
 
     def bounds(points: int) -> tuple[Bounds, bool]:
@@ -371,7 +375,7 @@ def _root(parts: Parts, delta: float, least_delta: float) -> _Make:
             if abs(upper - at) < 3 / (1 + curve.tau) or upper > 1.2 * at + 0.01:
                 break
             at = upper
-        lower = crossed(curve.lower, least_delta, min(upper, 1.2 * at + 0.01), 1 + curve.tau, way=-1)
+        lower = crossed(curve.lower, lower_at, min(upper, 1.2 * at + 0.01), 1 + curve.tau, way=-1)
         start = upper if lower > 0.9 * upper or upper < at else at
         return Bounds(min(lower, upper), upper), rough
 

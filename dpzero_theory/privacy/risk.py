@@ -32,7 +32,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import Group, delta_of_history, deltas_of_directions
+from dpzero_theory.privacy.accountant import Group, delta_of_history, deltas_of_both_orders
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.calibration import crossing
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -123,7 +123,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
     for number in range(most):
         if not any(abs(t - one) <= 1e-6 * max(one, 1e-3) for one in seen):
             seen.append(t)
-            both = deltas_of_directions(made, t)
+            both = deltas_of_both_orders(made, t)
             x, less = math.exp(t), math.exp(-t)
             for points, ahead, back in zip(ways, both, reversed(both), strict=True):
                 points.append((x, a * x + ahead.lower, a * x + ahead.upper))

@@ -31,18 +31,22 @@ _MOST = 16
 
 
 def recorder(device: torch.device) -> _Recorder | None:
-    """Return the `_Recorder` that uses CUDA graphs for the process's current GPU, and None for any other device."""
+    """Return the function that records computations on the process's current GPU as CUDA graphs, a `_Recorder`; None
+    for any other device."""
     return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
-    """Record the kernels that a function starts on the current GPU, and return the replay (`_Recorder`)."""
+    """Record the kernels that `function` starts on the current GPU, without running them, and return the replay: a
+    function that runs them. Each replay overwrites the tensors that `function` returned while it was recorded, and
+    returns the same ones, so the caller must copy them. Raises what `function` raises, and torch's RuntimeError for
+    operations that cannot be recorded."""
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             found = function()
     except Exception:
-        _nothing()  # after a failure torch's random generator stays in its recording state until a recording succeeds
+        _nothing()  # torch's random generator stays in its recording state until a recording succeeds
         raise
 
     def replay() -> _Answer:
@@ -53,7 +57,7 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
 
 
 def _nothing() -> torch.cuda.CUDAGraph:
-    """Return a CUDA graph that computes nothing."""
+    """Return a CUDA graph that computes nothing, recorded in a memory pool of its own."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.zeros(1, device="cuda")
@@ -133,7 +137,8 @@ class Recorded:
         return found
 
     def _write(self, part: Sequence[Point], scale: Tensor) -> None:
-        """Write the shifts of some points into `scale`, and the signs of their directions where graphs read them."""
+        """Write the shifts of the points `part` into `scale`, a float64 tensor of shape (points,), and the signs +-1
+        that make up the points' low-rank directions into the tensors from which recordings read them."""
         scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
@@ -151,7 +156,7 @@ class Recorded:
             return torch.stack(self._weights.evaluated(part, ask(own), len(part), records, scale=scale)).view(-1)
 
         self._write(part, scale)
-        wanted = once()  # this also raises whatever the losses raise
+        wanted = once()  # run before it is recorded, so that what the losses raise reaches the caller
         if (self._drawn(), untrained.restored) != before:
             return self._refuse("they draw anew in each step, or write buffers")
         try:
@@ -187,5 +192,7 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def _shape_of(content: Any) -> str:
-    """Return a text that is the same for two collated batches which differ only in the numbers in their tensors."""
+    """Return a text for a collated batch, by which recordings are found: the same for batches that differ in the
+    numbers in their tensors or in their device only, and another one for batches that differ in their nesting, in a
+    tensor's shape or type, or in a value that is no tensor."""
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

@@ -76,10 +76,12 @@ class Shifted(TorchFunctionMode):
     Args:
         weights: the trainable parameters x and the run's directions, a `module.Weights`.
         numbers: for each point that is evaluated in one pass, the number of its direction u.
-        shifts: for each point, the shift along u, times the direction's factor (`Directions.factor`).
-        rows: how many rows the batch has, with one copy of the records for each point; used with several points.
+        shifts: for each point, the shift along u times the factor by which the vector that `Directions` makes must be
+            multiplied to be u (`Directions.factor`, 1 but for the law `sphere`). With `exact` it is this factor alone.
+        rows: the number of records times the number of points, as a batch has one copy of its records for each point.
+            It is read only with two or more points.
         guard: refuses other ways of reading the parameters; None to let them pass.
-        exact: whether derivatives are computed instead, at x along the directions, each times its entry of `shifts`.
+        exact: whether the derivatives by the shift at x are computed, in place of values at a shift.
         scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None to make one.
 
     Attributes:
@@ -189,12 +191,10 @@ class Shifted(TorchFunctionMode):
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Return the two factors whose product is the shift of one parameter at each point, in the form of
-        `Directions.factors`; for a vector, its shifts and None.
-
-        The point's shift and rank^(-1/2) are in the first factor. `index` is that of the parameter among the trainable
-        ones, and `dtype` and `device` are those of the factors.
-        """
+        """Return two factors of what is added to one parameter at each of P points. For a matrix they have the shapes
+        (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer products is shift u; the first
+        one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None. `index` is
+        that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors."""
         numbers, shapes, directions = self._numbers, self._weights.shapes, self._directions
         if (dtype, device) not in self._scaled:
             wide = WIDE.get(dtype, torch.float32)
@@ -207,7 +207,9 @@ class Shifted(TorchFunctionMode):
         return (left if right is None or directions.law.rank == 1 else left / directions.law.rank**0.5), right
 
     def _whole(self, value: Any) -> Any:
-        """Return x + shift u if `value` is a trainable parameter x, rounded to its type; any other value as it is."""
+        """Return x + shift u at the only point that is evaluated, rounded to x's type, if `value` is a trainable
+        parameter x; with `exact` it is a dual number with the value x and the derivative u. Any other value is returned
+        as it is."""
         index = self._read(value)
         if index is None:
             return value
@@ -267,7 +269,7 @@ class Shifted(TorchFunctionMode):
             if index is None or self._is_cheaper(x, weight, width):
                 return plain(x, self._whole(weight), bias)
         rows, shape = x.reshape(self._points, -1, width), (*x.shape[:-1], -1)
-        if index is not None and self._adds_up(x, weight, bias):
+        if index is not None and self._may_addmm(x, weight, bias):
             along, left = self._along(rows, index, x.dtype, turned)
             # the shifts and the bias are written first, and the product is added to them: one pass less over the result
             if self._directions.law.rank == 1:
@@ -283,18 +285,18 @@ class Shifted(TorchFunctionMode):
         return (out + bias if many and bias is not None else out).view(shape)
 
     def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
-        """Return two tensors of type `dtype` whose product is what the shift of a matrix adds to a product with it.
-
-        They are rows @ b, shape (points, rows, rank), and a times the shift, shape (points, rank, outputs). The matrix
-        is the trainable parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs).
-        """
+        """Return two tensors of type `dtype` whose product is what the shift of a matrix adds to a product of `rows`
+        with it, for the factors that `_of` returns for the matrix: `rows` times the factor along the inputs, shape
+        (points, rows of a point, rank), and the factor along the outputs, shape (points, rank, outputs). `rows` has the
+        shape (points, rows of a point, inputs). The matrix is the trainable parameter with this index, of shape
+        (outputs, inputs), or with `turned` (inputs, outputs)."""
         left, right = self._of(index, dtype, rows.device)
         if turned:
             left, right = right, left  # type: ignore[assignment]
         return (rows @ right.to(rows.dtype).mT).to(dtype), left  # type: ignore[union-attr]
 
-    def _adds_up(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """Whether `addmm_` can add the product x W^T to a tensor: all values have one type, and no derivatives."""
+    def _may_addmm(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        """Whether `addmm_` may add the product x W^T to a tensor: all values have one type, and no derivatives."""
         same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
@@ -405,10 +407,9 @@ class Shifted(TorchFunctionMode):
         return value.detach() + moved.view(self._points, *value.shape)
 
     def _grouped(self, x: Tensor, index: int | None) -> Tensor:
-        """Return x with a block of rows for each point along its first axis: x itself, or x expanded if it has one row.
-
-        Raises ValueError, which names the parameter with this index, if the first axis of x is not the records.
-        """
+        """Return x with an equal block of rows for each point along its first axis: x itself if it has a multiple of
+        (records times points) rows, or x repeated so often if it has one row. Any other x raises ValueError, which
+        names the trainable parameter with this index, or none with None."""
         if len(x) % self._rows == 0:
             return x
         if len(x) == 1:
@@ -443,7 +444,8 @@ class Guard(TorchDispatchMode):
             alone, and write it never.
         kept: by storage, the name of a buffer or frozen parameter that must not be written; "" for a buffer that may
             be, since it is put back after the evaluation.
-        sharded: whether FSDP reads the memory; then only operations on whole sharded parameters are refused.
+        sharded: whether the module is under FSDP, which itself reads the memory of the pieces and gathers them. Then
+            trainable parameters are guarded as whole DTensors only; `kept` is guarded as ever.
 
     Attributes:
         refused: the error with which an operation was refused; None if there was none.

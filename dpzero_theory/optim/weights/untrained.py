@@ -39,6 +39,9 @@ class _Held(NamedTuple):
 class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
+    The module's entries are the names and objects in the dictionaries of submodules, of buffers and, with `parameters`,
+    of parameters that each submodule has, and the sets of its buffers that `state_dict` leaves out.
+
     Args:
         module: the module that is evaluated.
         parameters: whether frozen parameters are guarded too. It must be False for a sharded module, whose parameters
@@ -48,14 +51,15 @@ class Untrained:
         guarded: by storage (`shifted.storage_of`), the name of a buffer or frozen parameter that must not be written,
             or "" for a buffer that is put back.
         parts: the module and its submodules.
-        taken: how often buffers, frozen parameters and entries were noted anew, because others had changed them.
+        taken: how often buffers, frozen parameters and entries were noted anew, because something other than an
+            evaluation had changed them.
         restored: how often they were put back, after an evaluation that changed them or may have.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:
         self._module, self._parameters = module, parameters
         self._live: list[Any] | None = None
-        self._there: list[Any] = []
+        self._noted: list[Any] = []
         self._held: list[_Held] = []
         self._state: list[tuple[int, int]] = []
         self._written = ""
@@ -89,10 +93,10 @@ class Untrained:
         """Put back what differs from what was noted, and note the name of a tensor without a copy that was written."""
         assert self._live is not None
         self.restored += 1
-        for live, there in zip(self._live, self._there, strict=True):
-            if not _alike(live, there):
+        for live, noted in zip(self._live, self._noted, strict=True):
+            if not _alike(live, noted):
                 live.clear()
-                live.update(there)
+                live.update(noted)
         for held, before in zip(self._held, self._state, strict=True):
             tensor, memory = held.tensor, held.memory
             if _state(tensor)[0] != _state(memory)[0] or tensor.shape != memory.shape or tensor.dtype != memory.dtype:
@@ -134,24 +138,25 @@ class Untrained:
                 found.append(_Held(name, parameter, parameter.detach(), None))
         guarded = {storage_of(held.memory): "" if held.copy is not None else held.name for held in found}
         self._held, self._state = found, [_state(held.tensor) for held in found]
-        self.guarded, self.parts, self._there = guarded, parts, [registry.copy() for registry in live]
+        self.guarded, self.parts, self._noted = guarded, parts, [registry.copy() for registry in live]
         self._live = live
 
     def _same(self) -> bool:
-        """Whether the module has the entries that were noted, in the same memory, and torch counted no write there."""
+        """Whether the module has the entries that were noted, and its buffers and frozen parameters are in the same
+        memory, to which torch has counted no write since."""
         try:
-            if self._live != self._there:
+            if self._live != self._noted:
                 return False
         except RuntimeError:  # comparing different tensors gives no single truth value
             return False
         return self._state == [_state(held.tensor) for held in self._held]
 
 
-def _alike(live: Any, there: Any) -> bool:
+def _alike(live: Any, noted: Any) -> bool:
     """Whether a dictionary has the same objects by the same names in the same order as its copy, or a set is equal."""
     if isinstance(live, set):
-        return bool(live == there)
-    return list(live) == list(there) and all(live[name] is value for name, value in there.items())
+        return bool(live == noted)
+    return list(live) == list(noted) and all(live[name] is value for name, value in noted.items())
 
 
 def _plain(buffer: Tensor) -> bool:

@@ -25,7 +25,7 @@ _MOST_CELLS = 2**20
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]
-"""Which ends of a bracket the caller uses. With "lower" or "upper" the other end may be wrong."""
+"""Which ends of a bracket the caller uses. With "lower" or "upper" the other end is true, but may say nothing."""
 
 
 @dataclass(frozen=True, eq=False)
