@@ -24,7 +24,7 @@ class Claim:
     """What the author of a training loop says of its privacy.
 
     Attributes:
-        epsilon, delta: the privacy of the whole run, epsilon > 0 and 0 <= delta < 1.
+        epsilon, delta: the whole run is (epsilon, delta)-DP, epsilon > 0 and 0 <= delta < 1.
         relation: a name of `privacy.relation.Relation`, such as "add-remove".
         sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson". Some names need
             numbers, as in "cyclic-poisson:4".
@@ -134,7 +134,7 @@ class Claim:
             return None
 
     def unit(self, batch: float | None = None) -> float:
-        """Return the norm of what a contribution of L2 norm `clip` adds to a release: clip/batch for a mean, or clip.
+        """Return the L2 norm by which a contribution of norm `clip` moves a release: clip/batch for a mean, else clip.
 
         If `batch` is None, it is the claimed batch size.
         """
@@ -144,8 +144,8 @@ class Claim:
         """Return the standard deviation of the noise on a release, for batches of this size (as claimed if None)."""
         return self.noise_multiplier * self.unit(batch)
 
-    def release(self) -> Step:
-        """Return the steps of the run as the privacy accountant takes them, one `Step` with their number.
+    def as_step(self) -> Step:
+        """Return all steps of the run as one `Step` of the privacy accountant, whose `steps` is their number.
 
         Raises:
             ValueError: the claimed sampling cannot have this rate or these steps.

@@ -23,7 +23,7 @@ def _two_sided(lower: float, upper: float) -> float:
 
 
 def binomial(hits: int, trials: int, rate: float) -> float:
-    """Return the p-value of `hits` successes in `trials` independent trials with probability `rate` each."""
+    """Return the two-sided p-value of `hits` successes in `trials` independent trials with probability `rate` each."""
     law = stats.binom(trials, rate)
     return _two_sided(law.cdf(hits), law.sf(hits - 1))
 
@@ -34,13 +34,13 @@ def at_least(hits: int, trials: int, rate: float) -> float:
 
 
 def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
-    """Return the p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
+    """Return the two-sided p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the integer next to the claimed mean. The statistic is too
-    small if the counts are too equal, and too large if they vary more than claimed.
+    The statistic is the sum of (count - c)^2, where c is the claimed mean, rounded to an integer. It is too small if
+    the counts are too equal, and too large if they vary more than claimed. Both are reported.
 
     Args:
-        counts: the observed counts, of any number.
+        counts: the observed counts, integers from 0 to `largest`, shape (N,).
         pmf: the claimed probabilities of 0, 1, 2, ..., of shape (largest + 1,).
     """
     support = np.arange(pmf.size)
@@ -55,12 +55,12 @@ def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
-    """Return the p-value of the total of `pairs` independent integers, each claimed to be k with probability pmf[k].
+    """Return the two-sided p-value of a sum of `pairs` independent integers, each claimed to be k with P = pmf[k].
 
     Args:
-        shared: the observed total, such as the number of records that the two batches of each pair have in common.
+        shared: the observed sum, such as of the numbers of records that the two batches of a pair have in common.
         pairs: how many integers are added.
-        pmf: their probabilities, of shape (largest + 1,).
+        pmf: the claimed probabilities that one of the integers is 0, 1, 2, ..., of shape (largest + 1,).
     """
     law = _sum_of(pmf, pairs)
     return _two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
@@ -75,10 +75,11 @@ def _sum_of(pmf: Array, times: int) -> Array:
 
 
 def correlation(a: Array, b: Array) -> float:
-    """Return the p-value of the cosine of two vectors of N numbers, of which one is claimed to be Gaussian noise.
+    """Return the two-sided p-value of the cosine r of two vectors of N numbers, one claimed to be Gaussian noise.
 
-    The other vector may be anything that does not depend on that noise. Under the claim the cosine r is distributed as
-    a coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2).
+    The other vector may be anything that does not depend on that noise. Under the claim r is distributed as a
+    coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2). A
+    cosine near -1 has a small p-value, as one near 1 has. The p-value is 1 for a zero vector and for N = 1.
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:

@@ -22,7 +22,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _NOISE_SEED = 1000  # The loop's seed in the first of the runs whose noise is sampled; each further run adds 1
-_WANTED = 7500  # How many numbers of noise a sample should have; a quarter as many on each of the other data sets
+_WANTED = 7500  # How many numbers of noise `sample` should have; each sample of `others` should have a quarter as many
 _FEWEST_RUNS, _MOST_RUNS = 24, 200  # The fewest and the most runs from which a sample of the noise is taken
 _SCALES = {
     "records a millionth as large": 1e-6,
@@ -32,9 +32,9 @@ _SCALES = {
 """Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
 _LOUD = 0.5  # The data set `loudest` has equal records that each add at least this many clips to a step
-_VISIBLE = 0.05  # A record is in a batch if exchanging it changes the step by more than this share of `pair.size`
+_VISIBLE = 0.05  # A record counts as in a batch if exchanging it moves the step by more than this share of `pair.size`
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
-_HALVINGS = 12  # How often the interval between two neighbouring factors is then halved
+_HALVINGS = 12  # How often the interval between two neighbours among `_FACTORS` is halved to find the best factor
 _NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to a sum
 _PARALLEL = 1e-5  # Two vectors count as parallel, and two lengths as equal, below this relative difference
 _ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vectors are parallel
@@ -73,7 +73,7 @@ class _Influence:
     """Experiments on how much records change the releases of one loop; each is made when it is first asked for.
 
     Args:
-        runs: runs of the loop.
+        runs: a `LoopRuns`, which runs the loop with changed settings.
         most_runs: about how many runs one experiment may take.
     """
 
@@ -84,7 +84,8 @@ class _Influence:
     @cached_property
     def pair(self) -> _ExtremePair | None:
         """The two records whose exchange changes every step the most; None if no exchange changes every step."""
-        # Of pairs that change as much, the last is taken: its numbers are the largest, and so the surest to be clipped
+        # Pairs are tried from small numbers to large ones, and of equal changes the last is taken, as large records are
+        # the surest to be clipped
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
         best: _ExtremePair | None = None
         for i, (first, here) in enumerate(tried):
@@ -96,8 +97,12 @@ class _Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        """Each extreme record that the loop accepts, with the releases of runs almost without noise on data sets that
-        have it in the first and in the last place."""
+        """Each extreme record (`datasets.extremes`) that the loop accepts, with releases almost without noise.
+
+        Two runs are made on the audit's records, with the extreme one in place of the first and of the last record. The
+        array has the rows of both, one after another: shape (2 * steps, numbers). A record is left out if either run
+        fails, or releases other shapes or numbers that are not finite.
+        """
         accepted: list[tuple[Any, Array]] = []
         for record in datasets.extremes(self._records) if self._runs.repeatable is not None else ():
             first, last = (
@@ -120,9 +125,11 @@ class _Influence:
             return False
         # In an adaptive loop later steps may follow from what was released, so only first steps are compared
         steps = slice(0, 1 if self._runs.loop.view.adaptive else None)
-        # Small random numbers, such as augmentations, are lost beside extreme records: ordinary ones are exchanged too
+        # Beside extreme records the effect of small random numbers, such as augmentations, is lost to rounding, so
+        # ordinary records are exchanged too
         for pair in (self.pair[:2], (self._records[0], self._records[self._n // 2])):
-            # The last record is exchanged and the first removed, since numbers may differ for all later records alone
+            # The last record is exchanged and the first removed, since a removal may give other random numbers only to
+            # the records after it
             data_sets = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
             before, after = self._quiet(data_sets), self._quiet([datasets.removed(data, 0) for data in data_sets])
             if before is None or after is None or before.shape != after.shape:
@@ -140,8 +147,8 @@ class _Influence:
         The record removed is one whose numbers are 0 and that adds nothing to a sum, so that nothing else changes. The
         answer is also False if such a record adds something, or if a run fails: this test then says nothing.
         """
-        # The record that is left out adds nothing. So if no random numbers differ, the release stays the same, or
-        # changes by the factor n/(n - 1) if its denominator counts records.
+        # The record that is left out adds nothing. So if no random numbers differ, the release stays the same, or grows
+        # by the factor n/(n - 1) if it is divided by the number of records
         nothing = datasets.scaled(self._records[0], 0.0)
         silent = self._runs.at_start(datasets.filled(self._records, nothing))
         data = datasets.replaced(self._records, self._n - 1, nothing)
@@ -154,9 +161,10 @@ class _Influence:
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
     def _quiet(self, data_sets: list[Records]) -> Array | None:
-        """Return the releases of runs almost without noise, with full batches, on several data sets.
+        """Return the releases of runs almost without noise, of one seed and with full batches, on several data sets.
 
-        Returns None if not all releases are finite and of one shape.
+        The result has shape (data sets, steps, numbers), with the steps of `LoopRuns.comparable`; None if not all
+        releases are finite and of one shape.
         """
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
@@ -167,8 +175,8 @@ class _Influence:
     @cached_property
     def nearly_clipped(self) -> Any:
         """The first record, scaled so that its contribution is just below the clip; None if no scale does that."""
-        # Here an effect of one record on others' contributions shows the most. The smallest factor that nearly reaches
-        # the clip is taken: with larger ones a wrong clip may fall short of it
+        # Near the clip an effect of one record on others' contributions shows the most. The smallest factor that nearly
+        # reaches the clip is taken, since a wrong clip may shrink larger records below the clip
         reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
         low, high = (math.log(_FACTORS[k]) for k in (reached - 1, reached))
         scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
@@ -199,7 +207,7 @@ class _Influence:
         """How much exchanging each record in turn changes each step, with batches as claimed.
 
         None if runs with equal seeds have different batches, if no setting keeps the weights where they are, if there
-        are more than 256 records, or if every seed makes directions along which some exchange cannot be seen.
+        are more than 256 records, or if for every seed some step does not change with the first record in full batches.
         """
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
@@ -233,7 +241,12 @@ class _Influence:
 
 
 class _Residual(NamedTuple):
-    """The noise of one run, and the sums to which the noise was added, both of shape (steps, numbers of a step)."""
+    """What the releases of one run are made of: release = sum + noise.
+
+    Attributes:
+        noise, sums: the noise and the sum over the batch (or average, if the claim is of averages) of each step, in the
+            unit of the releases, both of shape (steps, numbers of a step).
+    """
 
     noise: Array
     sums: Array
@@ -245,7 +258,7 @@ class _NoiseSamples:
     A sample has the noise in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
 
     Args:
-        runs: runs of the loop.
+        runs: a `LoopRuns`, which runs the loop with changed settings.
         influence: experiments on how much single records change the loop's releases.
         most_runs: about how many runs a sample may take.
         variations: further settings under which the claim must hold, by a name for the report.
@@ -258,21 +271,29 @@ class _NoiseSamples:
         self._records = runs.loop.records
 
     @property
-    def repeatable(self) -> dict[str, Any]:
-        """The changes of settings under which runs almost without noise repeat with the seed; empty if none do."""
+    def repeat_changes(self) -> dict[str, Any]:
+        """The changes of settings with which noise is best told from sums, for `residual`.
+
+        They are those of `LoopRuns.repeatable`. If runs never repeat (it is None), the result is empty, for no changes:
+        the noise is then known only of loops that return `clean`.
+        """
         return dict(self._runs.repeatable or {})
 
     @cached_property
-    def claimed(self) -> dict[str, Any]:
-        """The changes of settings with which noise is sampled; empty if batches can be as claimed."""
-        return {} if self._runs.batches_need_stream else self.repeatable
+    def sample_changes(self) -> dict[str, Any]:
+        """The changes of settings with which noise is sampled.
+
+        There are none (empty) if runs with the claimed batches repeat, if need be by reading known random bytes; else
+        they are `repeat_changes`.
+        """
+        return {} if self._runs.batches_need_stream else self.repeat_changes
 
     @cached_property
     def sample(self) -> Array | None:
         """A sample of the noise on the audit's records with the claimed settings; None if the noise is unknown."""
-        found = self._sampled(None, self.claimed)
-        if found is None and self.claimed != self.repeatable:
-            return self._sampled(None, self.repeatable)
+        found = self._sampled(None, self.sample_changes)
+        if found is None and self.sample_changes != self.repeat_changes:
+            return self._sampled(None, self.repeat_changes)
         return found
 
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
@@ -280,10 +301,10 @@ class _NoiseSamples:
 
         The function makes the runs, and returns a sample of the noise; None if the noise is unknown.
         """
-        few, changes, records, runs = _WANTED // 4, self.claimed, self._records, self._runs
+        few, changes, records, runs = _WANTED // 4, self.sample_changes, self._records, self._runs
 
         def other(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
-            """Return the pair for data (the audit's if None) and changes of settings."""
+            """Return (name, function), to sample the noise on `data` (None: the audit's) with the settings in `how`."""
             return name, lambda: self._sampled(data, how, few)
 
         for name, factor in _SCALES.items():
@@ -292,7 +313,7 @@ class _NoiseSamples:
             yield other(name, None, {**changes, **variation})
         if self._influence.pair is not None:
             yield other("records all alike", datasets.filled(records, self._influence.pair.first), changes)
-        if self._influence.loudest is not None:  # here a release that is rounded to few digits loses its noise first
+        if self._influence.loudest is not None:  # Rounding of a release to few digits is coarsest at the largest sums
             yield other("where the sum is largest", self._influence.loudest, runs.all_records)
         if runs.claim.relation == Relation.ADD_REMOVE:
             yield other("a quarter of the records", records[: max(1, runs.claim.n // 4)], runs.all_records)
@@ -325,7 +346,10 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        """Return the noise of one run, shape (steps, numbers), None if it is unknown; the arguments are `parts`'s."""
+        """Return the noise of one run, in the unit of the releases, shape (steps, numbers); None if it is unknown.
+
+        The arguments are those of `parts`; `how` are its `stream` and `global_seed`.
+        """
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 
@@ -369,14 +393,14 @@ class Lab:
     """Experiments on one training loop, each made when a check first asks for it.
 
     Args:
-        runs: runs of the loop with changed settings.
+        runs: a `LoopRuns`, which runs the loop with changed settings.
         most_runs: about how many runs a check's statistic may use.
-        variations: further settings under which the claim must hold, by a name for the report.
+        variations: further settings under which the noise must be as claimed, by a name for the report.
 
     Attributes:
-        loop, claim, view: the loop, its claim, and what an attacker sees.
-        runs, most_runs: as given.
-        influence: how much single records change the releases.
+        loop, claim, view: the `Loop`, its `Claim`, and the `View` of what an attacker sees.
+        runs, most_runs: the arguments.
+        influence: experiments on how much single records change the releases.
         noise: samples of the loop's noise.
     """
 

@@ -31,13 +31,13 @@ _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 _ROUNDING = 1e-5
 """Two arrays of releases count as equal if each entry differs by at most this share of the largest number, plus this
 share of itself."""
-_LARGER_STEP = 100.0  # Whether weights stay under a tiny step size is tested with a step size so many times larger
-_STAYS = 0.1  # Weights count as staying where they are if releases then change by at most this many clips
+_LARGER_STEP = 100.0  # Whether weights stay under a tiny step size is tested with a step size this many times larger
+_STAYS = 0.1  # Weights count as staying if `_LARGER_STEP` times the step size moves releases by at most this many clips
 _LARGEST_STILL, _SMALLEST_STILL = 1e-4, 1e-30
 """If releases are computed from weights, frozen runs have a step size between these shares of the loop's step size."""
 _ROUNDED_WEIGHTS = 1e-9
-"""The step size of these runs is chosen so that rounding the weights changes a release by about this share of the
-noise, which no check sees."""
+"""If releases are computed from weights, the step size of frozen runs is chosen so that rounding the weights changes a
+release by about this share of the noise, which no check sees."""
 _BARELY = 1e-9  # Coupled runs use this share of the loop's step size, so that weights hardly move
 NOT_REPEATABLE = (
     "runs with one seed and almost no noise cannot be compared: either they differ in something that is not made by the"
@@ -81,13 +81,19 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of runs almost without noise: a tiny share of the claimed one, or 0."""
+        """The noise multiplier of runs almost without noise.
+
+        It is the first of 1e-20, 1e-9 and 1e-7 times the claimed one with which the loop runs, or 0 if all three fail.
+        """
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
-        """The changes of settings that keep the loop's weights where they are; empty if the loop ignores step sizes."""
+        """The changes of settings that keep the loop's weights where they are; empty if none are known to.
+
+        They are those of `_still`, unless runs show that the loop ignores its step size.
+        """
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
             return changes
@@ -100,12 +106,16 @@ class LoopRuns:
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
     def _still(self) -> dict[str, Any]:
-        """Return changes of settings under which the weights should stay where they are; empty if there are none."""
+        """Return the changes of settings under which the weights stay if the loop obeys its step size; else empty.
+
+        The step size is 0, or tiny if releases are computed from weights. The result is empty if the loop has no step
+        size, or if its weights, from which releases are computed, have no more than float32 precision.
+        """
         if not self.loop.step_size:
             return {}
         if not self.loop.from_weights:
             return {"step_size": 0.0}
-        # Releases are computed from weights here, and a step that is lost to their rounding would show no release
+        # Here releases are differences of weights, which a step lost to the weights' rounding would make 0
         path = self.base.trajectory
         if path is None or path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32)):
             return {}
@@ -114,7 +124,10 @@ class LoopRuns:
         return {"step_size": min(max(least, size * _SMALLEST_STILL), size * _LARGEST_STILL)}
 
     def comparable(self, output: LoopOutput) -> Array:
-        """Return the releases of the steps that can be compared between runs: all if weights stay, else the first."""
+        """Return the releases of the steps that can be compared between runs, shape (steps, numbers).
+
+        These are all steps if the weights stay where they are (`frozen`), else only the first.
+        """
         assert output.releases is not None
         return output.releases if self.frozen else output.releases[:1]
 
@@ -135,12 +148,11 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        """The changes of settings under which quiet runs (almost without noise) repeat with the seed, and whether they
-        must be streamed (read known random bytes) for that; None if they never repeat."""
+        """The values of `repeatable` and `streamed` as a pair; None if quiet runs never repeat."""
         if self.base.releases is None:
             return None
         for stream in (None, SEED):
-            if self.noise_follows if stream is None else self._noise_shows(stream):
+            if self._noise_obeyed_by_seed if stream is None else self._noise_shows(stream):
                 for changes in ({}, self.all_records):
                     if self._repeats(changes, stream):
                         return changes, stream is not None
@@ -150,8 +162,8 @@ class LoopRuns:
     def repeatable(self) -> dict[str, Any] | None:
         """The changes of settings under which quiet runs (almost without noise) repeat with the seed.
 
-        Either no changes or `all_records`; None if they never repeat. If `streamed` is true, they repeat only if they
-        read known random bytes in place of the operating system's.
+        Either no changes (empty) or `all_records`; None if the runs never repeat. If `streamed` is true, they repeat
+        only if they read known random bytes in place of the operating system's.
         """
         return None if self._repeating is None else self._repeating[0]
 
@@ -168,21 +180,24 @@ class LoopRuns:
         return True if self.repeatable is not None and self._repeats({}, SEED) else None
 
     @cached_property
-    def noise_follows(self) -> bool:
-        """Whether the loop obeys its noise multiplier, as runs with equal seeds show."""
+    def _noise_obeyed_by_seed(self) -> bool:
+        """Whether runs with equal seeds, without known random bytes, show that the loop obeys its noise multiplier."""
         return self._noise_shows(None)
 
     @property
     def noise_obeyed(self) -> bool:
         """Whether the loop obeys its noise multiplier, as runs with equal seeds or equal known random bytes show."""
-        return self.noise_follows or self.streamed
+        return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` with which a run with noise and a run almost without
-        noise differ in the noise alone.
+        """Return arguments `seed` and `stream` for `Loop.run`; two runs with them differ only in what else is changed.
 
-        `stream` selects the bytes that stand in for the system's random bytes, None for the system's own. It becomes
-        the seed if the loop's runs repeat only when they read known bytes.
+        So a run with noise and one almost without noise differ in the noise alone.
+
+        Args:
+            seed: the loop's seed.
+            stream: the number of the known random bytes that the run reads. If None, it is `seed` if the loop's runs
+                repeat only when they read known bytes (`streamed`); otherwise the run reads the system's own bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
@@ -198,17 +213,17 @@ class LoopRuns:
         Args:
             records: the data; the loop's own if None.
             seed, stream: as for `paired`.
-            changes: changes of the loop's settings; `global_seed` among them is as for `Loop.run`.
+            changes: changes of the loop's settings, and `global_seed` of `Loop.run`.
 
         Returns:
             The releases, of shape (steps, numbers). None if the loop raises an error, or if the weights move although
             they should stay, so far that releases change.
         """
         how = self.paired(seed, stream)
-        rows = self._without_noise(records, how, changes)
+        rows = self._quiet(records, how, changes)
         if rows is None or len(rows) == 1 or not (step := self.frozen.get("step_size")):
             return rows
-        further = self._without_noise(records, how, {**changes, "step_size": step * _LARGER_STEP})
+        further = self._quiet(records, how, {**changes, "step_size": step * _LARGER_STEP})
         if further is None or further.shape != rows.shape:
             return None
         most = _STAYS * self.claim.unit(changes.get("batch"))
@@ -217,16 +232,16 @@ class LoopRuns:
     def at_start(self, records: Records | None = None) -> Array | None:
         """Return releases of a run almost without noise, with full batches; None if the loop raises an error.
 
-        Only the steps at which the weights are the same for all data are returned: all steps if the weights stay
-        exactly where they are, else the first one. The data is the loop's own if None.
+        Only the steps at which the weights are the same for all data are returned, shape (steps, numbers): all steps if
+        the weights stay exactly where they are, else the first one. The data is the loop's own if `records` is None.
         """
-        rows = self._without_noise(records, self.paired(SEED), self.all_records)
+        rows = self._quiet(records, self.paired(SEED), self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
-    def _without_noise(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        """Return the releases, at the steps that can be compared, of a run almost without noise whose weights stay.
+    def _quiet(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
+        """Return what `quiet` does, without testing that the weights stay; None if the loop fails.
 
-        `how` are the run's seed and stream, and `changes` are changes of settings. None if the loop fails.
+        `how` are the run's seed and stream, and `changes` are changes of settings.
         """
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)

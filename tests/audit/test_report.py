@@ -58,7 +58,7 @@ def test_bad_claims(change: dict[str, object], message: str) -> None:
 
 def test_a_sampling_with_its_arguments_is_accounted() -> None:
     one = replace(claim(), sampling="cyclic-poisson:4")
-    assert one.release().sampling == CyclicPoisson(0.25, 4)
+    assert one.as_step().sampling == CyclicPoisson(0.25, 4)
     assert one.drawn() == CyclicPoisson(0.25, 4)
     assert one.drawn(1.0) is None
     assert replace(claim(), sampling="cyclic-poisson").drawn() is None

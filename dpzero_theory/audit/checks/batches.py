@@ -19,7 +19,8 @@ from dpzero_theory.audit.runs import SEED, norms, same
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
-_Included = NDArray[np.bool_]  # Whether each record was in each batch, of shape (runs, steps, records)
+_Included = NDArray[np.bool_]
+"""Whether each record was in each batch of several runs of a loop, an array of shape (runs, steps, records)."""
 _LISTED_SEED, _LISTED_RUNS = 60, 16
 """If the loop returns its batches, the batches of 16 runs are tested, with the loop's seeds from 60 on."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
@@ -28,22 +29,25 @@ _SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
 """The sizes of batches are measured in at most 60 runs, and used if all are within 0.05 of whole numbers."""
 _WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
-_DIFFER = "where the records differ a millionfold"  # Words for the data of `_listed` that is scaled by `_UNLIKE`
+_DIFFER = "where the records differ a millionfold"  # How reports describe records scaled by `_UNLIKE`
 _CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
-_LOUDEST = 1e10  # The multiple of the claimed noise with which releases are equal on all data up to rounding
-_DRAWS = 3  # Numbers of steps are compared under this many draws of noise of that size
+_LOUDEST = 1e10  # With this multiple of the claimed noise, releases on all data sets are equal up to rounding
+_DRAWS = 3  # Numbers of steps are compared under this many draws of the noise `_LOUDEST`
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 
 def _poisson(included: _Included, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that entries of `included` are independent, and true with probability rate."""
+    """Return p-values, by name, of tests of Poisson batches, of which each record is in each with probability `rate`.
+
+    `included` says whether it was, for each of (runs, steps, records); its entries are claimed to be independent.
+    """
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
     return {
         "how many records are drawn in all": exact.binomial(int(included.sum()), included.size, rate),
         **_of_sizes(included.sum(axis=2).ravel(), n, rate),
         "how often each record is drawn": exact.dispersion(times, stats.binom.pmf(np.arange(steps + 1), steps, rate)),
-        "how often one record is drawn": _one(included, rate),
+        "how often one record is drawn": _each_record(included, rate),
         **_shared(included, stats.binom.pmf(np.arange(n + 1), n, rate**2)),
     }
 
@@ -59,8 +63,11 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
     }
 
 
-def _one(included: _Included, rate: float) -> float:
-    """Return the smallest p-value of a record for being in batches with probability `rate`, times their number n."""
+def _each_record(included: _Included, rate: float) -> float:
+    """Return the smallest two-sided p-value of a record's number of batches, times the number of records; at most 1.
+
+    The claim is that each of the (runs * steps) batches has the record with probability `rate`, independently.
+    """
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
@@ -72,7 +79,7 @@ def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
     The two are neighbouring batches of a run, or the batches of one step in two runs.
 
     Args:
-        included: whether each record was in each batch.
+        included: whether each record was in each batch, shape (runs, steps, records).
         pmf: the claimed probabilities that two batches share 0, 1, 2, ... records.
     """
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
@@ -89,23 +96,27 @@ def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that each step draws rate * n of the n records, anew and uniformly."""
+    """Return p-values, by name, of tests that each step draws rate * n of the n records, anew and uniformly.
+
+    `included` says which records were drawn, shape (runs, steps, records).
+    """
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}
-    tests["how often one record is drawn"] = _one(included, size / n)
+    tests["how often one record is drawn"] = _each_record(included, size / n)
     return tests | _shared(included, stats.hypergeom.pmf(np.arange(size + 1), n, size, size))
 
 
 def _full(included: _Included, rate: float) -> dict[str, float]:
-    """Return the p-value, by name, of a test of full batches: 1 if every batch has all records, else 0."""
+    """Return the p-value, by name, of a test of full batches: 1 if `included` is true everywhere, else 0."""
     return {"who is in a batch": float(included.all())}
 
 
 def _epochs(included: _Included, rate: float) -> dict[str, float]:
     """Return the p-value, 1 or 0, of a test that each record is in exactly one batch of each epoch of 1/rate steps.
 
-    In a last epoch that is cut short a record may be in one batch or none.
+    A last epoch may be cut short; a record is then in one of its batches or in none. `included` says which records were
+    in which batch, shape (runs, steps, records).
     """
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
@@ -117,10 +128,12 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
     """Return p-values, by name, of tests of random allocation.
 
     Each record is in one batch of each epoch of 1/rate steps, drawn independently of the other records' batches.
+    `included` says which records were in which batch, shape (runs, steps, records).
     """
     _, steps, n = included.shape
     length = round(1 / rate)
-    # The sizes of the first batches of epochs are binomial
+    # The sizes of an epoch's batches depend on each other, as they sum to n: only first batches are independent, with
+    # binomial sizes
     first = included[:, : steps - steps % length : length]
     if not first.size:
         return _epochs(included, rate)
@@ -129,13 +142,14 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
     return _epochs(included, rate) | {"how much sizes of batches differ": sizes} | shared
 
 
-def _turns(included: _Included, rate: float, groups: int) -> dict[str, float]:
+def _cyclic(included: _Included, rate: float, groups: int) -> dict[str, float]:
     """Return p-values, by name, of tests of cyclic Poisson batches.
 
     Records form `groups` groups, the same throughout a run, and step t draws each record of group t modulo `groups`
-    with probability groups * rate. Steps after the last whole round are left out.
+    with probability groups * rate. Steps after the last whole round of groups are left out. `included` says which
+    records were in which batch, shape (runs, steps, records).
     """
-    # In a round each record is drawn once with probability groups * rate, so that rounds are Poisson batches
+    # In a round each group has one turn, so the records of a whole round are a Poisson batch at rate groups * rate
     runs, steps, n = included.shape
     rounds = included[:, : steps - steps % groups].reshape(runs, steps // groups, groups, n)
     tests = {"one turn for each record": float((rounds.any(axis=1).sum(axis=1) <= 1).all())}
@@ -146,6 +160,7 @@ def _truncated(included: _Included, rate: float, largest: int) -> dict[str, floa
     """Return p-values, by name, of tests of truncated Poisson batches.
 
     If Poisson sampling at `rate` draws more than `largest` records, a random choice of `largest` of them is the batch.
+    `included` says which records were in which batch, shape (runs, steps, records).
     """
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
@@ -161,7 +176,7 @@ def _truncated(included: _Included, rate: float, largest: int) -> dict[str, floa
         "the largest batch": float(sizes.max() <= largest),
         "how many records are drawn in all": exact.overlaps(int(sizes.sum()), sizes.size, pmf),
         "sizes of batches": exact.dispersion(sizes, pmf),
-        "how often one record is drawn": _one(included, float(pmf @ np.arange(n + 1)) / n),
+        "how often one record is drawn": _each_record(included, float(pmf @ np.arange(n + 1)) / n),
         **_shared(included, np.asarray(overlap)),
     }
 
@@ -176,27 +191,27 @@ _LAWS = {
 }
 """The tests of each sampling: functions (included, rate) -> p-values by the tests' names.
 
-`rate` is the probability that a record is in a batch.
+`included` has the shape (runs, steps, records), and `rate` is the probability that a record is in a batch.
 """
 
 
-def _law_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | None:
+def _tests_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | None:
     """Return the tests of the claimed sampling, a function as in `_LAWS`; None if there are none."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
-        return partial(_turns, groups=drawn.groups)
+        return partial(_cyclic, groups=drawn.groups)
     if isinstance(drawn, TruncatedPoisson):
         return partial(_truncated, largest=drawn.largest)
     return _LAWS.get(claim.sampling)
 
 
-def _listed(lab: Lab, unlike: bool) -> _Included | None:
+def _returned(lab: Lab, unlike: bool) -> _Included | None:
     """Return which record was in which batch, from the batches that the loop returns; None if this is not known.
 
     Args:
         lab: the experiments on the audited loop.
-        unlike: whether to scale the records by `_UNLIKE`. Batches that follow losses, norms or an order of the records
-            then differ from batches drawn blindly.
+        unlike: whether to scale the records with even indices by 1e3 and the others by 1e-3 (`_UNLIKE`). Batches chosen
+            by losses or norms then hold mostly records of one kind.
     """
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
@@ -215,16 +230,20 @@ def _listed(lab: Lab, unlike: bool) -> _Included | None:
     return drawn if drawn.shape[1] else None
 
 
-def _seen(lab: Lab) -> tuple[_Included, str] | None:
-    """Return which record was in which batch, and in words what shows it; None if nothing shows it."""
+def _visible(lab: Lab) -> tuple[_Included, str] | None:
+    """Return which record was in which batch, and in words what shows it; None if nothing shows it.
+
+    The loop's lists of batches show it or, if the loop returns none, steps that change with a record.
+    """
     if lab.runs.base.batches is not None:
-        drawn = _listed(lab, unlike=False)
+        drawn = _returned(lab, unlike=False)
         return None if drawn is None else (drawn, "the lists of batches that the loop returns")
     if lab.influence.scan is None:
         return None
     drawn = lab.influence.scan.included
     # With directions that depend on the seed, a step that no record changes may still have a batch: the direction may
-    # be one along which no loss changes. Runs with such a step are left out, except that Poisson batches may be empty.
+    # be one along which no loss changes. Runs with such a step are left out, but not under Poisson sampling, whose
+    # batches may be empty.
     if lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds:
         drawn = drawn[np.all(drawn.any(axis=2), axis=1)]
     return (drawn, "steps that moved when a record was exchanged") if len(drawn) else None
@@ -250,15 +269,15 @@ def _many_sizes(lab: Lab) -> dict[str, float]:
     return {f"{name}, by releases on equal records": p for name, p in found.items()}
 
 
-def _law(lab: Lab, level: float) -> Verdict:
+def _as_claimed(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: batches must be drawn as claimed, whatever the records hold."""
-    seen, claimed, rate = _seen(lab), lab.claim.sampling, lab.claim.sample_rate
+    seen, claimed, rate = _visible(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
-    if (tested := _law_of(lab.claim)) is None:
+    if (tested := _tests_of(lab.claim)) is None:
         return untested(f"batches of sampling {claimed} have no test here")
     included, how = seen
-    tests, unlike = tested(included, rate) | _many_sizes(lab), _listed(lab, unlike=True)
+    tests, unlike = tested(included, rate) | _many_sizes(lab), _returned(lab, unlike=True)
     if unlike is not None:
         tests |= {f"{name}, {_DIFFER}": p for name, p in tested(unlike, rate).items()}
     p, name = min((p, name) for name, p in tests.items())
@@ -295,8 +314,9 @@ def source(lab: Lab) -> str | None:
     """Find out what determines an audited loop's batches: its seed, or the process's global random generators.
 
     Returns:
-        What determines the batches, in words; empty if neither does. None if batches cannot be seen: the loop does not
-        return them, and no runs with batches as claimed can be compared.
+        "the seed"; or "the state of the process's global generators, which any call may seed"; or "" if neither of the
+        two makes the batches. None if this is unknown: the loop does not return its batches, and its runs almost
+        without noise fail or are never equal (`LoopRuns.repeatable` is None).
     """
     numbers = (1, 2, 1)
     if lab.runs.base.batches is not None:
@@ -317,14 +337,14 @@ def source(lab: Lab) -> str | None:
 
 
 def _accounting(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the claimed noise, batches and steps must cost the claimed epsilon by the certified accountant.
+    """A `Check.look`: the claimed noise, batches and steps must cost at most the claimed epsilon.
 
     The claim is violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does
-    not.
+    not. It could not be tested if the claim lies between the bounds, or if the accountant refuses the loop's sampling.
     """
     claim = lab.claim
     try:
-        cost = epsilon_of_history([claim.release()], claim.delta)
+        cost = epsilon_of_history([claim.as_step()], claim.delta)
     except ValueError as error:
         return untested(f"not accounted here: {' '.join(str(error).split())}")
     said = f"noise multiplier {claim.noise_multiplier:g}, {claim.steps} steps, {claim.sampling}, {claim.relation}"
@@ -378,7 +398,7 @@ def _steps(lab: Lab, level: float) -> Verdict:
 
 
 CHECKS = (
-    Check("batches", "Are batches drawn as claimed?", _law, core=True),
+    Check("batches", "Are batches drawn as claimed?", _as_claimed, core=True),
     Check("batches-secret", "Can the batches be drawn again?", _secret, random=False, follows=("noise-fixed",)),
     Check("accounting", "Does the claimed noise give the claimed epsilon?", _accounting, core=True, random=False),
     Check("steps", "Are there as many releases as accounted, whatever the data?", _steps, random=False),

@@ -3,8 +3,8 @@
 All that a run shows is split into tokens: numbers, words, hexadecimal digests, or four bytes of a binary file. So two
 runs can be compared token by token.
 A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
-may report a loop that does what it claims with probability at most `level`, which is not used here. Meanwhile this one
-replaces the clocks of the process.
+may report a loop that does what it claims with probability at most `level`, which is not used here. While the check of
+this module runs, it replaces the clocks of the process.
 """
 
 import gzip
@@ -32,25 +32,25 @@ from dpzero_theory.privacy.relation import Relation
 
 _TICK = 1e-3  # Seconds by which clocks advance each time they are read, so that times tell only what a run does
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
-"""Multiples of the claimed noise with which runs are compared, so that every output with noise in it differs."""
+"""Multiples of the claimed noise in the runs on one data set, so that every output with noise in it changes."""
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
 """A leak is confirmed by 20 runs on each of two data sets. A random word that is no leak has one value in all runs on
 one data set and a different value in all runs on the other with probability at most 2 4^-20."""
-_BAD_RECORDS = 2  # So many forms of a record with NaN or infinity are tried
+_BAD_RECORDS = 2  # This many forms of a record with NaN or infinity are tried
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,
 which leaves its clipped contribution the same to the last bit."""
 _SHOWN_ROUNDING = 1e-2  # Two numbers a and b that differ by at most this times 1 + |a| may differ by rounding alone
-_DRAWS = 3  # Coupled runs, which have equal noise on different data, are compared under so many draws of the noise
+_DRAWS = 3  # Coupled runs, which have equal noise on different data, are compared under this many draws of the noise
 _LOUDEST = 1e10
 """The multiple of the claimed noise with which releases on all data sets are equal up to rounding. With the step size
 of coupled runs, weights then move about ten times as far as they do in training."""
 _RECORD_SEED = 2027  # Draws the random record that replaces every record in one of the data sets
-_FEWEST_STEPS = 4  # Batches with fewer members, and sizes in fewer steps, are not looked for, as they match by chance
+_FEWEST_STEPS = 4  # Batches with fewer members, and sizes of fewer batches, are not looked for: chance matches them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
-"""Sizes of batches are looked for in an output at distances of 1 to 64 of its numbers, from the first 1000 on."""
-_NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two are so near
+"""Sizes of batches are looked for at every k-th number of an output, k = 1 to 64, from each of the first 1000 on."""
+_NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two differ by less than this
 _BY_CHANCE = 1e-6  # An output counts as sizes of batches if other numbers would match with probability below this
 _Position = tuple[str, int]
 """The position of a token: the name of an output of the run, and the token's index in it. Index -1 stands for the
@@ -60,7 +60,10 @@ _Token = float | bytes
 
 
 class _Chunk(bytes):
-    """A hexadecimal digest, or four bytes of a binary file, in what a run shows: rounding may change its every bit."""
+    """A token that is a hexadecimal digest or four bytes of a binary file.
+
+    Rounding of what was hashed or written may change all its bits, so `_differ` never counts it as different.
+    """
 
 
 _Shown = dict[_Position, _Token]
@@ -89,14 +92,14 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
     """
     with lab.loop.clocks(_TICK):
         tried = False
-        for what, pair, changes in _neighbours(lab):
-            runs = _turns(lab, pair, changes, _FACTORS)
+        for what, pair, changes in _data_pairs(lab):
+            runs = _run_in_turn(lab, pair, changes, _FACTORS)
             if runs is None:
                 continue
             tried = True
-            places = set(_leaks(*runs))
-            again = _turns(lab, pair, changes, [_FACTORS[-1] + k for k in range(_CONFIRMING)]) if places else None
-            if again and (sure := places & set(_leaks(*again))):
+            places = set(_leaking(*runs))
+            again = _run_in_turn(lab, pair, changes, [_FACTORS[-1] + k for k in range(_CONFIRMING)]) if places else None
+            if again and (sure := places & set(_leaking(*again))):
                 return violated(f"{_where(min(sure))}: it depends on {what} and not on the noise", _MEND_LEAK)
         if (says := _of_batches(lab)) is not None:
             return violated(says, _MEND_LEAK)
@@ -110,8 +113,8 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
     return held(f"each of {count} numbers and words that are shown varies with the noise, or not with the records")
 
 
-def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield in what two data sets differ (as words), the two data sets, and changes of settings for runs on both."""
+def _data_pairs(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
+    """Yield triples: in what two data sets differ (in words), a list of the two, and changes of settings for runs."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -127,14 +130,14 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
             yield "whether a record is finite", [records, data], ways[0]
 
 
-def _turns(
+def _run_in_turn(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
 ) -> tuple[list[_Shown], list[_Shown]] | None:
     """Return what runs on each of two data sets show, split into numbers and words; None if the loop fails.
 
     For each of `factors`, one run is made on each data set with that multiple of the claimed noise; or with a seed of
     its own, if the loop ignores the noise setting. So what has noise in it changes from run to run. `changes` are
-    changes of settings for all runs.
+    changes of settings for all runs. The result is a list for each data set, with an entry for each factor.
     """
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
@@ -148,10 +151,11 @@ def _turns(
     return shown
 
 
-def _leaks(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
+def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
     """Yield the positions of outputs that tell two data sets apart, from what runs on the `first` and `second` show.
 
-    There all runs on a data set show the same number or word, or all show nothing, and the two data sets' differ.
+    At such a position all runs on one data set show the same number or word, or all show nothing there, and all runs on
+    the other data set show another one.
     """
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
@@ -164,8 +168,7 @@ def _beyond_releases(lab: Lab) -> _Position | None:
     """Return a position in the outputs that tells two data sets apart although all releases are equal; else None.
 
     Either the data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ
-    in one or in all records, and the noise, which is the same for both, is so large that the releases are equal up to
-    rounding.
+    in one or in all records, and the runs on both have equal noise, so large that releases are equal up to rounding.
     """
     if lab.runs.repeatable is None:
         return None
@@ -203,28 +206,32 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     """Return the positions in outputs that tell two data sets apart although the releases are equal.
 
     Args:
-        runs: runs on the first and on the second data set in turn, with equal noise.
+        runs: runs on the first and on the second data set in turn, with equal noise; None for a run that failed.
 
     Returns:
         The positions at which all runs on one data set show the same number or word, and all runs on the other show one
-        that differs by more than rounding. Digests and binary files do not count. None if the releases differ.
+        that differs by more than rounding. Digests, binary files and what only one data set shows do not count. None if
+        the releases differ, or if a run failed or released nothing.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
         return None
     seen = [_tokens(run) for run in done]
-    return {place for place in _leaks(seen[::2], seen[1::2]) if _apart(seen[0].get(place), seen[1].get(place))}
+    return {place for place in _leaking(seen[::2], seen[1::2]) if _differ(seen[0].get(place), seen[1].get(place))}
 
 
-def _apart(a: _Token | None, b: _Token | None) -> bool:
-    """Return whether two shown numbers or words differ by more than rounding; False for None and for digests."""
+def _differ(a: _Token | None, b: _Token | None) -> bool:
+    """Return whether two shown tokens differ by more than rounding; False if one is None, which stands for no token.
+
+    Digests and chunks (`_Chunk`) count as equal: rounding may change them, and a digest under a secret key is no leak.
+    """
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
-    return a is not None and b is not None and not isinstance(a, _Chunk)  # a digest under a secret key is no leak
+    return a is not None and b is not None and not isinstance(a, _Chunk)
 
 
 def _of_batches(lab: Lab) -> str | None:
-    """Return a sentence that names an output with the batches' sizes or members; None if there is none."""
+    """Return a sentence for the report about an output that lists the batches' sizes or members; None if none does."""
     claim, scan = lab.claim, lab.influence.scan
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None
@@ -271,8 +278,8 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
     The factor c is the same for all t; for records per second, c is one over the time of a step.
 
     Args:
-        numbers: the numbers of the output, with NaN for words.
-        batches: the batches.
+        numbers: the numbers of the output in their order, with NaN for each word.
+        batches: the indices of the records of each batch.
     """
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
@@ -287,7 +294,11 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    """Return whether an output lists a batch, as ascending indices or as n numbers that are 1 for members, else 0."""
+    """Return whether an output lists a batch, as ascending indices or as n numbers that are 1 for members, else 0.
+
+    `numbers` are the output's numbers and `batch` the indices of the batch's records. The answer is also False for a
+    batch that other numbers match easily: one of fewer than 4 records, of all n, or of neighbouring indices alone.
+    """
     if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):
@@ -308,7 +319,7 @@ def _tokens(outcome: LoopOutput) -> _Shown:
 
 
 def _where(place: _Position) -> str:
-    """Return a position in the outputs, a name and an index, as words for a report, such as "printed, number 3"."""
+    """Return a position of a token as words for a report, such as "printed, number 3" for ("printed", 3)."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 
@@ -327,7 +338,7 @@ def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
 
 
 def _of_value(value: Any) -> list[_Token]:
-    """Return the numbers in a number, array or tensor, NaN as the word b"nan"; the words of another value's repr."""
+    """Return the numbers of a number, array or tensor, with the word b"nan" for NaN; the tokens of another's repr."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     try:
@@ -340,7 +351,8 @@ def _of_value(value: Any) -> list[_Token]:
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the name and bytes of each member of a zip archive, of the decompressed file, or of the file itself.
 
-    `name` is the file's name and `raw` its bytes. Files of `numpy.savez` and `torch.save` are zip archives.
+    Zip archives (files of `numpy.savez` and `torch.save` are such), gzip and zlib files are told by their first bytes.
+    One that is damaged or encrypted is yielded as it is. `name` is the file's name and `raw` its bytes.
     """
     if raw[:2] == b"PK":
         with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
@@ -369,10 +381,10 @@ def _of_bytes(raw: bytes) -> list[_Token]:
     return [_Chunk(raw[k : k + 4]) for k in range(0, len(raw) - 3, 4)]
 
 
-def _of_text(text: bytes) -> list[_Token]:
-    """Return the hexadecimal digests, the numbers (as floats) and the words (as bytes) of a text, in their order."""
+def _of_text(raw: bytes) -> list[_Token]:
+    """Return the hexadecimal digests, the numbers (as floats) and the words (as bytes) of an encoded text, in order."""
     return [
-        _Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(text)
+        _Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(raw)
     ]
 
 

@@ -17,26 +17,26 @@ from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
 _KNOWN = ("noise-fixed", "noise-from-seed")  # Checks by which others can draw the noise again
-_HARDLY_ANY = 1e-6  # A run whose expected batch is this share of the claimed one has only empty batches
+_HARDLY_ANY = 1e-6  # With this share of the claimed batch size, practically all Poisson batches are empty
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)  # Tested are the shares of noise farther from 0 than so many standard deviations
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # Tested are the shares of noise nearer to 0 than so many standard deviations
+_TAILS = (2.0, 2.5, 3.0)  # The share of noise farther from 0 than so many standard deviations is tested
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # The share of noise nearer to 0 than so many standard deviations is tested
 _SHORT = 1.645 / 2
 """With probability 95% the observed difference of two distribution functions at a point falls short of the true
 difference by at most this over the root of the number of values."""
 _LAGS = 40  # Noise is tested for correlation between steps, and between coordinates, that are less than 40 apart
 _EQUAL = 1e-6  # Two numbers of noise count as equal in absolute value below this relative difference
 _MORE_PAIRS, _PAIRS = 3.0, 20.0
-"""Allowed are three times as many pairs of equal numbers as a continuous law gives on average, and 20 more."""
-_ROUNDED = 1e-9  # Two numbers of noise that differ by less than this share of the median differ by rounding alone
+"""Three times as many pairs of equal numbers as Gaussian noise has on average, and 20 more, are taken for chance."""
+_ROUNDED = 1e-9  # Two absolute values that differ by less than this share of their median differ by rounding alone
 _FINEST_POWER = 32  # The finest grid that is tried has a spacing of 2^-32 standard deviations of the noise
 _NEAR = 0.02  # A number counts as on a grid if it is within this share of the spacing of a multiple of the spacing
 _CHANCE = 0.5 + 2 * _NEAR
 """An upper bound on the probability that a number is on a grid by chance: even noise on a grid of half the spacing is
 on the tried grid with probability 1/2 only."""
 _SEEDS = range(1000, 1128)  # The loop's seeds in the runs whose noise is tested, at most
-_FEWEST_RUNS, _WANTED = 16, 160  # The fewest runs, and how many numbers of noise they should give
+_FEWEST_RUNS, _WANTED = 16, 160  # In `_noise_and_sums`, the fewest runs, and how many numbers of noise they should give
 _FLOAT64 = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
 _MEND_GRID = (
     "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
@@ -57,13 +57,15 @@ _STEP_SIZE = (
 )
 
 
-def _parts(values: Array) -> Iterator[tuple[str, Array]]:
-    """Yield, with names, the parts of a sample of noise whose size is tested.
+def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
+    """Yield pairs (name, part): the parts of a sample of noise whose size is tested.
 
-    They are all numbers, each step, each coordinate, and the sum over the T steps divided by sqrt(T).
+    The first part is the whole sample. If there are several steps, each step is a part, of shape (runs, numbers), and
+    so is the sum over the T steps divided by sqrt(T), which has the same variance. If a step has 2 to 512 numbers, each
+    number is a part, of shape (runs, steps).
 
     Args:
-        values: the sample, of shape (runs, steps, numbers of a step).
+        values: the sample, of shape (runs, steps, numbers).
     """
     _, steps, numbers = values.shape
     yield "all numbers", values
@@ -77,13 +79,13 @@ def _parts(values: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _least(values: Array) -> tuple[float, str, float]:
-    """Test each part of a sample of noise (`_parts`) for too little noise.
+    """Test each part (`_tested_parts`) of a sample of noise, in claimed standard deviations, for too little noise.
 
     Returns:
         The smallest p-value times the number of parts, that part's name, and its standard deviation over the claimed
         standard deviation.
     """
-    tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(values)]
+    tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _tested_parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
@@ -116,14 +118,18 @@ def _size(lab: Lab, level: float) -> Verdict:
 
 
 def _too_little(squares: float, count: int) -> float:
-    """Return P[S <= squares] for the sum S of squares of `count` normal numbers, the p-value of noise too small."""
+    """Return the p-value of too little noise: the probability that `count` numbers have a sum of squares <= `squares`.
+
+    The numbers are claimed to be independent and standard normal, so noise must be in claimed standard deviations.
+    """
     return float(stats.chi2.cdf(squares, count))
 
 
 def _least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the power of `_too_little` as the share of the claimed noise that is reported with probability `power`.
+    """Return the largest ratio of the true to the claimed standard deviation that `_too_little` is likely to notice.
 
-    The test sees `count` numbers of noise, and reports p-values below `level`.
+    The test sees `count` numbers of noise and reports p-values below `level`. With noise of this ratio, and with any
+    smaller noise, it reports with probability `power` at least.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
@@ -136,7 +142,7 @@ def _silent(lab: Lab) -> bool:
     return all(row is not None and row.size > 0 and not row.any() for row in rows)
 
 
-def _law(lab: Lab, level: float) -> Verdict:
+def _gaussian(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: the noise must be Gaussian, by Kolmogorov's test and shares of values near and far from 0."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
@@ -149,7 +155,7 @@ def _law(lab: Lab, level: float) -> Verdict:
         for t in _MIDDLE
     }
     more = float(stats.chi2.sf(float((values**2).sum()), values.size)) < level / 20
-    if not more:  # else only shares near 0 are tested: more noise than claimed cannot raise these
+    if not more:  # Else only shares near 0 are tested: more noise than claimed, which does no harm, lowers them
         tests |= {"its distance from the normal law": float(stats.kstest(values, "norm").pvalue)}
         tests |= {
             f"too few values beyond {t:g} standard deviations": float(
@@ -164,7 +170,8 @@ def _law(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not Gaussian: {name}", mend, p_value=p)
     if more:
         return held("more noise than is claimed, so that only its middle is compared", p_value=p)
-    # The distance that is reported, and by how much the observed distance may fall short of the true one
+    # A law at this distance is noticed: the smallest distance that the test reports, plus by how much the observed
+    # distance may fall short of the true one
     distance = float(np.sqrt(np.log(2 / (level / 10)) / (2 * values.size))) + _SHORT / float(np.sqrt(values.size))
     says, power = (
         f"{values.size} numbers fit the Gaussian that is claimed",
@@ -208,9 +215,9 @@ def _least_correlation(count: int, level: float, power: float = 0.95) -> float:
 
 
 def _equal_by_chance(values: Array) -> float:
-    """Return an upper estimate of the probability that two numbers of noise agree in absolute value to six digits.
+    """Return an upper estimate of the probability that two numbers of noise are equal in absolute value to six digits.
 
-    It is twice the share of all pairs of `values` that agree so, plus 1e-6.
+    It is twice the share of the pairs among all entries of `values` that are so equal, plus 1e-6.
     """
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL), side="right") - np.arange(1, sizes.size + 1)
@@ -220,7 +227,9 @@ def _equal_by_chance(values: Array) -> float:
 def _pairs(values: Array) -> float:
     """Return the p-value of too many pairs of equal numbers, which mean a pool of noise or a seed of few bits.
 
-    Two numbers are equal if they differ by at most 1e-6 of the median, or by four spacings of the grid of rounding.
+    Numbers are equal if their absolute values differ by at most 1e-6 of the median absolute value, or by four times the
+    smallest gap between absolute values that is no rounding error, the spacing to which noise may be rounded. The
+    p-value is the probability that a Poisson number, with mean 3 times the mean for normal noise plus 20, is as large.
     """
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
@@ -230,12 +239,12 @@ def _pairs(values: Array) -> float:
     return float(stats.poisson.sf(pairs - 1, _MORE_PAIRS * expected + _PAIRS))
 
 
-def _representable(lab: Lab, level: float) -> Verdict:
+def _off_grids(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: the noise must not be on a grid, the multiples of a spacing, on which the sum is not.
 
-    A release modulo the spacing would give the sum away. The spacings are 2^-2 to 2^-32 of three units: the standard
-    deviation of the noise, the power of two below it, and, for a mean, the power of two below the standard deviation on
-    the sum, over the batch size.
+    A release modulo the spacing would give the sum away. Spacings of 2^-2 to 2^-32 of three units are tried: the
+    standard deviation of the noise, the power of two below it, and, for a mean, the power of two below the standard
+    deviation on the sum, over the batch size.
     """
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
@@ -266,13 +275,13 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """Return the noise, and the sums to which the noise was added, as two vectors; None if they cannot be told apart.
+    """Return the noise of several runs, and the sums to which it was added, as two vectors of one length.
 
-    Numbers whose sum or noise is exactly 0 are left out.
+    Numbers whose sum or noise is exactly 0 are left out. None if none is left, or if a run's noise is unknown.
     """
     found: list[Array] = []
     for k, seed in enumerate(_SEEDS):
-        parts = lab.noise.parts(None, lab.noise.repeatable, seed)
+        parts = lab.noise.parts(None, lab.noise.repeat_changes, seed)
         if parts is None:
             return None
         found.append(np.array([parts.noise.ravel(), parts.sums.ravel()]))
@@ -285,8 +294,8 @@ def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
 
 CHECKS = (
     Check("noise-size", "Is the noise as large as claimed, everywhere?", _size, core=True, follows=_KNOWN),
-    Check("noise-law", "Is the noise Gaussian?", _law, follows=(*_KNOWN, "noise-size")),
+    Check("noise-law", "Is the noise Gaussian?", _gaussian, follows=(*_KNOWN, "noise-size")),
     Check("noise-independence", "Is every noise new?", _independence, follows=_KNOWN),
-    Check("representable", "Do the last bits of a release give the sum away?", _representable),
+    Check("representable", "Do the last bits of a release give the sum away?", _off_grids),
 )
 """The checks of this module, in the order of the report."""

@@ -34,10 +34,10 @@ _SEED = 5  # The loop's seed in runs that differ only in the operating system's 
 _REDRAWN = 24  # Noise that is the same in 24 runs with equal seeds is taken to come from the seed
 _SAME = 1e-4  # Two numbers of noise count as the same below this relative difference
 _TRIED_BITS = (8, 16, 20, 24, 31)
-"""If noise is the same for two seeds that differ in the bit of such a number, only lower bits matter; all of these can
-be tried."""
+"""If noise is the same for two seeds that differ in this bit alone (2^8 for 8), only lower bits are taken to matter,
+and all values of these can be tried."""
 _KEY_BYTES = 8  # A seed made of fewer random bytes can be found by trying all values
-_MOST_BYTES = 64  # Of so many random bytes each is changed, to see whether the noise depends on it
+_MOST_BYTES = 64  # Of up to so many random bytes that a run reads, each is changed to see whether the noise changes
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
@@ -53,12 +53,12 @@ _FEWEST_NUMBERS = 4  # Fewer numbers of noise than this are not looked for, as a
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000
 """The noise is looked for in an output's numbers from each of the first 1000 on, at distances of 1 to 8."""
 _NEAR_NOISE = 3e-3  # An output is the noise where the sine of the angle between the two vectors is below this
-_NEARER_THAN = 1e-2  # It must also be below this share of the sine between the noise and the releases, which contain it
-_TOLD_SEEDS = (1234577, 2718281, 3141593)  # Seeds of the loop in the runs that are searched for their own seed
+_NEARER_THAN = 1e-2  # That sine must also be below this share of the sine between the noise and the releases with it
+_TOLD_SEEDS = (1234577, 2718281, 3141593)  # The loop's seeds in the runs whose outputs are searched for the seed
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
-def _from_seed(lab: Lab, level: float) -> Verdict:
+def _noise_from_seed(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: the noise must not be a function of the loop's seed, or of the global random generators' state.
 
     Noise may come from a secret seed, unless fewer than 32 bits of it matter.
@@ -84,9 +84,9 @@ def _from_seed(lab: Lab, level: float) -> Verdict:
         return violated(f"{says}: two runs with it have the same noise", _MEND_SOURCE)
     if not by_seed:
         return untested(f"{says}: as secret as that is said to be")
-    plain = lab.noise.residual(None, lab.noise.repeatable, _SEED)
+    plain = lab.noise.residual(None, lab.noise.repeat_changes, _SEED)
     for bits in _TRIED_BITS:
-        if _equal(plain, lab.noise.residual(None, lab.noise.repeatable, _SEED + (1 << bits))):
+        if _equal(plain, lab.noise.residual(None, lab.noise.repeat_changes, _SEED + (1 << bits))):
             says = f"the noise is a function of {bits} bits of the seed{which}, which can all be tried"
             return violated(says, _MEND_SOURCE)
     return held(f"{says}, more than 31 bits of which matter; the view says that the seed is secret")
@@ -116,7 +116,7 @@ def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | N
     constant = np.empty(0, dtype=bool)
     for number in range(_REDRAWN):
         how = {"stream": number + 1 if apart else None, "global_seed": global_seeds[number % len(global_seeds)]}
-        noise = lab.noise.residual(None, lab.noise.repeatable, _SEED, **how)
+        noise = lab.noise.residual(None, lab.noise.repeat_changes, _SEED, **how)
         if noise is None or (first is not None and noise.shape[1:] != first.shape[1:]):
             return None
         first = noise if first is None else first
@@ -134,9 +134,9 @@ def _equal(first: Array | None, second: Array | None) -> bool:
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=_SAME, atol=0))
 
 
-def _from_nothing(lab: Lab, level: float) -> Verdict:
+def _noise_fixed(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: a constant, the clock or fewer than 8 random bytes must not seed the noise's generator."""
-    changes = lab.noise.repeatable
+    changes = lab.noise.repeat_changes
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
         return untested("the noise cannot be told from the rest")
@@ -165,7 +165,7 @@ def _from_nothing(lab: Lab, level: float) -> Verdict:
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield names and first `count` normals of NumPy's, Python's and torch's generators with this seed, to try them."""
+    """Yield names and first `count` normal numbers of NumPy's, Python's and torch's generators with this seed."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -178,7 +178,10 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """Return what torch.randn draws with this seed in successive calls of counts[k] float32 (or `double`) numbers."""
+    """Return all that torch's CPU generator draws in calls k = 0, 1, ... of torch.randn(counts[k]), one after another.
+
+    The result has shape (sum(counts),). It is float64, but drawn in float32 unless `double` is true.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -197,13 +200,13 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
         yield from ((f"{name}(seed), {k} bytes", int.from_bytes(hashed[:k], "big")) for k in (4, 8))
 
 
-def _from_directions(lab: Lab, level: float) -> Verdict:
+def _noise_from_directions(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: no generator may draw a step's noise from the seed that is published for the step's direction.
 
     The noise may begin at any of a generator's first numbers, at the same one in all steps.
     """
-    run = lab.loop.run(**lab.runs.paired(_DIRECTIONS_SEED), **lab.runs.frozen, **lab.noise.repeatable)
-    noise = lab.noise.residual(None, lab.noise.repeatable, _DIRECTIONS_SEED)
+    run = lab.loop.run(**lab.runs.paired(_DIRECTIONS_SEED), **lab.runs.frozen, **lab.noise.repeat_changes)
+    noise = lab.noise.residual(None, lab.noise.repeat_changes, _DIRECTIONS_SEED)
     if run.seeds is None:
         return untested("the loop publishes no seeds of steps (an output `seeds`)")
     if noise is None or len(noise) != len(run.seeds) or len(noise) < 4:
@@ -232,7 +235,7 @@ def _from_directions(lab: Lab, level: float) -> Verdict:
     return held(f"none of {len(tests)} places in streams of the published seeds has the noise", p_value=p)
 
 
-def _shown(lab: Lab, level: float) -> Verdict:
+def _noise_shown(lab: Lab, level: float) -> Verdict:
     """A `Check.look`: a run must not show the noise, its generator's state, its seed, or the loop's secret seed."""
     # What a second run with the same seed shows as well does not come from fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
@@ -253,7 +256,7 @@ def _shown(lab: Lab, level: float) -> Verdict:
     seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST_TRIED]
     quiet = None if lab.runs.repeatable is None else lab.runs.quiet(seed=_SHOWN_SEED, **lab.runs.repeatable)
     released, noise = _with_noise(lab, first, quiet)
-    if (output := _itself(first, released, noise, level)) is not None:
+    if (output := _output_with_noise(first, released, noise, level)) is not None:
         return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND_SHOWN)
     if not noise.size and (seeds or first.shown.keys() - {"releases"}):
         return untested("the noise cannot be told from the rest, so that nobody can look for it in what is shown")
@@ -272,9 +275,10 @@ def _shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    """Return a sentence for the report if a run shows the loop's secret seed plus a constant; else an empty text.
+    """Return a sentence for the report if the loop shows its secret seed plus a constant, such as 0; else "".
 
-    The text is also empty if the seed makes neither noise nor batches, so that it may be shown.
+    That is so if each of three runs with different seeds shows an integer that exceeds the run's seed by one and the
+    same constant. The text is also empty if the seed makes neither noise nor batches, so that it may be shown.
     """
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [
@@ -296,8 +300,8 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
     Args:
         lab: the experiments on the audited loop; it says which steps can be compared.
         run: the run.
-        quiet: the releases of the same run almost without noise, which are subtracted to get the noise. Both vectors
-            are empty if there are none (None), or if they have another shape than the run's.
+        quiet: the releases of a run almost without noise, but otherwise the same, which are subtracted to get the
+            noise. Both vectors are empty if this is None, or if its steps and the run's differ in size.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
@@ -306,18 +310,20 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
     return rows[:both].ravel(), (rows[:both] - quiet[:both]).ravel() if both else np.empty(0)
 
 
-def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
+def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
     """Return the name of an output that contains the noise times a constant, or None.
 
     Args:
         run: the run whose outputs are searched.
-        released: the numbers that the run released.
-        noise: the noise in them.
-        level: None is also returned if unrelated numbers would match the noise with a probability above this one.
+        released: the numbers that the run released, shape (N,), as `_with_noise` returns them. They have the noise in
+            them, so an output only counts as the noise if it is much nearer to it than they are.
+        noise: the noise in `released`, shape (N,).
+        level: the largest probability with which numbers that are unrelated to the noise may count as the noise; None
+            is returned if the probability is larger, because N is small.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
-    near = min(_NEAR_NOISE, _NEARER_THAN * float(_apart(released[None], noise)[0]))
+    near = min(_NEAR_NOISE, _NEARER_THAN * float(_sine(released[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
     windows = sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * windows > level:
@@ -327,12 +333,12 @@ def _itself(run: LoopOutput, released: Array, noise: Array, level: float) -> str
         for stride in range(1, _NOISE_STRIDES + 1):
             if (span := (noise.size - 1) * stride + 1) <= numbers.size:
                 tried = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_NOISE_STARTS, ::stride]
-                if float(_apart(tried, noise).min()) < near:
+                if float(_sine(tried, noise).min()) < near:
                     return name
     return None
 
 
-def _apart(rows: Array, noise: Array) -> Array:
+def _sine(rows: Array, noise: Array) -> Array:
     """Return the sine of the angle between each row of `rows` and the vector `noise`; 1 if the angle is undefined."""
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
@@ -340,7 +346,7 @@ def _apart(rows: Array, noise: Array) -> Array:
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Yield names and bytes of a run's outputs: files (unpacked if they can be), uint8 arrays, and text."""
+    """Yield names and bytes of a run's outputs: files (unpacked if they can be), uint8 arrays, text, or else reprs."""
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)
@@ -360,20 +366,18 @@ CHECKS = (
     Check(
         "noise-from-seed",
         "Can the noise be drawn again from a seed?",
-        _from_seed,
+        _noise_from_seed,
         core=True,
         random=False,
         follows=("noise-fixed",),
     ),
-    Check(
-        "noise-fixed", "Is the noise the same in every run, or a function of the clock?", _from_nothing, random=False
-    ),
+    Check("noise-fixed", "Is the noise the same in every run, or a function of the clock?", _noise_fixed, random=False),
     Check(
         "noise-from-directions",
         "Is the noise in the stream of the published directions?",
-        _from_directions,
+        _noise_from_directions,
         follows=("noise-fixed", "noise-from-seed"),
     ),
-    Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", _shown),
+    Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", _noise_shown),
 )
 """The checks of this module, in the order of the report."""

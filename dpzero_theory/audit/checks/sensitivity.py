@@ -24,11 +24,11 @@ from dpzero_theory.privacy.relation import Relation
 _CLIP_ROUNDING = 1e-3
 """Changes may exceed their limit by this share and by this many clips; rounding in float32 and the noise of quiet runs
 cause smaller errors."""
-_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps, and later steps, are compared under so many draws of the noise
+_MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps are compared under 6 draws of the noise, and later steps under 3
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
 """With 1e5 times the claimed noise, and a step size that is 1e5/10 and 1e5/100 times smaller, noise alone moves the
 weights, 10 and 100 times as far as in training."""
-_FOLLOWS = 0.3  # In such runs one record changes the weights so little that later steps change by less than 0.3 clips
+_FOLLOWS = 0.3  # With noise `_DROWNING`, the weights' change by one record changes later steps by less than 0.3 clips
 _AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
 _NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
 _ABOVE = (1.5, 2.5)  # Factors for a nearly clipped record: some clips are wrong only just above the clip
@@ -84,7 +84,7 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
         yield "all but one alike and nearly clipped", datasets.replaced(alike, 0, datasets.mirrored(nearly))
 
 
-def _neighbours(lab: Lab) -> Iterator[_Move]:
+def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
     """Yield how much steps change from each data set of `_bases` to its neighbours, in runs almost without noise."""
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
@@ -111,7 +111,7 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
 def _without_effect(lab: Lab) -> Any:
     """Return a record that adds nothing to a sum; None if none is found, or under replace-one.
 
-    For loops that cannot be run with one record less: to exchange a record for this one has the effect of removing it.
+    Serves for loops that cannot be run with one record less: exchanging a record for this one is then like removing it.
     """
     record = datasets.scaled(lab.loop.records[0], 0.0)
     if lab.claim.relation == Relation.REPLACE_ONE:
@@ -120,10 +120,11 @@ def _without_effect(lab: Lab) -> Any:
     return record if rows is not None and float(norms(rows).max()) < _NO_EFFECT * lab.runs.unit_of_all else None
 
 
-def _coupled(lab: Lab) -> Iterator[_Move]:
+def _coupled_moves(lab: Lab) -> Iterator[_Move]:
     """Yield how much steps change if one record is exchanged and the noise, of the claimed size, is the same.
 
-    If records influence choices, such as a clip or a learning rate, steps change by more than one contribution.
+    The exchange may change a step by two clips. It changes it by more if records influence the loop's choices, such as
+    a clip or a learning rate. The moves of `_later_moves` are yielded too.
     """
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
@@ -138,14 +139,16 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
                     what = f"one record exchanged, with noise that is the same, draw {number}"
                     yield _Move(what, _clips(lab, rows, at_base), 2.0)
     data_sets += [datasets.replaced(lab.loop.records, 0, one) for one in datasets.extremes(lab.loop.records)]
-    yield from _drowned(lab, data_sets)
+    yield from _later_moves(lab, data_sets)
 
 
-def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
-    """Yield how much later steps change between `data_sets` if weights move by noise alone, the same on all of them.
+def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
+    """Yield how much later steps change between `data_sets`, which differ in the first record only.
 
-    One record may then change a later step by no more than the first step. A larger change shows what a loop carries
-    from step to step without noise, such as a snapshot's gradient or a momentum of sums.
+    All runs have the same noise, so large (`_DROWNING`) that the weights move by it alone. So one record may change a
+    later step by two clips, as it may the first step. A larger change shows what a loop carries from step to step
+    without noise, such as a snapshot's gradient or a momentum of sums. Nothing is yielded for loops where
+    this cannot be done, such as those with one step or without a setting for the step size.
     """
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
@@ -162,7 +165,7 @@ def _drowned(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
         ]
         if found:
             what = "a later step, one record exchanged, with noise that is the same and moves the weights"
-            # The median is robust: weights depend a little on the records, and a loop may choose by what it released
+            # The median leaves out a single draw in which a loop happens to choose otherwise by what it released
             yield _Move(what, float(np.median(found)), 2.0)
 
 
@@ -203,7 +206,11 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    """Return `moved`, how much each step changed, with 0 after the first change if the loop is `View.adaptive`."""
+    """Return how much each step changed, `moved`, with 0 after the first change if the loop is adaptive.
+
+    Where `View.adaptive` names outputs, later steps may depend on the release that changed first; where it is empty,
+    `moved` is returned as it is. `moved` has shape (steps,) or (steps, records), in clips.
+    """
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)
@@ -220,7 +227,7 @@ def _moves(lab: Lab, level: float) -> Verdict:
         return untested(NOT_REPEATABLE)
     if missing := [name for name in lab.view.adaptive if name not in lab.runs.base.shown]:
         return untested(f"the output {missing[0]!r} is missing: return what each step took from earlier releases")
-    tried = [*_neighbours(lab), *_coupled(lab)]
+    tried = [*_neighbour_moves(lab), *_coupled_moves(lab)]
     if lab.influence.scan is not None:
         moved = max(float(_until_first(lab, each).max()) for each in lab.influence.scan.moved)
         tried.append(_Move("batches as claimed, one record exchanged", moved, 2.0))
