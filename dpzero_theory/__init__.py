@@ -79,7 +79,7 @@ _NAMES = {
 
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022  # in the order in which one meets them
+__all__ = [  # noqa: RUF022  # The names are in the order in which a user meets them
     "Step", "Poisson", "FixedSize", "FullBatch", "RandomAllocation", "CyclicPoisson", "TruncatedPoisson", "FixedOrder",
     "Relation", "Bracket", "epsilon", "delta", "calibrate", "trade_off", "Problem", "prescribe", "certify", "Plan",
     "make_private", "make_private_with_epsilon", "make_from_seed_not_private", "verify", "audit", "Claim", "View",
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_HOMES[name]}")
-    value = module if name == "audit" else getattr(module, name)  # the module `audit` is itself a function
+    value = module if name == "audit" else getattr(module, name)  # `audit` is a module that can be called
     globals()[name] = value
     return value
 

@@ -25,7 +25,15 @@ epsilon, delta = epsilon_of_history, delta_of_history
 class Prescribed(Prescription):
     """A theorem's parameters for a problem and a privacy target, and the error that the theorem certifies for them.
 
-    The fields are those of `Prescription`: `step_size`, `steps`, `smoothing`, `clip`, `noise_std`, `bound`, ...
+    Attributes:
+        step_size, steps, smoothing: the step size alpha, the number of steps T, and lambda, how far the weights are
+            shifted along a direction to find a record's change of loss.
+        clip: the largest size of one record's contribution to a step, a difference of losses over lambda (for Algorithm
+            1, which is DPGD-0th, the norm of a vector).
+        noise_std: the standard deviation of the noise on the average of the clipped contributions.
+        guarantee, bound: the formula of the quantity that the theorem bounds, and the upper bound on this quantity.
+
+    `theory.problem.Prescription` describes the other fields.
     """
 
     def plan(self) -> "Plan":
@@ -58,22 +66,27 @@ def prescribe(
         problem: the constants that the theorem assumes.
         epsilon: the target, > 0.
         delta: the target, 0 < delta < 1.
-        result: id of the theorem or corollary, one of `theory.results.RESULTS`; the default is the sharpest.
+        result: id of the theorem or corollary, one of `theory.results.RESULTS`, such as "theorem-3" of the paper or its
+            sharpened version, the default. Ids of sharpened results end in "-sharp"; all others are results of the
+            paper.
         calibration: how the noise for (epsilon, delta) is computed: "exact", by the exact conversion of Gaussian
             differential privacy, or "paper", by the paper's composition lemma.
         options: what the theorem's parameters may be chosen from; every one may be left out. `max_steps` caps the steps
             T; `max_evaluations` caps n K T, the number of per-record loss differences with K directions a step; and
             `max_points` caps the evaluations of a record's loss, n T 2 K with central differences, n T (K + 1) with
-            forward and exact ones. A result of the paper ignores these three. `direction` is the law of the random
-            directions, one of `DIRECTIONS` that the theorem covers (by default "sphere"), `directions_per_step` is
-            K >= 1 (by default 1) or "best", and `difference` is how a record's change of loss along a direction is
-            computed: "central" (the default), "forward" or "exact". Forward differences have the same bound for the
-            same parameters and take fewer evaluations. Exact derivatives have no smoothing; they cannot serve losses
-            without a derivative, such as the error rate.
+            forward and exact ones. Without a cap a sharpened result takes about the smallest T whose bound is at most
+            5% above the bound for infinitely many steps; results of the paper have a formula for T and ignore caps.
+            `direction` is the law of the random directions, one of `DIRECTIONS` that the theorem covers (by default
+            "sphere"), `directions_per_step` is K >= 1 (by default 1) or "best" (the K with the smallest bound or,
+            without a cap, the smallest K with a bound within 3% of that), and `difference` is how a record's change of
+            loss along a direction is computed: "central" (the default), "forward" or "exact". Forward differences have
+            the same bound for the same parameters and take fewer evaluations. Exact derivatives have no smoothing; they
+            cannot serve losses without a derivative, such as the error rate.
 
     Returns:
-        The parameters. Their `bound` is an upper bound on the quantity that `guarantee` names, the expected squared
-        gradient norm or the expected suboptimality of the last iterate. The method `plan()` makes a run's plan of them.
+        The parameters. Their `bound` is an upper bound on the quantity in their field `guarantee`, the expected squared
+        gradient norm (theorems) or the expected suboptimality of the last iterate (corollaries). The method `plan()`
+        makes a run's plan of them.
 
     Raises:
         ValueError: an argument outside its range.
@@ -85,7 +98,7 @@ def prescribe(
 
 
 def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
-    """Return the error that the sharpened theorem certifies for a plan, whoever chose its parameters.
+    """Return the error that the sharpened theorem (theory/sharp/proof.md) certifies for a plan, whoever chose it.
 
     Args:
         problem: the constants that the theorem assumes; n must be the plan's.
@@ -93,12 +106,13 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 
     Returns:
         A certificate, whose `bound` is an upper bound on E||grad F_S(x_tau)||^2, where F_S is the mean loss and x_tau a
-        uniformly random iterate of the run. It is infinite where nothing is certified.
+        uniformly random iterate of the run. It is infinite for a plan that the theorem covers, but whose step size is
+        too large for its inequality to bound anything (`progress` <= 0).
 
     Raises:
-        ValueError: the problem's n is not the plan's, or the plan has step sizes, a noise law or batches that the
-            theorem does not cover.
-        PreconditionError: a direction law or a number of directions that the theorem does not cover.
+        ValueError: the problem's n is not the plan's, or the theorem does not cover the plan: steps of several sizes,
+            noise that is not Gaussian, or batches that are neither full nor Poisson.
+        PreconditionError: this kind of ValueError for a law or a number of directions that the theorem does not cover.
     """
     if problem.n != plan.n:
         raise ValueError(f"problem must have the plan's n = {plan.n}; got {problem.n}")
@@ -110,7 +124,7 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         if plan.sampling.word not in ("full", "poisson"):
             raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]
-        # On a lattice the drawn noise is slightly larger than planned, which makes the bound larger.
+        # Noise on a lattice is slightly larger than planned. The bound grows with the noise, so the larger one is taken
         noise_std = max(plan.scale * plan.unit, plan.noise_multiplier * plan.clip / plan.expected_batch)
     return certificate(
         problem,

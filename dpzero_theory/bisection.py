@@ -173,7 +173,7 @@ def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tole
             return (miss + hit) // 2
         return miss if hit - miss <= tolerance * hit else (miss + hit) / 2
 
-    check.real("low", low, above=0)  # since the search doubles from `low` on
+    check.real("low", low, above=0)  # From 0 or below, the doubling that follows would never reach `high`
     miss, hit = outward(meets, low, low, most=high)
     if hit == high and not meets(high):
         return None

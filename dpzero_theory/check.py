@@ -196,9 +196,10 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """Return the type of each field of the dataclass `kind` by the field's name, as `entries` takes them.
+    """Return the type of each field of the dataclass `kind` by the field's name, for the argument `types` of `entries`.
 
-    Fields whose type is not a class, such as `int | None`, are left out.
+    Fields whose type is not a class, such as `int | None`, are left out. Since `entries` refuses entries without a
+    type, the caller has to add a type for them.
     """
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 

@@ -149,7 +149,7 @@ def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) ->
     """Return the number that the word `text` stands for, if the function `rule` of the module `check` accepts it with
     the keyword arguments `bounds`; else raise ArgumentTypeError, with the message of `rule` about the number."""
     value: Any = text
-    for kind in (float, int):  # "nan" and "inf" are floats
+    for kind in (float, int):  # The last kind that can read the word counts, so that 12 is an int and 1e4 a float
         with suppress(ValueError):
             value = kind(text)
     try:

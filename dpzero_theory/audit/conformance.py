@@ -7,7 +7,7 @@ every record into every step, and by step_size it keeps the weights where they a
 A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
 is split evenly over the checks that are random (Bonferroni), and within each of them over its tests, which are exact
 (`exact`). Checks without randomness compare numbers of runs up to rounding, at weights that do not change. What could
-differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of at most 2 4^-20.
+differ by chance is compared again in 20 runs on each of two data sets, which leaves a chance of at most 2 * 4^-20.
 """
 
 import time
@@ -52,7 +52,7 @@ def check(
         view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
         settings: what the loop is given beside the claim's numbers; `step_size` among them if the loop has one.
         variations: further settings under which the claim must hold, by a name for the report, as in {"four
-            micro-batches": {"micro_batches": 4}}.
+            micro-batches": {"micro_batches": 4}}. The size of the noise is tested with each of them.
         checks: the names of the checks to make; all of them if empty.
         runs: about how many runs of the loop the statistic of one check may use, at least 24.
         false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Records = Any  # The records of a data set, of one of the kinds in the module's text
 _SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
-_EXTREMES_SEED = 2026  # The seed with which the function `extremes` draws its random records
+_EXTREMES_SEED = 2026  # The function `extremes` draws its random records with this seed
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:
@@ -83,7 +83,11 @@ def numbers(record: Any) -> list[float]:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield records to exchange for others: one of `records`, and scaled, mirrored and random forms of the first."""
+    """Yield ten records to put in place of others: the one in the middle of `records`, and nine forms of the first.
+
+    These are the first record times -1, 1e3, -1e3, 1e6 and -1e6; `mirrored` and times 1e3; with random numbers of size
+    1e3 and -1e3; and times 0. A loop must clip the large ones, in whichever direction they pull.
+    """
     first = records[0]
     yield records[len(records) // 2]
     for factor in _SCALES:
@@ -108,7 +112,8 @@ def poisoned(record: Any) -> Iterator[Any]:
 
     None is yielded if the record has no floating-point numbers.
     """
-    # One infinite number alone may make a loss infinite and not NaN; the largest numbers have infinite squares
+    # A loop may handle some forms only: one infinite number may make a loss infinite where several make it NaN, and the
+    # largest finite numbers have infinite squares
     last = len(numbers(record)) - 1
     every, ends = range(last + 1), dict.fromkeys((0, last))
     if every:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from dpzero_theory.check import Array
 
-_MOST_SPREAD = 14.0  # `dispersion` treats deviations beyond this many standard deviations alike, for a small table
+_MOST_SPREAD = 14.0  # `dispersion` treats deviations beyond this many standard deviations alike, to keep a table small
 
 
 def _two_sided(lower: float, upper: float) -> float:

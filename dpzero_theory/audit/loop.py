@@ -56,7 +56,7 @@ _CHANGING = re.compile(r"tmp\w{8}|\d+")
 """Parts of a file's name that may change from run to run: numbers, and names that `tempfile` makes."""
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
 """The functions of the module `time` that are replaced, each together with its variant in nanoseconds."""
-_BEGINS = 1_700_000_000.0  # What the known clocks show when a run begins, in seconds
+_BEGINS = 1_700_000_000.0  # Known clocks show this time, in seconds, when a run begins
 
 
 class LoopFailed(ValueError):
@@ -71,9 +71,10 @@ class LoopOutput:
         releases: the noised average or sum of each step, of shape (T, k) for T steps of k numbers; None if the loop
             returned neither releases nor weights from which they follow.
         clean: the releases before noise, of the same shape; None if the loop does not return them.
-        batches: the indices of each step's records; None if the loop does not return them.
-        seeds: the published seeds of the steps' directions; None if the loop does not return them.
-        trajectory: the weights before and after each step, if releases were computed from them.
+        batches: for each step the list of the indices of its records; None if the loop does not return them.
+        seeds: the published seed of each step's directions; None if the loop does not return them.
+        trajectory: the weights before and after each step, shape (T + 1, d), if the loop returned them in place of the
+            releases, which were computed from them; else None.
         shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`.
     """
 
@@ -189,7 +190,7 @@ class Loop:
         train: the loop.
         records: the data on which `run` calls the loop if it is given no other.
         claim, view: what the loop claims, and what an attacker sees.
-        settings: what the loop is given beside the claim's numbers.
+        settings: what the loop is given beside the claim's numbers, by the loop's own names.
         entropy: what stands in for the operating system's random bytes while the audit is made.
         count: how many runs were made.
         from_weights: whether releases are computed from weights, because the loop returns none.

@@ -32,7 +32,7 @@ class Verdict:
         says: what was seen, or why the check could not be made.
         mend: how to repair the loop, if the check is violated.
         power: the smallest fault that the check would have noticed, in words, if it held.
-        p_value: the p-value of the statistic that decided, if there is one.
+        p_value: the p-value of the statistic that decided, times the number of tests; None if there is none.
     """
 
     status: str
@@ -174,7 +174,7 @@ class AuditReport:
     def summary(self) -> str:
         """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         held, violated, rest = (len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED))
-        # Under add-remove a loop may show the number of records, although neighbouring data sets differ in it
+        # Under add-remove neighbours differ in the number of records, which checks let a loop show: the report says so
         number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (
@@ -210,7 +210,14 @@ class AuditReport:
         return "\n".join([*lines, "", self.summary])
 
     def as_json(self) -> str:
-        """Return the report as JSON."""
+        """Return the report as the text of a JSON object.
+
+        Its entries are "outcome", a sentence; lists of names of checks, "violated", "causes", "held",
+        "could_not_be_tested" and "core_not_tested"; "false_alarm", "runs" and "seconds"; the fields of "claim" and
+        "view"; and "checks", a list with an object for each check: "check" (its name), "question", "verdict" (the
+        status), "says", "mend", "may_follow_from" (a check's name or ""), "would_have_seen" (the power), "p_value"
+        (null if there is none), "runs" and "seconds".
+        """
         content = {
             "outcome": self.outcome,
             "violated": self.violations,

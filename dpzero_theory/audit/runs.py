@@ -115,7 +115,7 @@ class LoopRuns:
             return {}
         if not self.loop.from_weights:
             return {"step_size": 0.0}
-        # Here releases are differences of weights, which a step lost to the weights' rounding would make 0
+        # Here releases are differences of weights, which are 0 if the steps are smaller than the weights' rounding
         path = self.base.trajectory
         if path is None or path.dtype != np.float64 or np.array_equal(path, path.astype(np.float32)):
             return {}

@@ -59,7 +59,8 @@ class Spec:
         claim: what the loop's author says of it.
         view: what an attacker sees.
         settings: what the loop is given beside the claim's numbers.
-        variations: further settings under which the claim must hold, by a name for the report.
+        variations: further settings under which the claim must hold, by a name for the report, as {"four
+            micro-batches": {"micro_batches": 4}}.
     """
 
     train: Train
@@ -78,6 +79,9 @@ class Spec:
 
 def load(text: str) -> Spec:
     """Return the specification that `text` names: the path of a TOML file, or MODULE:FUNCTION.
+
+    The path ends in .toml. The file has the entries "train" and "records" and the tables "claim", "view", "settings"
+    and "variations", as this module's text shows. The function takes no arguments and returns a `Spec`.
 
     Raises:
         ValueError: there is no such file or function, or it has a fault; the message is one line.
@@ -117,7 +121,13 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
 
 
 def _records(given: object, folder: Path) -> Records:
-    """Return the records that the entry `given` of a file in `folder` names."""
+    """Return the records of a specification; raise ValueError, in one line, if they cannot be had.
+
+    Args:
+        given: the file's entry "records": MODULE:FUNCTION, a function without arguments that returns the records, or
+            the path of a file of `numpy.save`, which ends in .npy.
+        folder: the folder to which such a path is relative.
+    """
     if not isinstance(given, str):
         raise ValueError(f"records must be MODULE:FUNCTION or a file of numpy.save; got {check.shown(given)}")
     if given.endswith(".npy"):

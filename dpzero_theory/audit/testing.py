@@ -6,8 +6,8 @@
     def test_my_loop(records, seed, settings):
         return train(records, settings)          # the loop, as `audit.loop` describes it
 
-The decorated function has no arguments. It audits the loop, and fails with the violated checks, what was seen and how
-to mend them. It is skipped, with the reasons, if nothing is violated but a core check could not be made.
+The decorated function has no arguments. It audits the loop. If checks are violated it fails, and the message has what
+was seen and how to mend it. It is skipped, with the reasons, if none is violated but a core check could not be made.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,6 +28,10 @@ def private_loop(
     Args:
         records, claim, view, settings: as for `conformance.check`.
         how: further keyword arguments of `conformance.check`, such as runs, checks and variations.
+
+    Returns:
+        The decorator. The test audits the loop when it is called. It raises AssertionError if a check is violated, and
+        `unittest.SkipTest` if none is but a core check could not be made; otherwise it passes.
     """
 
     def decorated(train: Train) -> Callable[[], None]:

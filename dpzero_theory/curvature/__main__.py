@@ -125,11 +125,13 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
 
 
 def _declared(args: argparse.Namespace, known: str) -> str:
-    """Return what the data is, "public", "synthetic" or "private", by the flags or else by `known`.
+    """Return what the data is, "public", "synthetic" or "private": what the flags declare, or else `known`.
+
+    The flags count even if they contradict `known`; ValueError is raised if neither says anything.
 
     Args:
-        args: the flags.
-        known: what a task's data is known to be; empty if the flags must say it.
+        args: the parsed flags.
+        known: what the `Task` says of its data, "public" or "synthetic"; empty if the user has to declare it.
     """
     said: str | None = args.declared
     if not said and not known:

@@ -41,7 +41,7 @@ class _Differences:
         gradient_norms: estimates of ||grad f_i|| for the loss f_i of each sample, shape (n,): root mean squares over
             the directions.
         trace: an interval of tr(A), where A is the Hessian of F at x.
-        squared_frobenius: an interval of tr(A^2); rounding biases it upward, since squares of errors add up.
+        squared_frobenius: an interval of ||A||_F^2 = tr(A^2); rounding biases it upward, since errors are squared.
         rank: an interval about the effective rank tr|A|/||A||_2. `low` estimates the lower bound |tr A|/||A||_F, and
             `high` the upper bound (tr(A)/||A||_F)^2, which holds if A is positive semidefinite; both are cut to [1, d].
         d: the dimension.
@@ -59,8 +59,11 @@ class _Differences:
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
         """Return the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
-        The file's smoothness is the upper end of the interval of ||A||_F, where A is the Hessian, since ||A||_F is at
-        least ||A||_2. The file's r is the upper end of the interval of |tr A| over this smoothness, cut to [1, d].
+        Its constants are: lipschitz, the largest of the gradient norms; smoothness, the root of the upper end of
+        `squared_frobenius`, since ||A||_F >= ||A||_2 for the Hessian A; r, the largest |tr A| in the interval `trace`
+        over this smoothness, cut to [1, d]; gap, F(x) - least_loss; and loss_bound, |F(x)|. The theorems need tr|A| for
+        r, which losses alone do not show: it is |tr A| only if A is semidefinite, as a caveat in the file says. The
+        attribute `rank` is among the file's measurements and enters no constant.
 
         Args:
             data: what the samples are: "public", "synthetic" or "private".

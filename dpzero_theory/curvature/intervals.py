@@ -12,12 +12,12 @@ from scipy import stats
 from dpzero_theory import check
 
 _KINDS = {
-    "bound": "holds for every model parameter: derived, not sampled",
+    "bound": "holds for certain: computed, not sampled",
     "probability": "holds with at least the stated probability over the random directions; no normality is assumed",
     "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
     "estimate": "no coverage is claimed",
 }
-"""For each kind of `Interval`, from the strongest on, what its ends promise, apart from rounding in the computation."""
+"""For each kind of `Interval`, from the strongest to the weakest, what its ends promise, apart from rounding."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ class Interval:
     Attributes:
         low, high: the ends, low <= estimate <= high.
         estimate: the measured number.
-        kind: what the ends promise: "bound", "probability", "interval" or "estimate", as `_KINDS` says.
+        kind: what the ends promise, from the strongest kind to the weakest: "bound", the true number lies between them
+            for certain; "probability", it does with probability `level` at least; "interval", they are ends of
+            Student's t interval, whose probability is `level` only if draws are normal; "estimate", nothing.
         level: the probability with which the true number lies between the ends, 1 for a bound and 0 for an estimate.
 
     Raises:
@@ -82,12 +84,15 @@ class Interval:
         return cls(min(low, estimate), estimate, max(high, estimate), "interval", wanted)
 
     def over(self, bottom: "Interval", least: float, most: float) -> "Interval":
-        """Return the interval of this number, which is >= 0, divided by the number in `bottom`, whose low end is > 0.
+        """Return the interval of this number divided by the number in `bottom`; self.low >= 0 and bottom.low > 0.
 
-        The two intervals hold together with probability at least 1 - (1 - self.level) - (1 - bottom.level), and the
-        quotient then lies between self.low/bottom.high and self.high/bottom.low. Its kind is the weaker of the two.
+        Both intervals hold with probability at least self.level + bottom.level - 1, which is the result's `level`, or 0
+        if that is negative. The quotient then lies between self.low/bottom.high and self.high/bottom.low. Its kind is
+        the weaker of the two kinds, in the order of `Interval.kind`.
 
-        The interval is cut to [least, most], where the quotient is known to lie.
+        Args:
+            bottom: the interval of the divisor.
+            least, most: bounds between which the quotient is known to lie, and to which its interval is cut.
         """
         kind = max(self.kind, bottom.kind, key=list(_KINDS).index)
         low, estimate, high = (

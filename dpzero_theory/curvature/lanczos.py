@@ -102,7 +102,7 @@ class Tridiagonal:
         return _Ritz(values[kept], residuals[kept], rotation @ self.basis)
 
 
-_BLOCK = 2**16  # So many numbers of a vector are converted to float64 at once
+_BLOCK = 2**16  # To save memory, vectors are converted to float64 this many numbers at a time
 
 
 def dot(a: Tensor, v: Tensor) -> Tensor:

@@ -17,10 +17,11 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
-    """Measure r_A = tr(A)/||A|| and r_B = tr(B)/||B|| of each linear layer with trainable weights.
+    """Measure r_A = tr(A)/||A||_2 and r_B = tr(B)/||B||_2 of each linear layer whose weight matrix is trainable.
 
     A is the second moment of the layer's inputs, and B the second moment of the loss's derivatives by its outputs, over
-    samples and all further axes, such as a text's tokens, at the module's own weights.
+    samples and all further axes, such as a text's tokens, at the module's own weights. For a layer that the forward
+    pass uses several times, both are sums over the uses.
 
     Args:
         objective: the module, its losses and the samples.
@@ -41,12 +42,12 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
         kept = factors.setdefault(name, [torch.zeros(()), torch.zeros(())])
         kept[which] = kept[which] + (flat.T @ flat).cpu()
 
-    def seen(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
-        """A forward hook: adds the layer's inputs now, and the derivatives by its outputs in the backward pass."""
+    def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
+        """Add the layer's inputs in the forward pass, and the derivatives by its outputs in the backward pass."""
         add(name, 0, inputs[0])
         output.register_hook(partial(add, name, 1))  # type: ignore[no-untyped-call]
 
-    handles = [layer.register_forward_hook(partial(seen, name=name)) for name, layer in layers.items()]
+    handles = [layer.register_forward_hook(partial(hook, name=name)) for name, layer in layers.items()]
     try:
         weights = [layer.weight for layer in layers.values()]
         for batch in objective.batches if layers else ():
@@ -67,5 +68,5 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
 
 
 def _rank(matrix: Tensor) -> float:
-    """Return tr(M)/||M|| of a positive semidefinite matrix M."""
+    """Return tr(M)/||M||_2, in [1, rows of M], of a positive semidefinite matrix M that is not zero."""
     return float(matrix.trace() / torch.linalg.eigvalsh(matrix)[-1])

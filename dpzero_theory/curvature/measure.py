@@ -38,7 +38,7 @@ class MeasureSettings:
             of the measured ||Hess F(x0)||, where F is the mean loss and x0 the start; it is halved where F would rise.
         effort: how many Hessian products are spent on the spectrum at each point.
         sample_hessians: how many single samples' Hessians are measured at each point.
-        sample_effort: how many products are spent on each of these.
+        sample_effort: how many Hessian products are spent on each single sample's Hessian.
         power: the even p of the matrix (sum_k A_k^p)^(1/p), which bounds the Hessians A_k at all points; 0 for none.
         level: the coverage probability of each interval.
         least_loss: a lower bound on every loss.
@@ -126,10 +126,13 @@ class _Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return the constants d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, by name.
+        """Return constants of `theory.problem.Problem` for these losses, by name; `caveats` says what they hold for.
 
-        They are fields of `theory.problem.Problem`. r is tr(H)/ell, cut to [1, d], where H bounds the Hessians and ell
-        is the smoothness, because the theorems use r only through tr(H) <= r ell.
+        They are d; r, `trace_bound` over ell, cut to [1, d], because the theorems use r only through tr(H) <= r ell;
+        lipschitz, the largest norm of a sample's gradient at the points, a lower bound on L; smoothness, ell; gap, the
+        loss F(x0) at the start less the settings' `least_loss`, an upper bound; loss_bound, the largest |F| at the
+        points, a lower bound; and sample_rank, the largest upper end over points of the root mean square of
+        tr|Hess f_i|, over ell and cut to [1, d].
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -143,7 +146,7 @@ class _Measurement:
         }
 
     def _rank(self, trace: float) -> float:
-        """Return trace/ell, cut to [1, d]."""
+        """Return trace/ell, cut to [1, d], where ell is the smoothness."""
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:

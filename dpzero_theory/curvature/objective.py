@@ -47,6 +47,12 @@ class Objective:
         losses: a function (module, batch) that returns one loss for each sample.
         batches: the samples; one batch is differentiated at a time.
 
+    Attributes:
+        module, per_sample, batches: the three arguments.
+        start: the module's own weights as one flat vector, shape (d,).
+        d, n: the number of weights and the number of samples.
+        sizes: how many samples each batch has.
+
     Raises:
         ValueError: a module in training mode or without trainable weights, or of several dtypes; losses of a shape
             other than (batch,); no batches.
@@ -74,10 +80,13 @@ class Objective:
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
-    def _apart(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, copied out of the flat vector x, which saves memory in `jvp`."""
-        # Views would cost more in forward-mode differentiation: if a weight is a view of x and its tangent is laid out
-        # differently in memory, torch copies the tangent into memory as large as all of x, once for each weight
+    def _copied(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the module's weights by name, copied out of the flat vector x, for forward-mode differentiation.
+
+        With the views of `unflatten`, torch's `jvp` would take more memory than with copies.
+        """
+        # If a weight is a view of x and its tangent is laid out differently in memory, torch copies the tangent into
+        # memory as large as all of x, once for each weight
         return {name: part.clone() for name, part in self.unflatten(x).items()}
 
     def _flatten(self, weights: dict[str, Tensor]) -> Tensor:
@@ -94,7 +103,7 @@ class Objective:
         return values
 
     def _sum(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Return the sum of the losses of a batch, which can be differentiated."""
+        """Return the sum of the losses of a batch, shape (), with derivatives by `weights`."""
         total: Tensor = functional_call(self._call, weights, (batch,)).sum()
         return total
 
@@ -148,10 +157,10 @@ class Objective:
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
         """Return the Hessian at x of the sum of the losses of `batches`, divided by `count`, as an operator."""
-        weights = self._apart(x)
+        weights = self._copied(x)
 
         def product(v: Tensor) -> Tensor:
-            total, direction = torch.zeros_like(v), self._apart(v.contiguous())
+            total, direction = torch.zeros_like(v), self._copied(v.contiguous())
             for batch in batches:
                 gradient = grad(lambda at, batch=batch: self._sum(at, batch))
                 tangent = jvp(gradient, (weights,), (direction,))[1]
@@ -189,7 +198,7 @@ class Objective:
         return torch.cat(norms).double()
 
     def _norm(self, weights: dict[str, Tensor], sample: Batch) -> Tensor:
-        """Return the norm of the gradient of the loss of a batch of one."""
+        """Return the norm of the gradient of the loss of a batch of one, shape ()."""
         parts = grad(self._sum)(weights, sample).values()
         return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
 

@@ -43,8 +43,8 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    # How many moments of the spectral measure of S are known: from k Lanczos steps with A, 2 k of those of A, from the
-    # zeroth on, and so k of those of A^2.
+    # `known` is how many moments of the spectral measure of S are known, from the zeroth on: k Lanczos steps with A
+    # give the first 2 k moments of A, and so the first k of A^2.
     known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf
@@ -99,14 +99,17 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """Return the integral of s^(1/power) by the Gauss rule of total weight `mass` with Jacobi diagonals a and b."""
+    """Return the integral of s^(1/power) by the Gauss rule of total weight `mass`.
+
+    The rule's Jacobi matrix has the diagonal a, shape (k,), and the off-diagonal b, of which k - 1 entries are used.
+    """
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
 
 def _small_share(d: int, probability: float) -> float:
     """Return c with P((v^T y)^2 < c) = `probability`, for v uniform and y fixed on the unit sphere of R^d."""
-    # (v^T y)^2 ~ Beta(1/2, (d - 1)/2)
+    # The law of (v^T y)^2 is Beta(1/2, (d - 1)/2)
     return 1.0 if d == 1 else float(special.betaincinv(0.5, (d - 1) / 2, probability))
 
 

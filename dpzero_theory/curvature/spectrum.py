@@ -138,7 +138,7 @@ class _LanczosRuns:
         sizes = np.abs(values)
         check.precondition(bool(sizes.max() > 0), "the matrix must not be zero: ||A||_2 = 0")
         ritz = first.ritz(_CONVERGED)
-        first = replace(first, basis=None)  # not needed any more, and gigabytes for a language model
+        first = replace(first, basis=None)  # The basis, gigabytes for a language model, is no longer needed
         probes = _probes(operator, generator, ritz.vectors, effort)
         self._first, self._probes, self._taken = first, probes, ritz.values
         self._shift = float(ritz.values.sum())

@@ -380,7 +380,7 @@ def _steps(lab: Lab, level: float) -> Verdict:
         return held(f"{max(counts)} releases are made, {most} accounted, on {len(runs)} data sets")
     if not lab.runs.noise_obeyed:
         return untested("the number of steps is not always the same, and the noise ignores its setting")
-    # The number may follow what was released, so that it is compared in runs whose releases are equal up to rounding
+    # A loop may stop by what it released, so numbers of steps are compared in runs whose releases are equal
     loud = {"noise_multiplier": lab.claim.noise_multiplier * _LOUDEST}
     compared = False
     for outputs in lab.runs.coupled([records, *others.values()], range(_DRAWS), **loud):

@@ -36,8 +36,8 @@ _FACTORS = (1.0, 8.0, 64.0, 512.0)
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
 """A leak is confirmed by 20 runs on each of two data sets. A random word that is no leak has one value in all runs on
-one data set and a different value in all runs on the other with probability at most 2 4^-20."""
-_BAD_RECORDS = 2  # This many forms of a record with NaN or infinity are tried
+one data set and a different value in all runs on the other with probability at most 2 * 4^-20."""
+_BAD_RECORDS = 2  # Only this many forms of a record with NaN or infinity are tried, as each takes many runs
 _CLIPPED, _LARGER = (8.0, -8.0), 1024.0
 """Factors by which a record is scaled so that the loop clips it, and a power of two by which it is then scaled further,
 which leaves its clipped contribution the same to the last bit."""
@@ -46,7 +46,7 @@ _DRAWS = 3  # Coupled runs, which have equal noise on different data, are compar
 _LOUDEST = 1e10
 """The multiple of the claimed noise with which releases on all data sets are equal up to rounding. With the step size
 of coupled runs, weights then move about ten times as far as they do in training."""
-_RECORD_SEED = 2027  # Draws the random record that replaces every record in one of the data sets
+_RECORD_SEED = 2027  # The random record that replaces every record in one of the data sets is drawn with this seed
 _FEWEST_STEPS = 4  # Batches with fewer members, and sizes of fewer batches, are not looked for: chance matches them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for at every k-th number of an output, k = 1 to 64, from each of the first 1000 on."""

@@ -16,7 +16,7 @@ from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-_KNOWN = ("noise-fixed", "noise-from-seed")  # Checks by which others can draw the noise again
+_KNOWN = ("noise-fixed", "noise-from-seed")  # Noise that these checks find can fail those of its law too
 _HARDLY_ANY = 1e-6  # With this share of the claimed batch size, practically all Poisson batches are empty
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"

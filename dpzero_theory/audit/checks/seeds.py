@@ -48,7 +48,7 @@ _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
 _MOST_TRIED = 50  # At most this many of the integers that a run shows are tried as seeds of the noise
 _GENERATORS = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words of which one is in every saved state of a NumPy generator."""
-_TORCH_STATE = 5056  # The size in bytes of a saved state of torch's CPU generator
+_TORCH_STATE = 5056  # Files of this size in bytes count as saved states of torch's CPU generator
 _FEWEST_NUMBERS = 4  # Fewer numbers of noise than this are not looked for, as a match could be chance
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000
 """The noise is looked for in an output's numbers from each of the first 1000 on, at distances of 1 to 8."""

@@ -28,10 +28,10 @@ _MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps are compared under 6 draws of th
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
 """With 1e5 times the claimed noise, and a step size that is 1e5/10 and 1e5/100 times smaller, noise alone moves the
 weights, 10 and 100 times as far as in training."""
-_FOLLOWS = 0.3  # With noise `_DROWNING`, the weights' change by one record changes later steps by less than 0.3 clips
-_AGAINST = 1e3  # The scale of the one record that pulls against all others in a data set
+_FOLLOWS = 0.3  # With noise `_DROWNING`, later steps follow the change of weights by a record by less than 0.3 clips
+_AGAINST = 1e3  # In one data set, a record that pulls against all others is scaled by this factor
 _NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
-_ABOVE = (1.5, 2.5)  # Factors for a nearly clipped record: some clips are wrong only just above the clip
+_ABOVE = (1.5, 2.5)  # Nearly clipped records are scaled by this too, as clips can be wrong just above the clip alone
 _MEND_CLIP = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm;"
@@ -98,7 +98,8 @@ def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
             if removes and lab.influence.takes_one_less:
                 rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(lab, rows, base), 1.0)
-                # A loop that clips groups of records has as many groups for n - 1 records as for n - 2
+                # Where a loop clips groups of records, one record less may also mean one group less. From n - 1 to
+                # n - 2 records the number of groups stays, so that the groups themselves are compared
                 less = datasets.removed(data, len(data) - 1)
                 before, rows = (lab.runs.at_start(one) for one in (less, datasets.removed(less, place)))
                 if before is not None and np.isfinite(before).all():
