@@ -258,11 +258,14 @@ def step_lengths() -> str:
 
 
 def calculator() -> str:
-    """Return what the calculator prints at the paper's synthetic setting, as a block of Markdown."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        params.main(CALCULATOR.split())
-    return f"```text\n{out.getvalue().rstrip()}\n```"
+    """Return what the calculator prints at the paper's synthetic setting, and with --full, as blocks of Markdown."""
+    blocks = []
+    for more in ([], ["--full"]):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            params.main([*CALCULATOR.split(), *more])
+        blocks.append(f"```text\n{out.getvalue().rstrip()}\n```")
+    return "\n\nWith `--full`:\n\n".join(blocks)
 
 
 def alternatives() -> str:

@@ -19,8 +19,9 @@ they are first used, and PyTorch only by the three makers, and by verify when it
 touches nothing else.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dpzero_theory._lazy import lazily
 
 if TYPE_CHECKING:
     from dpzero_theory._front import certify, delta, epsilon, prescribe, verify
@@ -77,8 +78,6 @@ _NAMES = {
 }
 """For each module of this package, by its path below the package, those of its names that the package itself offers."""
 
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
 __all__ = [  # noqa: RUF022  # The names are in the order in which a user meets them
     "Step", "Poisson", "FixedSize", "FullBatch", "RandomAllocation", "CyclicPoisson", "TruncatedPoisson", "FixedOrder",
     "Relation", "Bracket", "epsilon", "delta", "calibrate", "trade_off", "Problem", "prescribe", "certify", "Plan",
@@ -87,13 +86,7 @@ __all__ = [  # noqa: RUF022  # The names are in the order in which a user meets 
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_HOMES[name]}")
-    value = module if name == "audit" else getattr(module, name)  # `audit` is a module that can be called
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

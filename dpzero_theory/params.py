@@ -1,8 +1,9 @@
 """The calculator: `python -m dpzero_theory.params --n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178`.
 
-For each theorem and corollary that applies it prints the prescribed step size, steps, smoothing, clip and noise, and
-the certified bound, with the noise of the paper's composition lemma and with the exact noise. docs/glossary.md has the
-symbols. torch is never imported. The command reads the file of --problem, and prints.
+For each theorem and corollary that applies it prints what to set (step size, steps, smoothing, clip and noise) and the
+bound that is then certified; with --full also the formulas, the assumptions, and the noise of the paper's composition
+lemma beside the exact one. docs/glossary.md has the symbols. torch is never imported. The command reads the file of
+--problem, and prints.
 """
 
 import argparse
@@ -96,7 +97,8 @@ def _parser() -> Parser:
         metavar="FILE",
         help="d, r, L, ell, gap, B, r_s as measured by `python -m dpzero_theory.curvature`; flags replace its values",
     )
-    what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
+    noise = "noise by the paper's lemma or exact (default: exact in a short table, else both)"
+    what.add_argument("--calibration", choices=CALIBRATIONS, help=noise)
     ids = "ids: " + ", ".join(RESULTS)
     what.add_argument("--result", nargs="+", action=Several, choices=list(RESULTS), metavar="ID", help=ids)
     what.add_argument(
@@ -129,6 +131,7 @@ def _parser() -> Parser:
     )
     out = parser.add_argument_group("output")
     out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")
+    out.add_argument("--full", action="store_true", help="tables with the formulas and assumptions of each result")
     return parser
 
 
@@ -149,6 +152,9 @@ def _run(args: argparse.Namespace) -> str:
     """Return the command's output for the parsed flags."""
     inputs, caveats = _inputs(args)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
+    brief = args.format == "table" and not args.full and args.solve_for is None
+    if brief and args.calibration is None:
+        calibrations = ("exact",)
     if args.solve_for is not None:
         return _solutions(args, inputs, calibrations, caveats)
     problem, answers, unmet = _calculate(inputs, args.result, calibrations)
@@ -160,7 +166,7 @@ def _run(args: argparse.Namespace) -> str:
         answers = [_with_one_run(problem, answer, args.confidence) for answer in answers]
     shown = {**inputs, "r": inputs["d"] if inputs["r"] is None else inputs["r"]}
     if args.format == "table":
-        return render.as_table(answers, unmet, shown, caveats)
+        return (render.as_settings if brief else render.as_table)(answers, unmet, shown, caveats)
     if args.format == "latex":
         return render.as_latex(answers, caveats)
     rows = [render.row(answer) for answer in answers]

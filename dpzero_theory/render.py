@@ -108,18 +108,61 @@ def as_table(
         inputs: what the user asked for, by name, for the heading.
         caveats: sentences of warning from the problem file.
     """
-    numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
-    numbers.pop("directions_per_step", None)
-    given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
-    lines = [given, "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise"]
-    k, rule = inputs["directions_per_step"], inputs["difference"]
-    lines += [f"directions: {inputs['direction']}, {k} a step; differences: {rule}"]
-    lines += [f"caveat: {caveat}" for caveat in caveats]
+    lines = _heading(inputs, caveats)
     for _, block in itertools.groupby(answers, key=lambda answer: answer.result.id):
         lines += ["", *_block(list(block))]
     for item in unmet:
         lines += ["", f"{item.result.id} ({item.calibration}) does not apply: {item.reason}"]
     return "\n".join(lines)
+
+
+def _heading(inputs: Mapping[str, Any], caveats: Sequence[str]) -> list[str]:
+    """Return the lines above a table: what the user asked for (`inputs`, by name), and the `caveats`."""
+    numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
+    numbers.pop("directions_per_step", None)
+    given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
+    k, rule = inputs["directions_per_step"], inputs["difference"]
+    return [
+        given,
+        "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise",
+        f"directions: {inputs['direction']}, {k} a step; differences: {rule}",
+        *(f"caveat: {caveat}" for caveat in caveats),
+    ]
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table of texts, whose columns are set to the right."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+
+
+def as_settings(
+    answers: Sequence[Calculated], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
+) -> str:
+    """Return a text for readers who will run the algorithm: what to set, and what each result then promises.
+
+    It has a table with a line for each answer. The arguments are those of `as_table`, with answers of one calibration.
+    """
+    fields = ("step_size", "directions_per_step", "steps", "smoothing", "clip", "noise_std", "bound_at_steps")
+    table = [["result", "step size", "K", "steps", "smoothing", "clip", "noise", "promise"]]
+    notes: list[str] = []
+    for answer in answers:
+        table.append([answer.result.id, *(_shown(getattr(answer.prescription, field)) for field in fields)])
+        notes += [f"note ({answer.result.id}): {note}" for note in answer.notes]
+    promised: dict[str, list[str]] = {}
+    for answer in answers:
+        promised.setdefault(answer.result.guarantee, []).append(answer.result.id)
+    return "\n".join(
+        [
+            *_heading(inputs, caveats),
+            *("", *_aligned(table), ""),
+            "noise: the standard deviation of what is added to the average of the clipped differences",
+            *(f"promise ({', '.join(ids)}): an upper bound on {what}" for what, ids in promised.items()),
+            *notes,
+            *(f"{item.result.id} does not apply: {item.reason}" for item in unmet),
+            "--full says where each number comes from, and what each result assumes",
+        ]
+    )
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
@@ -141,11 +184,9 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
         ]
         for item in rows
     ]
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
     legend = ["* not below the trivial bound"] if any(item["vacuous"] for item in rows) else []
     notes = [f"note ({item['id']}, {item['calibration']}): {note}" for item in rows for note in item["notes"]]
-    return "\n".join([*lines, *legend, *notes, *(f"caveat: {caveat}" for caveat in caveats)])
+    return "\n".join([*_aligned(table), *legend, *notes, *(f"caveat: {caveat}" for caveat in caveats)])
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:

@@ -6,8 +6,7 @@ import torch
 from reviews import reviews
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dpzero_theory.optim.losses.task_losses import losses_for
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
 name = sys.argv[1] if sys.argv[1:] else "facebook/opt-125m"
 tokenizer = AutoTokenizer.from_pretrained(name)

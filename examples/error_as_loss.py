@@ -6,8 +6,7 @@ from reviews import minilm_folder, reviews
 from torch.nn import LayerNorm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, default_data_collator
 
-from dpzero_theory.optim.losses.task_losses import losses_for
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

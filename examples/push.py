@@ -6,7 +6,7 @@ from datasets import Dataset
 from reviews import minilm_folder, reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
-from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
+from dpzero_theory.optim import DPZeroTrainer
 
 name = sys.argv[2] if sys.argv[2:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

@@ -10,8 +10,7 @@ from reviews import minilm_folder, reviews
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, default_data_collator
 
-from dpzero_theory.optim.losses.task_losses import losses_for
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
 
 class Adapted(nn.Module):

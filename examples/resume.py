@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim import make_private_with_epsilon
 
 features = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
 data = TensorDataset(features, (features[:, 0] > 0).long())

@@ -7,7 +7,7 @@ from reviews import reviews
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig
 
-from dpzero_theory.optim.trainers.trl import DPZeroSFTTrainer
+from dpzero_theory.optim import DPZeroSFTTrainer
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])

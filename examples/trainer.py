@@ -6,7 +6,7 @@ from datasets import Dataset
 from reviews import minilm_folder, reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, default_data_collator
 
-from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
+from dpzero_theory.optim import DPZeroTrainer
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

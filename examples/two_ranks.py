@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim import make_private_with_epsilon
 
 dist.init_process_group("gloo")
 features = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))

@@ -6,9 +6,7 @@ from reviews import minilm_folder, reviews
 from torch.nn import LayerNorm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
-from dpzero_theory.optim.losses.task_losses import losses_for
-from dpzero_theory.optim.losses.users import by_user
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim import by_user, losses_for, make_private_with_epsilon
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

@@ -22,6 +22,8 @@ RANKS = {
     "bisection": 1,
     "cli": 1,
     "registry": 1,
+    "__main__": 0,
+    "_lazy": 0,
     "problem_file": 1,
     "datasets": 1,
     "document": 1,

@@ -83,6 +83,7 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
         ("--batch", ["--batch", "64", "--sampling", "full"]),
         ("--batch", ["--batch", "1001", "--sampling", "poisson"]),
         ("--delta", ["--batch", "1", "--sampling", "poisson", "--delta", "0.5", "--steps", "1"]),
+        ("--epochs", ["--epochs", "3", "--batch", "64", "--sampling", "poisson"]),
     ],
     "dpzero_theory.curvature": [
         *(

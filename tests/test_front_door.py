@@ -1,8 +1,10 @@
 """Tests of what `import dpzero_theory as dz` offers: few names, loaded when they are used."""
 
+import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory as dz
+from dpzero_theory.__main__ import main
 from tests.optim.small import Logistic, losses
 
 
@@ -108,3 +111,21 @@ def test_from_a_problem_to_a_verified_run(tmp_path) -> None:  # type: ignore[no-
     assert not dz.verify(tmp_path / "run").fault
     with pytest.raises(ValueError, match=r"^problem must have the plan's n = 40; got 41$"):
         dz.certify(dz.Problem(n=41, d=6, r=2), plan)
+
+
+def test_the_package_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every module of the library that runs as a command is listed, and nothing else."""
+    assert main() == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]}
+    root = Path(dz.__file__).parent
+    runs = (path.relative_to(root) for path in root.rglob("*.py") if '__name__ == "__main__"' in path.read_text())
+    names = {".".join(path.with_suffix("").parts).removesuffix("__main__").rstrip(".") for path in runs}
+    assert listed == names - {""}
+
+
+def test_what_programs_import_stands_one_step_behind() -> None:
+    optim = importlib.import_module("dpzero_theory.optim")
+    for name in optim.__all__:
+        if "SFT" in name or "DPO" in name:
+            continue  # these need trl, which the tests of the trainers import
+        assert getattr(optim, name).__name__ == name

@@ -252,8 +252,12 @@ def test_the_confidence_of_one_run_is_a_note_of_the_sharpened_theorem(capsys: Ca
 
 
 def test_every_format_works(capsys: Capture) -> None:
-    table = run(capsys, arguments("--format", "table"))
-    assert table == run(capsys, arguments())
+    brief = run(capsys, arguments("--format", "table"))
+    assert brief == run(capsys, arguments())
+    assert ["theorem-3", "0.02456", "1", "11,283", "1.679e-07", "24.52", "1.162", "0.557"] in map(
+        str.split, brief.splitlines()
+    )
+    table = run(capsys, arguments("--full"))
     for word in ("alpha", "lambda", "sigma", "Theorem 3", "1.284", "0.557", "4672", "23.94", "vacuous"):
         assert word in table
     rows = list(csv.DictReader(run(capsys, arguments("--format", "csv")).splitlines()))

@@ -1,4 +1,40 @@
-"""Private runs of torch modules.
+"""Private runs of torch modules: what most programs import, one step behind `dpzero_theory` itself.
+
+    from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
 `plan` says what a run releases, `private` starts or resumes a run, `run` makes its steps, `verify` checks its folder.
+Names are loaded when they are first used: the trainers need the extras `hf` and `trl`.
 """
+
+from typing import TYPE_CHECKING
+
+from dpzero_theory._lazy import lazily
+
+if TYPE_CHECKING:
+    from dpzero_theory.optim.losses.rewards import reward_losses
+    from dpzero_theory.optim.losses.starting import starting_values
+    from dpzero_theory.optim.losses.task_losses import losses_for
+    from dpzero_theory.optim.losses.users import by_user
+    from dpzero_theory.optim.plan import Plan
+    from dpzero_theory.optim.private import make_from_seed_not_private, make_private, make_private_with_epsilon
+    from dpzero_theory.optim.trainers.trainer import DPZeroTrainer, privatize
+    from dpzero_theory.optim.trainers.trl import DPZeroDPOTrainer, DPZeroSFTTrainer
+
+__all__ = [  # noqa: RUF022  # The names are in the order in which a user meets them
+    "make_private_with_epsilon", "make_private", "make_from_seed_not_private", "Plan", "starting_values", "losses_for",
+    "reward_losses", "by_user", "DPZeroTrainer", "privatize", "DPZeroSFTTrainer", "DPZeroDPOTrainer",
+]  # fmt: skip
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "private": ("make_private_with_epsilon", "make_private", "make_from_seed_not_private"),
+        "plan": ("Plan",),
+        "losses.starting": ("starting_values",),
+        "losses.task_losses": ("losses_for",),
+        "losses.rewards": ("reward_losses",),
+        "losses.users": ("by_user",),
+        "trainers.trainer": ("DPZeroTrainer", "privatize"),
+        "trainers.trl": ("DPZeroSFTTrainer", "DPZeroDPOTrainer"),
+    },
+)

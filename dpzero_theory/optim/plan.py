@@ -22,7 +22,7 @@ from dpzero_theory.privacy.calibration import calibrated
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
-from dpzero_theory.privacy.step import Step
+from dpzero_theory.privacy.step import Step, steps_in
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Prescription
 
@@ -44,7 +44,8 @@ class Target(TypedDict, total=False):
     relation: Required[str]
     target_epsilon: Required[float]
     target_delta: Required[float]
-    steps: Required[int]
+    steps: int
+    epochs: float
     expected_batch: Required[float]
     clip: Required[float]
     step_size: Required[_StepSize]
@@ -122,10 +123,11 @@ class Plan:
 
         Args:
             n: the number of records.
-            target: the following settings; those up to `sampling` must be given.
+            target: the following settings; those up to `sampling` must be given, of steps and epochs one.
             target_epsilon: epsilon > 0.
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
+            epochs: above 0, the passes over the records: a step is expected_batch / n of one, and T is rounded up.
             expected_batch: q n, the expected size of a batch at sample rate q: n for full batches, an integer for
                 fixed-size ones, k n over an integer for random-allocation:k, any number up to n for the others.
             clip: C > 0, the largest L2 norm of a record's K differences.
@@ -155,6 +157,12 @@ class Plan:
             if not isinstance(given.get(name, ""), str):  # a list, for example, cannot be looked up
                 check.choice(name, given[name], tuple(known))
         take = given.pop
+        if ("steps" in given) == ("epochs" in given):
+            raise ValueError(
+                f"steps or epochs must be given, and not both; got {'both' if 'steps' in given else 'none'}"
+            )
+        if "epochs" in given:
+            given["steps"] = steps_in(take("epochs"), n, check.real("expected_batch", given["expected_batch"], above=0))
         rule = _private(given["algorithm"])
         law = rule.law(take("noise"))
         goal, delta = check.real("target_epsilon", take("target_epsilon"), above=0), take("target_delta")

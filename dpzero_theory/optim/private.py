@@ -42,6 +42,7 @@ from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.privacy.accountant import weak
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 from dpzero_theory.privacy.schedule import SECRET_BYTES
@@ -81,9 +82,9 @@ def make_private_with_epsilon(
     Args:
         module, losses, data, folder: as in `make_private`; n is the number of records.
         options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon, target_delta,
-            steps, expected_batch, clip, step_size, smoothing, relation and sampling must be given; and any settings of
-            how the run is executed, as `make_private` describes them. `losses.starting` suggests clip, step size and
-            smoothing from public records.
+            steps (or epochs), expected_batch, clip, step_size, smoothing, relation and sampling must be given; and any
+            settings of how the run is executed, as `make_private` describes them. `losses.starting` suggests clip, step
+            size and smoothing from public records.
 
     Returns:
         The run, as `make_private` returns it. `run.run()` makes all steps that are left, and `run.get_epsilon(delta)`
@@ -161,12 +162,9 @@ def make_private(
     """
     _require(module, losses, data, folder, execution.get("collate"), plan)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
-    if Ranks().rank == 0 and target_delta * plan.n > 1:
-        warnings.warn(
-            f"target_delta = {target_delta:g} is above 1/n = {1 / plan.n:.3g}: to publish whole records, one in n of"
-            " them, would be allowed",
-            stacklevel=3,
-        )
+    if Ranks().rank == 0:
+        for note in weak(epsilon, target_delta, n=plan.n):
+            warnings.warn(note, stacklevel=3)
     budget = (epsilon, target_delta)
     return _make(module, losses, data, plan, folder, os.urandom(_KEY), budget=budget, **execution)
 

@@ -16,7 +16,10 @@ without a message (but is raised in a sharded module), and buffers that an evalu
 is secret too, so nobody should publish how long steps took.
 """
 
+import itertools
 import math
+import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +36,14 @@ from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Step
+
+_REFRESH = 0.5
+"""The least time between two lines of progress, in seconds."""
+
+
+def _looked_at() -> bool:
+    """Return whether somebody may be looking at standard error: in a terminal, and in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class Run:
@@ -98,18 +109,31 @@ class Run:
         self._current = True
         return record
 
-    def run(self, callback: Callable[[Record], None] | None = None) -> None:
+    def run(self, callback: Callable[[Record], None] | None = None, *, progress: bool | None = None) -> None:
         """Make all steps that are left, after the weights have caught up with the run's file (`catch_up`).
 
         Args:
             callback: a function that is called after each step with what the step released; None for none. If it ends
                 the run by an exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
+            progress: whether a line on standard error says how many steps are made and about how long the rest takes;
+                None shows it in a terminal and in a notebook.
 
         Raises:
             ValueError: the weights of several ranks differ at the end; or what `step` raises.
         """
         self.catch_up()
-        while self.releases_left:
+        shown = self._ranks.rank == 0 and (_looked_at() if progress is None else progress)
+        told, started = -math.inf, time.monotonic()
+        for made in itertools.count():
+            left, now = self.releases_left, time.monotonic()
+            if shown and (now - told > _REFRESH or not left):
+                told = now
+                rest = f", about {left * (now - started) / made:,.0f} s left" if made and left else ""
+                # spaces cover what a longer line has left
+                line = f"\r{self.plan.steps - left:,} of {self.plan.steps:,} steps{rest:32}"
+                print(line, end="" if left else "\n", file=sys.stderr, flush=True)
+            if not left:
+                break
             record = self.step()
             if callback is not None:
                 callback(record)

@@ -2,7 +2,8 @@
 
 The file must be whole, and the lattice and the noise must be those that are accounted for.
 What is paid for, what was recorded, and epsilon of the whole plan are computed again.
-Then the privacy statement (`optim.files.statement`) is printed as text, JSON or one HTML page.
+Then the privacy statement (`optim.files.statement`) is printed in ten lines (all of it with --full), as JSON or as one
+HTML page.
 
 With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
 --final the weights in that file are compared bit for bit with those at the end of the replay, or, if the file is a
@@ -10,7 +11,7 @@ checkpoint, with the replay up to there.
 Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
 folder, and the run may go on meanwhile.
 
-What this cannot tell is said in `_CANNOT_TELL`, and at the end of each report.
+What this cannot tell is said in `_CANNOT_TELL`, and at the end of each full report.
 """
 
 import json
@@ -207,8 +208,11 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
         raise ValueError(f"{rule}; got {path}: {printable(said):.120}") from None
 
 
-def _shown(report: Report, form: str) -> str:
-    """Return the report as "text" (empty if something does not hold), "json" or "html", as `form` says."""
+def _shown(report: Report, form: str, *, full: bool = False) -> str:
+    """Return the report as "text" (empty if something does not hold), "json" or "html", as `form` says.
+
+    The text is some ten lines, or with `full` the whole statement with all findings and all that cannot be told.
+    """
     findings, claimed = report
     if form == "html":
         return document(
@@ -231,11 +235,31 @@ def _shown(report: Report, form: str) -> str:
         return json.dumps({**values, "cannot_tell": _CANNOT_TELL}, indent=2)
     if report.fault or not claimed:
         return ""
+    if not full:
+        return _brief(findings, claimed)
     marks = {None: "", True: "holds"}
     lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
     untold = (textwrap.wrap(f"- {said}", 100, subsequent_indent="  ") for said in _CANNOT_TELL)
     told = [line for sentence in untold for line in sentence]
     return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *told])
+
+
+def _brief(findings: Sequence[_Finding], claimed: Statement) -> str:
+    """Return some ten lines with the claim of a run, what it rests on, and what was checked."""
+    facts, found = claimed.facts, {finding.name: finding for finding in findings}
+    paid = found["releases paid for"].value
+    shares = f"{len(claimed.assumed)} assumptions, and {len(_CANNOT_TELL)} things that this cannot tell: see --full"
+    told = {
+        "steps": f"{facts['steps made']}, {paid} paid for, {facts['steps planned']} planned",
+        "noise": facts["noise"],
+        "attack": claimed.attack_text,
+        "released over noise": found["released over noise"].value,
+        "holds": ", ".join(name for name, finding in found.items() if finding.holds),
+        "rests on": shares,
+    }
+    lines = [textwrap.wrap(claimed.claim, 100)]
+    lines += [textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22) for name, value in told.items()]
+    return "\n".join(line for wrapped in lines for line in wrapped)
 
 
 def _parser() -> Parser:
@@ -244,6 +268,7 @@ def _parser() -> Parser:
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
     parser.add_argument("--format", choices=("text", "json", "html"), default="text", help="of the report")
+    parser.add_argument("--full", action="store_true", help="the whole statement in place of ten lines")
     return parser
 
 
@@ -259,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         initial, final = _load("initial", options.initial), _load("final", options.final)
     found = verify(options.folder, initial, final)
     with parser.refusals("--format"):
-        shown = _shown(found, options.format)
+        shown = _shown(found, options.format, full=options.full)
     if shown:
         print(shown)
     if found.fault:

@@ -18,6 +18,7 @@ from typing import Any
 
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, command, integer, number, output_file
+from dpzero_theory.privacy.accountant import weak
 from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
@@ -25,7 +26,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
 from dpzero_theory.privacy.solve import solved
-from dpzero_theory.privacy.step import Step, step_of
+from dpzero_theory.privacy.step import Step, step_of, steps_in
 
 # With these samplings --noise-multiplier must be at least this, because less noise needs a grid with too many points.
 _SUBSAMPLED, _LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
@@ -46,7 +47,9 @@ def _parser() -> Parser:
     add("--epsilon", type=number(above=0.0, at_most=LARGEST_EPSILON), help="the target, > 0")
     add("--noise-multiplier", type=number(at_least=1e-6, at_most=1e12), help="of the noise on the sum")
     add("--delta", type=number(above=0.0, below=1.0), help="in (0, 1)")
-    add("--steps", type=integer(at_most=10**12), help="number of releases, >= 1: epochs times n / batch")
+    add("--steps", type=integer(at_most=10**12), help="number of releases, >= 1")
+    passes = "in place of --steps: passes over the records, of n / batch steps each"
+    add("--epochs", type=number(above=0.0, at_most=1e12), help=passes)
     add("--n", type=integer(at_most=10**18), help="number of records")
     add("--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n")
     solved_for = "what to find (default: the one that is left out)"
@@ -83,6 +86,10 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     ValueError for a flag that is missing, or must not be given, or has a value that does not fit another flag's; the
     message names the flag."""
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
+    if options.epochs is not None:
+        if None in (given["n"], given["batch"]) or given["steps"] is not None:
+            raise ValueError("--epochs must come with --n and --batch, and without --steps")
+        given["steps"] = steps_in(options.epochs, given["n"], given["batch"])
     sought = _left_out(given, sampling) if options.solve_for is None else str(options.solve_for).replace("-", "_")
     if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
@@ -145,6 +152,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
     change, cost = unit.sampling.largest_change(unit.relation), unit.cost()
     # The mu of plain Gaussian releases. For random allocations it is an upper bound, as if a record's steps were known.
     known = cost.closed or isinstance(unit.sampling, RandomAllocation)
+    reached = {name: whole[name] for name in ("epsilon", "delta", "n", "group")}
     answer: dict[str, Any] = {
         "inputs": {**{name: given[name] for name in _FLAGS}, **words, "sample_rate": rates[0], "group": given["group"]},
         "answer": sought,
@@ -154,7 +162,7 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
         "sensitivity": change,
         "noise_over_sensitivity": unit.noise / change,
         "gdp": (math.sqrt(cost.unamplified) or None) if known else None,
-        "notes": list(bracket.notes),
+        "notes": list(dict.fromkeys([*bracket.notes, *weak(**reached)])),
         "seconds": seconds,
     }
     if given["sampling"] == "full" and sought == "noise_multiplier" and given["group"] == 1:

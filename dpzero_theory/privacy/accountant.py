@@ -35,7 +35,7 @@ _ROUNDING = 1e-12  # a bound on the relative rounding error of `Group._one_by_on
 _MOST_EPSILON = 700.0  # the largest epsilon of one record at which a group is bounded: e^700 is still a float
 _MOST_IN_GROUP = 10**9  # the largest number of records in a group
 _ONE_BY_ONE = "one record after another"
-_VACUOUS = 50.0  # from this epsilon of a group on, a note says that the guarantee protects nothing
+_LARGE = 10.0  # above this epsilon a note says that the guarantee protects hardly anything
 _ABOUT_EXACT = 1.1  # where upper <= this * lower for a group, changing one record after another is not tried
 
 
@@ -86,8 +86,8 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the lower
-        end may be the epsilon of fewer records than the group has, and a note says if epsilon is so large that it
-        protects nothing.
+        end may be the epsilon of fewer records than the group has. A note says if epsilon is so large that it
+        protects hardly anything.
 
     Raises:
         ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.
@@ -97,21 +97,37 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
     """
     target, asked = check.real("delta", delta, at_least=0, below=1), Group(history, group, n)
     found = asked.epsilon(target)
-    bracket = asked.bracket(found)
-    if group == 1:
-        return bracket
     check.precondition(
-        found.upper < math.inf,
+        group == 1 or found.upper < math.inf,
         f"group must be small enough for this noise to protect the group; got {group}, and no epsilon up to"
         f" {_MOST_EPSILON * group:g} is known to hold (`calibrate` with this group says how much noise protects it)",
     )
-    if found.upper < _VACUOUS:
-        return bracket
-    vacuous = (
-        f"epsilon {found.upper:.4g} protects nothing: this noise does not hide what {group} records may do"
-        " together (`calibrate` with this group says how much does)"
-    )
-    return replace(bracket, notes=(*bracket.notes, vacuous))
+    bracket = asked.bracket(found)
+    return replace(bracket, notes=(*bracket.notes, *weak(found.upper, group=group)))
+
+
+def weak(epsilon: float, delta: float = 0.0, *, n: int | None = None, group: int = 1) -> tuple[str, ...]:
+    """Return notes on a guarantee that protects hardly anything, because epsilon is above 10 or delta above 1/n.
+
+    Args:
+        epsilon, delta: the guarantee, epsilon >= 0 and 0 <= delta < 1.
+        n: the number of records; None, if it is not known, leaves the note on delta out.
+        group: the number of records in which neighbouring data sets may differ.
+
+    Returns:
+        One sentence for each of the two reasons that applies.
+    """
+    notes, what = [], "a record" if group == 1 else f"these {group} records"
+    if epsilon > _LARGE:
+        notes.append(
+            f"epsilon {epsilon:.4g} protects hardly anything: an attacker's odds that the data hold {what} may grow"
+            f" e^{epsilon:.4g}-fold"
+        )
+    if n is not None and delta * n > 1:
+        notes.append(
+            f"delta {delta:g} is above 1/n = {1 / n:.3g}: to publish whole records, one in n of them, would be allowed"
+        )
+    return tuple(notes)
 
 
 def deltas_of_both_orders(history: Steps, epsilon: float) -> tuple[Bounds, Bounds]:

@@ -7,6 +7,7 @@ The accountant, the calibration, the ledger and the audit know a run only throug
 describe a step in words and numbers (`poisson` and 0.0625 for `Poisson(1 / 16)`), from which `step_of` makes it.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Required, Self, TypedDict, Unpack
@@ -211,3 +212,12 @@ def steps_of(history: Steps) -> tuple[Step, ...]:
         return tuple(part for given in history for part in steps_of(given))
     rule = "history must be steps, such as step * 1000, or a sequence of them"
     raise ValueError(f"{rule}; got {check.shown(history)}")
+
+
+def steps_in(epochs: float, n: int, batch: float) -> int:
+    """Return the number of steps in which batches of (expected) size `batch` add up to `epochs` times n records.
+
+    The number is rounded up to a whole one. Raises ValueError unless `epochs` is a finite number above 0.
+    """
+    exact = check.real("epochs", epochs, above=0) * n / batch
+    return math.ceil(exact * (1 - 1e-12))  # a product that rounding has lifted above a whole number is that number

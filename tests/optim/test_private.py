@@ -202,7 +202,7 @@ def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(("delta", "warned"), [(0.9 / N, False), (1.1 / N, True)])
 def test_a_delta_above_one_in_n_is_warned_of(tmp_path: Path, delta: float, warned: bool) -> None:
     given = {**BUDGET, **STEP, **FULL, "target_delta": delta}
-    with pytest.warns(UserWarning, match=r"^target_delta = 0.0275 is above 1/n = 0.025") if warned else nullcontext():
+    with pytest.warns(UserWarning, match=r"^delta 0.0275 is above 1/n = 0.025") if warned else nullcontext():
         private.make_private_with_epsilon(Logistic(), losses, data(), **given, folder=tmp_path / "run").close()
 
 

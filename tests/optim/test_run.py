@@ -259,3 +259,15 @@ def test_a_run_on_cuda_is_replayed_on_the_cpu_bit_for_bit(tmp_path: Path, kind: 
     ).run()
     read(tmp_path / "run.sqlite").replayed(again)
     assert torch.equal(module.weight.cpu(), again.weight)
+
+
+def test_progress_is_shown_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    private(tmp_path / "silent", steps=3).run()
+    assert capsys.readouterr().err == ""  # nobody looks at this standard error
+    run = private(tmp_path / "told", steps=3)
+    run.step()
+    run.run(progress=True)
+    shown = capsys.readouterr().err
+    assert shown.startswith("\r1 of 3 steps")
+    assert shown.endswith("\n")
+    assert "\r3 of 3 steps" in shown

@@ -119,7 +119,7 @@ def test_every_kind_of_run_is_verified(
         run.step()
     torch.save(run.state_dict(), tmp_path / "final.pt")
     run.close()
-    assert main([str(tmp_path / "run"), *files(tmp_path / "run")[:2]]) == 0
+    assert main([str(tmp_path / "run"), *files(tmp_path / "run")[:2], "--full"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("initial weights ") and line.endswith("holds") for line in lines)
     assert any(line.startswith("steps made            3 ") for line in lines)
@@ -129,11 +129,24 @@ def test_every_kind_of_run_is_verified(
     assert main([str(tmp_path / "run"), *files(tmp_path / "run")]) == 0
 
 
+def test_the_report_is_ten_lines_unless_all_of_it_is_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(folder), *files(folder)]) == 0
+    brief = capsys.readouterr().out.splitlines()
+    assert len(brief) <= 10
+    assert brief[0].startswith("What was released is (")
+    assert any(line.startswith("holds ") and "final weights" in " ".join(brief) for line in brief)
+    assert main([str(folder), "--full"]) == 0
+    assert "what this cannot tell" in capsys.readouterr().out.splitlines()
+
+
 def slopes(slope: float) -> Any:
     """Returns losses that are the same for all records, `slope` times c'w with c = (1, 2, ..., 32)/32 and weights w."""
     return lambda module, batch: slope * (module.weight * 2.0 ** torch.arange(-5, 1)).sum().expand(len(batch[0]))
 
 
+@pytest.mark.filterwarnings("ignore:epsilon 100 protects hardly anything")
 @pytest.mark.parametrize(
     ("slope", "settings", "kurtosis"),
     [

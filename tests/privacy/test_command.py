@@ -237,3 +237,28 @@ def test_a_relation_that_was_not_given_is_said(capsys):
     words = ["--noise-multiplier", "2", "--delta", "1e-5", "--steps", "3", "--n", "1000"]
     assert "note: the relation is replace-one, the default, as --relation was not given" in said(capsys, words)
     assert "the default" not in said(capsys, [*words, "--relation", "replace-one"])
+
+
+def test_epochs_are_steps(capsys):
+    """Three passes of 1,000 records in batches of 64 are 46.9 steps, rounded up; 3.2 of them are 50 exactly."""
+    rest = ["--noise-multiplier", "3", "--delta", "1e-5", "--n", "1000", "--batch", "64", "--sampling", "poisson"]
+    for epochs, steps in (("3", 47), ("3.2", 50), ("0.001", 1)):
+        found = answer(capsys, [*rest, "--epochs", epochs])
+        assert found["inputs"]["steps"] == steps
+        assert found["epsilon"] == answer(capsys, [*rest, "--steps", str(steps)])["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said_of"),
+    [
+        (["--epsilon", "2", "--delta", "1e-5"], []),
+        (["--epsilon", "10", "--delta", "0.001"], []),
+        (["--noise-multiplier", "0.3", "--delta", "1e-5"], ["epsilon"]),
+        (["--epsilon", "10.5", "--delta", "0.0011"], ["epsilon 10.5", "delta 0.0011"]),
+    ],
+)
+def test_a_guarantee_that_protects_hardly_anything_is_called_so(capsys, more, said_of):
+    rest = ["--steps", "100", "--n", "1000", "--batch", "100", "--sampling", "poisson", "--relation", "add-remove"]
+    notes = answer(capsys, [*rest, *more])["notes"]
+    assert len(notes) == len(said_of)
+    assert all(note.startswith(begin) for note, begin in zip(notes, said_of, strict=True))

@@ -16,7 +16,7 @@ from dpzero_theory.audit.claim import Claim
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import SEED, norms, same
-from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.accountant import epsilon_of_history, weak
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
 _Included = NDArray[np.bool_]
@@ -353,12 +353,7 @@ def _accounting(lab: Lab, level: float) -> Verdict:
         return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend)
     if cost.upper > claim.epsilon * (1 + _CLAIM_ROUNDING):
         return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}")
-    warning = ""
-    if claim.delta * claim.n >= 1:
-        warning = (
-            f"; warning: delta {claim.delta:g} is not below 1/n = {1 / claim.n:.3g}, so that publishing one of the"
-            " records whole would meet the claim: choose a delta well below 1/n"
-        )
+    warning = "".join(f"; warning: {note}" for note in weak(claim.epsilon, claim.delta, n=claim.n))
     return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed{warning}")
 
 

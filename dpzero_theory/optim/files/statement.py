@@ -83,6 +83,12 @@ class Statement(NamedTuple):
         """Pairs of texts (delta, epsilon), with both ends of epsilon's bracket rounded outwards."""
         return [(f"{delta:g}", _shown(cost)) for delta, cost in self.costs.items()]
 
+    @property
+    def attack_text(self) -> str:
+        """The bound on the true positive rate of the best attack on one record, in words."""
+        highest = _rounded(self.attack["true_positive_rate"])
+        return f"true positive rate at most {highest} at {100 * _FALSE_POSITIVE_RATE:g}% false positives"
+
     def text(self) -> str:
         """The whole statement as text of several lines, wrapped at 100 characters."""
         facts = [
@@ -98,8 +104,7 @@ class Statement(NamedTuple):
                 *(f"{delta:10}{cost}" for delta, cost in self.rows),
                 *("", f"the best attack on one {self.unit}, which knows all others and sees all that is shown"),
                 f"true minus false positive rate at most {_rounded(self.attack['advantage'])}",
-                f"true positive rate at most {_rounded(self.attack['true_positive_rate'])} at"
-                f" {100 * _FALSE_POSITIVE_RATE:g}% false positives",
+                self.attack_text,
                 *("", "assumed", *(line for lines in assumed for line in lines)),
             ]
         )

@@ -95,7 +95,7 @@ def test_the_model_card_has_the_statement_that_verify_writes(
     made.create_model_card(model_name="A model")
     card = (tmp_path / "README.md").read_text()
     capsys.readouterr()
-    assert main([str(tmp_path)]) == 0
+    assert main([str(tmp_path), "--full"]) == 0
     assert capsys.readouterr().out.partition("\n\nchecked\n")[0] in card
     assert "# A model" in card
     assert "tags: [differential-privacy, dpzero]" in card.split("---")[1]

@@ -1,0 +1,27 @@
+"""Names that a package offers from its modules, each imported when the name is first used."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the function `__getattr__` for the module of a package, which looks up its names in other modules.
+
+    Args:
+        package: the package's full name, `__name__` in its module.
+        names: for each module, by its path below the package, those of its names that the package offers. A module
+            that is itself one of its names, such as `audit`, is offered whole.
+    """
+    homes = {name: module for module, offered in names.items() for name in offered}
+
+    def look_up(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(f"{package}.{homes[name]}")
+        value = module if name == homes[name] else getattr(module, name)
+        setattr(sys.modules[package], name, value)  # the next use finds the name without this function
+        return value
+
+    return look_up
