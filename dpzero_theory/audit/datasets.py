@@ -83,7 +83,7 @@ def numbers(record: Any) -> list[float]:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield ten records to put in place of others: the one in the middle of `records`, and nine forms of the first.
+    """Yield ten records to put in place of others: the middle one of `records`, and nine forms of the first.
 
     These are the first record times -1, 1e3, -1e3, 1e6 and -1e6; `mirrored` and times 1e3; with random numbers of size
     1e3 and -1e3; and times 0. A loop must clip the large ones, in whichever direction they pull.
@@ -124,12 +124,9 @@ def poisoned(record: Any) -> Iterator[Any]:
 
 
 def _with(record: Any, places: Container[int], value: float | None) -> Any:
-    """Return the record with some of its floating-point numbers replaced.
+    """Return the record with the floating-point numbers at `places`, counted from 0 in their order, set to `value`.
 
-    Args:
-        record: the record.
-        places: which of its floating-point numbers, counted from 0 in their order.
-        value: the new number; if None, the largest of the old number's type and sign.
+    If `value` is None, each becomes the largest number of its type, with its sign.
     """
     place = count()
 

@@ -36,11 +36,11 @@ def at_least(hits: int, trials: int, rate: float) -> float:
 def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
     """Return the two-sided p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
-    The statistic is the sum of (count - c)^2, where c is the claimed mean, rounded to an integer. It is too small if
-    the counts are too equal, and too large if they vary more than claimed. Both are reported.
+    The statistic is the sum of (count - c)^2, where c is the claimed mean rounded to an integer. It is too small if the
+    counts are too equal, and too large if they vary more than claimed.
 
     Args:
-        counts: the observed counts, integers from 0 to `largest`, shape (N,).
+        counts: the observed counts, shape (N,).
         pmf: the claimed probabilities of 0, 1, 2, ..., of shape (largest + 1,).
     """
     support = np.arange(pmf.size)
@@ -58,9 +58,9 @@ def overlaps(shared: int, pairs: int, pmf: Array) -> float:
     """Return the two-sided p-value of a sum of `pairs` independent integers, each claimed to be k with P = pmf[k].
 
     Args:
-        shared: the observed sum, such as of the numbers of records that the two batches of a pair have in common.
+        shared: the observed sum, such as of how many records the two batches of each of `pairs` pairs share.
         pairs: how many integers are added.
-        pmf: the claimed probabilities that one of the integers is 0, 1, 2, ..., of shape (largest + 1,).
+        pmf: the claimed probabilities that an integer is 0, 1, 2, ..., of shape (largest + 1,).
     """
     law = _sum_of(pmf, pairs)
     return _two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
@@ -78,8 +78,8 @@ def correlation(a: Array, b: Array) -> float:
     """Return the two-sided p-value of the cosine r of two vectors of N numbers, one claimed to be Gaussian noise.
 
     The other vector may be anything that does not depend on that noise. Under the claim r is distributed as a
-    coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2). A
-    cosine near -1 has a small p-value, as one near 1 has. The p-value is 1 for a zero vector and for N = 1.
+    coordinate of a uniform point on the unit sphere in N dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2). The
+    p-value is 1 for a zero vector and for N = 1.
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:

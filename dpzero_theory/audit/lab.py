@@ -99,9 +99,9 @@ class _Influence:
     def _extremes(self) -> list[tuple[Any, Array]]:
         """Each extreme record (`datasets.extremes`) that the loop accepts, with releases almost without noise.
 
-        Two runs are made on the audit's records, with the extreme one in place of the first and of the last record. The
-        array has the rows of both, one after another: shape (2 * steps, numbers). A record is left out if either run
-        fails, or releases other shapes or numbers that are not finite.
+        The array, of shape (2 * steps, numbers), has the releases of two runs, one after another: on the audit's
+        records with the extreme one in the first place, and in the last. A record is left out if releases are not
+        finite, or not of one shape.
         """
         accepted: list[tuple[Any, Array]] = []
         for record in datasets.extremes(self._records) if self._runs.repeatable is not None else ():
@@ -131,7 +131,7 @@ class _Influence:
             # The last record is exchanged and the first removed, since a removal may give other random numbers only to
             # the records after it
             data_sets = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
-            before, after = self._quiet(data_sets), self._quiet([datasets.removed(data, 0) for data in data_sets])
+            before, after = self._on_each(data_sets), self._on_each([datasets.removed(data, 0) for data in data_sets])
             if before is None or after is None or before.shape != after.shape:
                 return False
             large, small = ((rows[0] - rows[1])[steps].ravel() for rows in (before, after))
@@ -160,11 +160,11 @@ class _Influence:
         whole, less = (np.asarray(row) for row in rows)
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
-    def _quiet(self, data_sets: list[Records]) -> Array | None:
+    def _on_each(self, data_sets: list[Records]) -> Array | None:
         """Return the releases of runs almost without noise, of one seed and with full batches, on several data sets.
 
-        The result has shape (data sets, steps, numbers), with the steps of `LoopRuns.comparable`; None if not all
-        releases are finite and of one shape.
+        The result has shape (data sets, comparable steps, numbers); None if not all releases are finite and of one
+        shape.
         """
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
@@ -230,8 +230,8 @@ class _Influence:
     def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
         """Return how much each step's release changes if the record at index `place` is exchanged.
 
-        The record is one and then the other of `self.pair`, in quiet runs with batches by `seed` and with `changes`
-        of settings. The result has the shape (steps,), and is None if the two runs cannot be compared.
+        The record is one and then the other of `self.pair`, in quiet runs with batches by `seed` and with `changes` of
+        settings. The result has the shape (steps,), and is None if the two runs cannot be compared.
         """
         assert self.pair is not None
         data = [datasets.replaced(self._records, place, record) for record in self.pair[:2]]
@@ -241,11 +241,10 @@ class _Influence:
 
 
 class _Residual(NamedTuple):
-    """What the releases of one run are made of: release = sum + noise.
+    """The noise of one run, and the sums (or averages) to which it was added, in the unit of releases.
 
     Attributes:
-        noise, sums: the noise and the sum over the batch (or average, if the claim is of averages) of each step, in the
-            unit of the releases, both of shape (steps, numbers of a step).
+        noise, sums: arrays of shape (steps, numbers of a step).
     """
 
     noise: Array
@@ -272,10 +271,9 @@ class _NoiseSamples:
 
     @property
     def repeat_changes(self) -> dict[str, Any]:
-        """The changes of settings with which noise is best told from sums, for `residual`.
+        """The changes of settings with which noise is best told from sums: those of `LoopRuns.repeatable`.
 
-        They are those of `LoopRuns.repeatable`. If runs never repeat (it is None), the result is empty, for no changes:
-        the noise is then known only of loops that return `clean`.
+        If that is None (runs never repeat), there are no changes, and only loops that return `clean` tell their noise.
         """
         return dict(self._runs.repeatable or {})
 
@@ -283,7 +281,7 @@ class _NoiseSamples:
     def sample_changes(self) -> dict[str, Any]:
         """The changes of settings with which noise is sampled.
 
-        There are none (empty) if runs with the claimed batches repeat, if need be by reading known random bytes; else
+        None are needed (empty) if runs with the claimed batches repeat, if need be by reading known random bytes; else
         they are `repeat_changes`.
         """
         return {} if self._runs.batches_need_stream else self.repeat_changes
@@ -323,12 +321,9 @@ class _NoiseSamples:
             yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Return a sample of the noise; None if the noise of a run is unknown, or the runs' shapes differ.
+        """Return a sample of about `wanted` numbers of noise; None if the noise of a run is unknown, or shapes differ.
 
-        Args:
-            records: the data; the loop's own if None.
-            changes: changes of the loop's settings.
-            wanted: about how many numbers the sample should have.
+        The runs are made on `records` (the loop's own if None) with `changes` of the loop's settings.
         """
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
@@ -346,10 +341,7 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        """Return the noise of one run, in the unit of the releases, shape (steps, numbers); None if it is unknown.
-
-        The arguments are those of `parts`; `how` are its `stream` and `global_seed`.
-        """
+        """Return the noise of one run, in releases' units, shape (steps, numbers), or None; arguments as of `parts`."""
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 

@@ -279,12 +279,9 @@ class Loop:
         return self._output(outputs, given, beside)
 
     def _output(self, outputs: dict[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> LoopOutput:
-        """Return the result of one run.
+        """Return the result of one run that returned `outputs`, values by name, under the settings `given`.
 
-        Args:
-            outputs: what the loop returned, by name.
-            given: the settings that the loop was given.
-            beside: the dictionary that `_watch` yields, with what the loop printed and wrote.
+        `beside` is the dictionary that `_watch` yields, with what the loop printed and wrote.
         """
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases, step = outputs.get("releases"), given.get(self.setting("step_size"))
@@ -311,7 +308,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rows(name: str, value: Any) -> Array:
-    """Return the output `value` as float64 with a row for each step; raise LoopFailed, with `name`, if it has none."""
+    """Return the output `value` as float64, shape (steps, numbers); raise LoopFailed, with `name`, if it cannot be."""
     try:
         rows = np.asarray(_plain(value), dtype=np.float64)
     except (TypeError, ValueError):

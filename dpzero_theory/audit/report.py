@@ -214,9 +214,9 @@ class AuditReport:
 
         Its entries are "outcome", a sentence; lists of names of checks, "violated", "causes", "held",
         "could_not_be_tested" and "core_not_tested"; "false_alarm", "runs" and "seconds"; the fields of "claim" and
-        "view"; and "checks", a list with an object for each check: "check" (its name), "question", "verdict" (the
-        status), "says", "mend", "may_follow_from" (a check's name or ""), "would_have_seen" (the power), "p_value"
-        (null if there is none), "runs" and "seconds".
+        "view"; and "checks", a list of objects with "check" (its name), "question", "verdict" (the status), "says",
+        "mend", "may_follow_from" (a check's name or ""), "would_have_seen" (the power), "p_value" (or null), "runs" and
+        "seconds".
         """
         content = {
             "outcome": self.outcome,

@@ -81,18 +81,15 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of runs almost without noise.
-
-        It is the first of 1e-20, 1e-9 and 1e-7 times the claimed one with which the loop runs, or 0 if all three fail.
-        """
+        """The noise multiplier of quiet runs: the first of 1e-20, 1e-9 and 1e-7 of the claimed one that runs, or 0."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
-        """The changes of settings that keep the loop's weights where they are; empty if none are known to.
+        """The changes of settings that keep the loop's weights where they are: those of `_still`, or none (empty).
 
-        They are those of `_still`, unless runs show that the loop ignores its step size.
+        There are none if `_still` has none, or if runs show that the loop ignores its step size.
         """
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
@@ -106,10 +103,10 @@ class LoopRuns:
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
     def _still(self) -> dict[str, Any]:
-        """Return the changes of settings under which the weights stay if the loop obeys its step size; else empty.
+        """Return the changes of settings under which weights stay if the loop obeys its step size: 0, or tiny.
 
-        The step size is 0, or tiny if releases are computed from weights. The result is empty if the loop has no step
-        size, or if its weights, from which releases are computed, have no more than float32 precision.
+        A tiny one serves loops whose releases are computed from weights. The result is empty if the loop has no step
+        size, or if such weights have no more than float32 precision.
         """
         if not self.loop.step_size:
             return {}
@@ -126,7 +123,7 @@ class LoopRuns:
     def comparable(self, output: LoopOutput) -> Array:
         """Return the releases of the steps that can be compared between runs, shape (steps, numbers).
 
-        These are all steps if the weights stay where they are (`frozen`), else only the first.
+        They are all steps if the weights stay where they are (`frozen`), else only the first.
         """
         assert output.releases is not None
         return output.releases if self.frozen else output.releases[:1]
@@ -190,14 +187,11 @@ class LoopRuns:
         return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return arguments `seed` and `stream` for `Loop.run`; two runs with them differ only in what else is changed.
+        """Return arguments `seed` and `stream` for `Loop.run`; runs with them draw the same random numbers.
 
-        So a run with noise and one almost without noise differ in the noise alone.
-
-        Args:
-            seed: the loop's seed.
-            stream: the number of the known random bytes that the run reads. If None, it is `seed` if the loop's runs
-                repeat only when they read known bytes (`streamed`); otherwise the run reads the system's own bytes.
+        So a run with noise and one almost without differ in the noise alone. A given `stream`, a number of known random
+        bytes, stays as it is. If it is None, the result has `seed` for it where runs repeat only with known bytes
+        (`streamed`); otherwise None, so that the run reads the system's bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
@@ -239,10 +233,7 @@ class LoopRuns:
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _quiet(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        """Return what `quiet` does, without testing that the weights stay; None if the loop fails.
-
-        `how` are the run's seed and stream, and `changes` are changes of settings.
-        """
+        """Return what `quiet` does, without testing that the weights stay; `how` are the run's seed and stream."""
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)

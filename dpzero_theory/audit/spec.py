@@ -59,8 +59,7 @@ class Spec:
         claim: what the loop's author says of it.
         view: what an attacker sees.
         settings: what the loop is given beside the claim's numbers.
-        variations: further settings under which the claim must hold, by a name for the report, as {"four
-            micro-batches": {"micro_batches": 4}}.
+        variations: further settings under which the claim must hold, by a name for the report.
     """
 
     train: Train
@@ -121,12 +120,9 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
 
 
 def _records(given: object, folder: Path) -> Records:
-    """Return the records of a specification; raise ValueError, in one line, if they cannot be had.
+    """Return the records that the entry "records" of a file in `folder` names, else raise ValueError with one line.
 
-    Args:
-        given: the file's entry "records": MODULE:FUNCTION, a function without arguments that returns the records, or
-            the path of a file of `numpy.save`, which ends in .npy.
-        folder: the folder to which such a path is relative.
+    The entry `given` is MODULE:FUNCTION, or the path, from `folder`, of a file of `numpy.save` that ends in .npy.
     """
     if not isinstance(given, str):
         raise ValueError(f"records must be MODULE:FUNCTION or a file of numpy.save; got {check.shown(given)}")

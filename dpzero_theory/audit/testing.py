@@ -23,15 +23,14 @@ from dpzero_theory.audit.loop import Train
 def private_loop(
     records: Records, claim: Claim, view: View | None = None, settings: Mapping[str, Any] | None = None, **how: Any
 ) -> Callable[[Train], Callable[[], None]]:
-    """Return a decorator that turns a loop into a test without arguments.
+    """Return a decorator that turns a loop into a test without arguments, which makes the audit when it is called.
+
+    The test raises AssertionError if a check is violated, and `unittest.SkipTest` if none is but a core check could not
+    be made; otherwise it passes.
 
     Args:
         records, claim, view, settings: as for `conformance.check`.
         how: further keyword arguments of `conformance.check`, such as runs, checks and variations.
-
-    Returns:
-        The decorator. The test audits the loop when it is called. It raises AssertionError if a check is violated, and
-        `unittest.SkipTest` if none is but a core check could not be made; otherwise it passes.
     """
 
     def decorated(train: Train) -> Callable[[], None]:

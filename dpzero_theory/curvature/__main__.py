@@ -125,13 +125,10 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
 
 
 def _declared(args: argparse.Namespace, known: str) -> str:
-    """Return what the data is, "public", "synthetic" or "private": what the flags declare, or else `known`.
+    """Return what the data is, "public", "synthetic" or "private": what the flags `args` declare, or else `known`.
 
-    The flags count even if they contradict `known`; ValueError is raised if neither says anything.
-
-    Args:
-        args: the parsed flags.
-        known: what the `Task` says of its data, "public" or "synthetic"; empty if the user has to declare it.
+    `known` is what the `Task` says of its data, empty if the user has to declare it. Flags count even if they
+    contradict it; ValueError is raised if neither says anything.
     """
     said: str | None = args.declared
     if not said and not known:

@@ -130,9 +130,9 @@ class _Measurement:
 
         They are d; r, `trace_bound` over ell, cut to [1, d], because the theorems use r only through tr(H) <= r ell;
         lipschitz, the largest norm of a sample's gradient at the points, a lower bound on L; smoothness, ell; gap, the
-        loss F(x0) at the start less the settings' `least_loss`, an upper bound; loss_bound, the largest |F| at the
-        points, a lower bound; and sample_rank, the largest upper end over points of the root mean square of
-        tr|Hess f_i|, over ell and cut to [1, d].
+        loss at the start less `least_loss`, an upper bound; loss_bound, the largest |F| at the points, a lower bound;
+        and sample_rank, the largest upper end over points of the root mean square of tr|Hess f_i|, over ell and cut to
+        [1, d].
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {

@@ -81,10 +81,7 @@ class Objective:
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def _copied(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, copied out of the flat vector x, for forward-mode differentiation.
-
-        With the views of `unflatten`, torch's `jvp` would take more memory than with copies.
-        """
+        """Return the module's weights by name, copied out of the flat vector x: views would cost `jvp` more memory."""
         # If a weight is a view of x and its tangent is laid out differently in memory, torch copies the tangent into
         # memory as large as all of x, once for each weight
         return {name: part.clone() for name, part in self.unflatten(x).items()}

@@ -57,9 +57,7 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
     """Return the diagonal and the off-diagonal of the Jacobi matrix (see the module's text) of a discrete measure.
 
-    Args:
-        points, weights: the measure, which has mass weights[j] at points[j].
-        steps: how many rows of the matrix are wanted; there are fewer if the measure has fewer points.
+    The measure has mass weights[j] at points[j]. The matrix has `steps` rows, or fewer if the measure has fewer points.
     """
     basis = [np.sqrt(weights / weights.sum())]
     a, b = list[float](), list[float]()
@@ -81,12 +79,9 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
     """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0 (Golub 1973).
 
-    The rule has fewer points if the measure has fewer. If the measure ends before the point at 0 is added, so that its
-    Gauss rule is exact, the Gauss rule is returned, which need not have a point at 0.
-
-    Args:
-        a, b: the diagonal and the off-diagonal of the Jacobi matrix of the measure.
-        count: how many points are wanted.
+    The rule has `count` points, or fewer if the measure, whose Jacobi matrix has the diagonal a and the off-diagonal b,
+    has fewer. If the measure ends before the point at 0 is added, so that its Gauss rule is exact, the Gauss rule is
+    returned, which need not have a point at 0.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:
@@ -99,9 +94,9 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """Return the integral of s^(1/power) by the Gauss rule of total weight `mass`.
+    """Return the integral of s^(1/power) by the Gauss rule of total weight `mass` with this Jacobi matrix.
 
-    The rule's Jacobi matrix has the diagonal a, shape (k,), and the off-diagonal b, of which k - 1 entries are used.
+    Its diagonal is a, of shape (k,), and its off-diagonal the first k - 1 entries of b.
     """
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
@@ -143,11 +138,8 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
     """Return the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float.
 
-    Args:
-        tri: the Lanczos steps, which determine the polynomials p_j that are orthonormal for the spectral measure.
-        most: the bound on the sum.
-        sign: +1 or -1.
-        start: where the search begins; the sum is at most `most` there.
+    The p_j are the polynomials that are orthonormal for the spectral measure of the Lanczos steps `tri`. `sign` is +1
+    or -1, and the sum must be at most `most` at `start`.
     """
 
     def below(x: float) -> bool:

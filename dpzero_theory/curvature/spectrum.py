@@ -219,13 +219,10 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Return Lanczos runs with a matrix from random directions in the space orthogonal to given vectors.
+    """Return Lanczos runs, as many and as long as `effort` says, from directions orthogonal to given vectors.
 
-    Args:
-        operator: the matrix.
-        generator: a CPU generator, which draws the directions uniformly from the sphere of radius sqrt(d - q) there.
-        taken: the given vectors, orthonormal rows of shape (q, d).
-        effort: how many directions there are, and how many steps each run makes.
+    The vectors `taken` are orthonormal rows, shape (q, d). The CPU generator draws the directions uniformly from the
+    sphere of radius sqrt(d - q) in the space orthogonal to them.
     """
     free = operator.d - len(taken)
     runs: list[Tridiagonal] = []

@@ -19,8 +19,7 @@ from dpzero_theory.audit.runs import SEED, norms, same
 from dpzero_theory.privacy.accountant import epsilon_of_history, weak
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
-_Included = NDArray[np.bool_]
-"""Whether each record was in each batch of several runs of a loop, an array of shape (runs, steps, records)."""
+_RunsStepsRecords = NDArray[np.bool_]  # Whether each record was in each batch, of shape (runs, steps, records)
 _LISTED_SEED, _LISTED_RUNS = 60, 16
 """If the loop returns its batches, the batches of 16 runs are tested, with the loop's seeds from 60 on."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
@@ -36,11 +35,8 @@ _DRAWS = 3  # Numbers of steps are compared under this many draws of the noise `
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 
-def _poisson(included: _Included, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests of Poisson batches, of which each record is in each with probability `rate`.
-
-    `included` says whether it was, for each of (runs, steps, records); its entries are claimed to be independent.
-    """
+def _poisson(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
+    """Return p-values, by name, of tests that records are in batches independently, each with probability `rate`."""
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
     return {
@@ -63,7 +59,7 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
     }
 
 
-def _each_record(included: _Included, rate: float) -> float:
+def _each_record(included: _RunsStepsRecords, rate: float) -> float:
     """Return the smallest two-sided p-value of a record's number of batches, times the number of records; at most 1.
 
     The claim is that each of the (runs * steps) batches has the record with probability `rate`, independently.
@@ -73,14 +69,11 @@ def _each_record(included: _Included, rate: float) -> float:
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
-def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
+def _shared(included: _RunsStepsRecords, pmf: NDArray[np.float64]) -> dict[str, float]:
     """Return p-values, by name, of tests of how many records two batches share.
 
-    The two are neighbouring batches of a run, or the batches of one step in two runs.
-
-    Args:
-        included: whether each record was in each batch, shape (runs, steps, records).
-        pmf: the claimed probabilities that two batches share 0, 1, 2, ... records.
+    The two are neighbouring batches of a run, or the batches of one step in two runs. `pmf` has the claimed
+    probabilities that they share 0, 1, 2, ... records.
     """
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
     pairs = {
@@ -95,11 +88,8 @@ def _shared(included: _Included, pmf: NDArray[np.float64]) -> dict[str, float]:
     return tests
 
 
-def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that each step draws rate * n of the n records, anew and uniformly.
-
-    `included` says which records were drawn, shape (runs, steps, records).
-    """
+def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
+    """Return p-values, by name, of tests that each step draws rate * n of the n records, anew and uniformly."""
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}
@@ -107,16 +97,15 @@ def _fixed_size(included: _Included, rate: float) -> dict[str, float]:
     return tests | _shared(included, stats.hypergeom.pmf(np.arange(size + 1), n, size, size))
 
 
-def _full(included: _Included, rate: float) -> dict[str, float]:
+def _full(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
     """Return the p-value, by name, of a test of full batches: 1 if `included` is true everywhere, else 0."""
     return {"who is in a batch": float(included.all())}
 
 
-def _epochs(included: _Included, rate: float) -> dict[str, float]:
+def _epochs(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
     """Return the p-value, 1 or 0, of a test that each record is in exactly one batch of each epoch of 1/rate steps.
 
-    A last epoch may be cut short; a record is then in one of its batches or in none. `included` says which records were
-    in which batch, shape (runs, steps, records).
+    A last epoch may be cut short; a record is then in one of its batches or in none.
     """
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
@@ -124,11 +113,10 @@ def _epochs(included: _Included, rate: float) -> dict[str, float]:
     return {"once in each epoch": float(whole and all((block <= 1).all() for block in blocks))}
 
 
-def _allocated(included: _Included, rate: float) -> dict[str, float]:
+def _allocated(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
     """Return p-values, by name, of tests of random allocation.
 
     Each record is in one batch of each epoch of 1/rate steps, drawn independently of the other records' batches.
-    `included` says which records were in which batch, shape (runs, steps, records).
     """
     _, steps, n = included.shape
     length = round(1 / rate)
@@ -142,12 +130,11 @@ def _allocated(included: _Included, rate: float) -> dict[str, float]:
     return _epochs(included, rate) | {"how much sizes of batches differ": sizes} | shared
 
 
-def _cyclic(included: _Included, rate: float, groups: int) -> dict[str, float]:
+def _cyclic(included: _RunsStepsRecords, rate: float, groups: int) -> dict[str, float]:
     """Return p-values, by name, of tests of cyclic Poisson batches.
 
     Records form `groups` groups, the same throughout a run, and step t draws each record of group t modulo `groups`
-    with probability groups * rate. Steps after the last whole round of groups are left out. `included` says which
-    records were in which batch, shape (runs, steps, records).
+    with probability groups * rate. Steps after the last whole round of groups are left out.
     """
     # In a round each group has one turn, so the records of a whole round are a Poisson batch at rate groups * rate
     runs, steps, n = included.shape
@@ -156,11 +143,10 @@ def _cyclic(included: _Included, rate: float, groups: int) -> dict[str, float]:
     return tests | (_poisson(np.asarray(rounds.any(axis=2)), min(1.0, groups * rate)) if steps >= groups else {})
 
 
-def _truncated(included: _Included, rate: float, largest: int) -> dict[str, float]:
+def _truncated(included: _RunsStepsRecords, rate: float, largest: int) -> dict[str, float]:
     """Return p-values, by name, of tests of truncated Poisson batches.
 
     If Poisson sampling at `rate` draws more than `largest` records, a random choice of `largest` of them is the batch.
-    `included` says which records were in which batch, shape (runs, steps, records).
     """
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
@@ -191,11 +177,11 @@ _LAWS = {
 }
 """The tests of each sampling: functions (included, rate) -> p-values by the tests' names.
 
-`included` has the shape (runs, steps, records), and `rate` is the probability that a record is in a batch.
+`rate` is the probability that a record is in a batch.
 """
 
 
-def _tests_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | None:
+def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, float]] | None:
     """Return the tests of the claimed sampling, a function as in `_LAWS`; None if there are none."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
@@ -205,13 +191,11 @@ def _tests_of(claim: Claim) -> Callable[[_Included, float], dict[str, float]] | 
     return _LAWS.get(claim.sampling)
 
 
-def _returned(lab: Lab, unlike: bool) -> _Included | None:
+def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
     """Return which record was in which batch, from the batches that the loop returns; None if this is not known.
 
-    Args:
-        lab: the experiments on the audited loop.
-        unlike: whether to scale the records with even indices by 1e3 and the others by 1e-3 (`_UNLIKE`). Batches chosen
-            by losses or norms then hold mostly records of one kind.
+    If `unlike` is true, the records with even indices are scaled by 1e3 and the others by 1e-3 (`_UNLIKE`). Batches
+    chosen by losses or norms then hold mostly records of one kind.
     """
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
@@ -230,10 +214,10 @@ def _returned(lab: Lab, unlike: bool) -> _Included | None:
     return drawn if drawn.shape[1] else None
 
 
-def _visible(lab: Lab) -> tuple[_Included, str] | None:
+def _visible(lab: Lab) -> tuple[_RunsStepsRecords, str] | None:
     """Return which record was in which batch, and in words what shows it; None if nothing shows it.
 
-    The loop's lists of batches show it or, if the loop returns none, steps that change with a record.
+    What shows it are the loop's lists of batches or, if it returns none, steps that change with a record.
     """
     if lab.runs.base.batches is not None:
         drawn = _returned(lab, unlike=False)

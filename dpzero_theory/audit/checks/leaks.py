@@ -60,10 +60,7 @@ _Token = float | bytes
 
 
 class _Chunk(bytes):
-    """A token that is a hexadecimal digest or four bytes of a binary file.
-
-    Rounding of what was hashed or written may change all its bits, so `_differ` never counts it as different.
-    """
+    """A hexadecimal digest, or four bytes of a binary file: rounding may change all bits, so `_differ` ignores it."""
 
 
 _Shown = dict[_Position, _Token]
@@ -154,8 +151,7 @@ def _run_in_turn(
 def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
     """Yield the positions of outputs that tell two data sets apart, from what runs on the `first` and `second` show.
 
-    At such a position all runs on one data set show the same number or word, or all show nothing there, and all runs on
-    the other data set show another one.
+    There all runs on one data set show the same token, or all show none, and all runs on the other show another one.
     """
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
@@ -205,13 +201,10 @@ def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     """Return the positions in outputs that tell two data sets apart although the releases are equal.
 
-    Args:
-        runs: runs on the first and on the second data set in turn, with equal noise; None for a run that failed.
-
-    Returns:
-        The positions at which all runs on one data set show the same number or word, and all runs on the other show one
-        that differs by more than rounding. Digests, binary files and what only one data set shows do not count. None if
-        the releases differ, or if a run failed or released nothing.
+    There all runs on one data set show the same number or word, and all runs on the other one that differs by more than
+    rounding. Digests, binary files and what is shown on one data set only do not count. `runs` are runs on the first
+    and on the second data set in turn, with equal noise. None is returned if the releases differ, or if a run failed
+    (None) or released nothing.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
@@ -221,7 +214,7 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
 
 
 def _differ(a: _Token | None, b: _Token | None) -> bool:
-    """Return whether two shown tokens differ by more than rounding; False if one is None, which stands for no token.
+    """Return whether two shown numbers or words differ by more than rounding; False if either is None (not shown).
 
     Digests and chunks (`_Chunk`) count as equal: rounding may change them, and a digest under a secret key is no leak.
     """
@@ -261,9 +254,7 @@ def _of_batches(lab: Lab) -> str | None:
 def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any) -> bool:
     """Return whether an output lists the sizes of all batches, at the same places in every run and hardly by chance.
 
-    Args:
-        runs: for each run the output's numbers (None if the run has no such output), and the run's batches.
-        claim: the `Claim` of the loop.
+    For each run, `runs` has the output's numbers (None if the run has no such output) and the run's batches.
     """
     steps = min(len(batches) for _, batches in runs)
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
@@ -275,11 +266,8 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
     """Return every (start, stride) such that number start + stride * t of an output is c times the size of batch t.
 
-    The factor c is the same for all t; for records per second, c is one over the time of a step.
-
-    Args:
-        numbers: the numbers of the output in their order, with NaN for each word.
-        batches: the indices of the records of each batch.
+    The factor c is the same for all t; for records per second, c is one over the time of a step. `numbers` are the
+    output's numbers, with NaN for words, and `batches` the indices of each batch's records.
     """
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
@@ -296,8 +284,7 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
     """Return whether an output lists a batch, as ascending indices or as n numbers that are 1 for members, else 0.
 
-    `numbers` are the output's numbers and `batch` the indices of the batch's records. The answer is also False for a
-    batch that other numbers match easily: one of fewer than 4 records, of all n, or of neighbouring indices alone.
+    False also for a batch that numbers match by chance: of fewer than 4 records, of all n, or of neighbouring indices.
     """
     if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False

@@ -58,14 +58,11 @@ _STEP_SIZE = (
 
 
 def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
-    """Yield pairs (name, part): the parts of a sample of noise whose size is tested.
+    """Yield pairs (name, part) for the parts of a sample of noise, of shape (runs, steps, numbers), that are tested.
 
-    The first part is the whole sample. If there are several steps, each step is a part, of shape (runs, numbers), and
-    so is the sum over the T steps divided by sqrt(T), which has the same variance. If a step has 2 to 512 numbers, each
-    number is a part, of shape (runs, steps).
-
-    Args:
-        values: the sample, of shape (runs, steps, numbers).
+    They are the whole sample; if there are several steps, each step, of shape (runs, numbers), and the sum over the T
+    steps divided by sqrt(T), which keeps the variance; and if a step has 2 to 512 numbers, each number, of shape (runs,
+    steps).
     """
     _, steps, numbers = values.shape
     yield "all numbers", values
@@ -81,9 +78,7 @@ def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
 def _least(values: Array) -> tuple[float, str, float]:
     """Test each part (`_tested_parts`) of a sample of noise, in claimed standard deviations, for too little noise.
 
-    Returns:
-        The smallest p-value times the number of parts, that part's name, and its standard deviation over the claimed
-        standard deviation.
+    Return the smallest p-value times the number of parts, that part's name, and its standard deviation (claimed: 1).
     """
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _tested_parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
@@ -118,18 +113,14 @@ def _size(lab: Lab, level: float) -> Verdict:
 
 
 def _too_little(squares: float, count: int) -> float:
-    """Return the p-value of too little noise: the probability that `count` numbers have a sum of squares <= `squares`.
-
-    The numbers are claimed to be independent and standard normal, so noise must be in claimed standard deviations.
-    """
+    """Return the p-value of too little noise: P[S <= squares] for the sum S of squares of `count` N(0, 1) numbers."""
     return float(stats.chi2.cdf(squares, count))
 
 
 def _least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the largest ratio of the true to the claimed standard deviation that `_too_little` is likely to notice.
+    """Return the largest ratio of true to claimed standard deviation that `_too_little` is likely to notice.
 
-    The test sees `count` numbers of noise and reports p-values below `level`. With noise of this ratio, and with any
-    smaller noise, it reports with probability `power` at least.
+    The test sees `count` numbers of noise and reports p-values below `level`; it does so with probability `power`.
     """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
@@ -275,9 +266,9 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """Return the noise of several runs, and the sums to which it was added, as two vectors of one length.
+    """Return the noise of several runs, and the sums to which it was added, as two vectors; None if they are unknown.
 
-    Numbers whose sum or noise is exactly 0 are left out. None if none is left, or if a run's noise is unknown.
+    Numbers whose sum or noise is exactly 0 are left out; None is also returned if none is left.
     """
     found: list[Array] = []
     for k, seed in enumerate(_SEEDS):

@@ -102,14 +102,9 @@ def _follow_seed(lab: Lab) -> bool:
 def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | None:
     """Return for each number of a run's noise whether it is the same in 24 runs with equal seeds of the loop.
 
-    Every run reads different random bytes of the operating system.
-
-    Args:
-        lab: the experiments on the audited loop.
-        global_seeds: the seeds of the global random generators, which runs take in turn.
-
-    Returns:
-        An array of shape (steps, numbers of a step); None if the noise cannot be separated from the releases.
+    Every run reads different random bytes of the operating system, and the runs take `global_seeds` in turn for the
+    global random generators. The result has shape (steps, numbers of a step); None if the noise cannot be told from the
+    releases.
     """
     apart = lab.runs.batches_need_stream or lab.runs.streamed
     first: Array | None = None
@@ -178,7 +173,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """Return all that torch's CPU generator draws in calls k = 0, 1, ... of torch.randn(counts[k]), one after another.
+    """Return what torch.randn of a CPU generator draws in successive calls for counts[0], counts[1], ... numbers.
 
     The result has shape (sum(counts),). It is float64, but drawn in float32 unless `double` is true.
     """
@@ -277,8 +272,8 @@ def _noise_shown(lab: Lab, level: float) -> Verdict:
 def _seed_told(lab: Lab) -> str:
     """Return a sentence for the report if the loop shows its secret seed plus a constant, such as 0; else "".
 
-    That is so if each of three runs with different seeds shows an integer that exceeds the run's seed by one and the
-    same constant. The text is also empty if the seed makes neither noise nor batches, so that it may be shown.
+    It does if each of three runs with different seeds shows an integer that exceeds the run's seed by the same
+    constant. The text is also empty if the seed makes neither noise nor batches, so that it may be shown.
     """
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [
@@ -295,13 +290,10 @@ def _seed_told(lab: Lab) -> str:
 
 
 def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
-    """Return the numbers that a run releases and the noise in them, as two vectors of one length.
+    """Return the numbers that a run releases at comparable steps and the noise in them, as two vectors of one length.
 
-    Args:
-        lab: the experiments on the audited loop; it says which steps can be compared.
-        run: the run.
-        quiet: the releases of a run almost without noise, but otherwise the same, which are subtracted to get the
-            noise. Both vectors are empty if this is None, or if its steps and the run's differ in size.
+    `quiet` are the releases of a run almost without noise but otherwise the same, which are subtracted to get the
+    noise. Both vectors are empty if it is None, or if its steps and the run's differ in size.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
@@ -311,15 +303,14 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 
 
 def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
-    """Return the name of an output that contains the noise times a constant, or None.
+    """Return the name of an output of `run` that contains the noise times a constant, or None.
 
     Args:
         run: the run whose outputs are searched.
-        released: the numbers that the run released, shape (N,), as `_with_noise` returns them. They have the noise in
-            them, so an output only counts as the noise if it is much nearer to it than they are.
-        noise: the noise in `released`, shape (N,).
-        level: the largest probability with which numbers that are unrelated to the noise may count as the noise; None
-            is returned if the probability is larger, because N is small.
+        released, noise: the numbers that the run released and the noise in them (`_with_noise`), shape (N,). As
+            releases contain the noise, an output counts as the noise only if it is much nearer to it than they are.
+        level: None is also returned if numbers unrelated to the noise would count as it with a larger probability than
+            this.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None

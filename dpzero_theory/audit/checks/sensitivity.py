@@ -124,8 +124,8 @@ def _without_effect(lab: Lab) -> Any:
 def _coupled_moves(lab: Lab) -> Iterator[_Move]:
     """Yield how much steps change if one record is exchanged and the noise, of the claimed size, is the same.
 
-    The exchange may change a step by two clips. It changes it by more if records influence the loop's choices, such as
-    a clip or a learning rate. The moves of `_later_moves` are yielded too.
+    An exchange may change a step by two clips. It changes it by more if records influence the loop's choices, such as a
+    clip or a learning rate. The moves of `_later_moves` are yielded too.
     """
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
@@ -147,9 +147,8 @@ def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
     """Yield how much later steps change between `data_sets`, which differ in the first record only.
 
     All runs have the same noise, so large (`_DROWNING`) that the weights move by it alone. So one record may change a
-    later step by two clips, as it may the first step. A larger change shows what a loop carries from step to step
-    without noise, such as a snapshot's gradient or a momentum of sums. Nothing is yielded for loops where
-    this cannot be done, such as those with one step or without a setting for the step size.
+    later step by two clips, as it may the first. A larger change shows what a loop carries from step to step without
+    noise, such as a snapshot's gradient. Nothing is yielded where this cannot be done, as for loops with one step.
     """
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
@@ -173,12 +172,8 @@ def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
 def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
     """Return the largest change of a step between two of several runs with equal noise, less room for rounding.
 
-    Args:
-        outputs: the runs, on different data.
-        unit: the norm of what a contribution of the claimed clip adds to a release. The change is in this unit.
-
-    Returns:
-        The change; None if fewer than two runs have finite releases of one shape.
+    `outputs` are the runs, on different data. The change is in multiples of `unit`, the norm of what a contribution of
+    the claimed clip adds to a release. The result is None if fewer than two runs have finite releases of one shape.
     """
     rows = [run.releases for run in outputs if run is not None and run.releases is not None]
     whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]
@@ -193,12 +188,8 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
     """Return the largest change of a step's release between two data sets, as a multiple of the claimed clip.
 
-    Only steps that were made on both data sets are compared; the result is 0 if the releases cannot be compared.
-
-    Args:
-        lab: the experiments on the audited loop.
-        rows: releases on one data set; not comparable if None (the loop refused the data) or not finite.
-        base: releases on the other data set.
+    Only steps that were made on both data sets are compared. `rows` and `base` are the releases on the two; the result
+    is 0 if they cannot be compared, since `rows` is None (the loop refused the data) or not finite.
     """
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
@@ -207,10 +198,10 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    """Return how much each step changed, `moved`, with 0 after the first change if the loop is adaptive.
+    """Return how much each step changed, `moved`, with 0 after the first change if `View.adaptive` names outputs.
 
-    Where `View.adaptive` names outputs, later steps may depend on the release that changed first; where it is empty,
-    `moved` is returned as it is. `moved` has shape (steps,) or (steps, records), in clips.
+    In such loops later steps may depend on the release that changed first. `moved` has shape (steps,) or (steps,
+    records).
     """
     if not lab.view.adaptive:
         return moved
