@@ -24,8 +24,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 Point = tuple[int, float | None]
-"""A pair (index of a direction u, shift): the records' losses at the weights x + shift u are to be computed, or, if the
-shift is None, the derivatives of the losses along u at x."""
+"""A pair (index of a direction u, shift), which asks for the records' losses at the weights x + shift u; or a pair
+(index, None), which asks for the derivatives of the losses along u at x."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class Difference:
         name: the rule's name in plans, commands and result files.
         points: a function of K that returns how many evaluations of a record's loss a step with K directions takes. A
             derivative along one direction counts as one evaluation, though it takes the time of one to two.
-        at: a function of the indices of the K directions and lambda that returns the points at which losses or
-            derivatives are to be computed, in order.
-        combine: a function of the computed losses or derivatives, float64 of shape (points, records), and lambda that
-            returns the differences, shape (records, K). NaN and infinities pass through; the clip maps them to finite
-            numbers.
+        at: a function of the K directions' indices in the run and lambda that returns what is to be computed, a list of
+            `Point`.
+        combine: a function of what was computed for this list, losses or derivatives as float64 of shape (entries,
+            records), and lambda, that returns the differences, shape (records, K). NaN and infinities pass through; the
+            clip of the algorithm makes them finite (`optim.step.algorithm`).
         rounded: a function of lambda that returns the factor by which an error of a computed loss or derivative, such
             as its rounding, can grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
         smoothing: whether the rule shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.
@@ -67,7 +67,7 @@ class Difference:
 
 
 def _central(found: Array, smoothing: float) -> Array:
-    """`Difference.combine` of central differences: `found` has rows at x + lambda u and x - lambda u in turn."""
+    """`Difference.combine` of central differences: the rows of `found` are at x + lambda u and x - lambda u in turn."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.ascontiguousarray(((found[::2] - found[1::2]) / (2 * smoothing)).T)
 

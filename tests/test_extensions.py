@@ -147,7 +147,7 @@ def test_an_extension_runs_end_to_end(tmp_path: Path, changes: dict[str, Any]) -
     read(tmp_path / "run.sqlite").replayed(again)
     assert torch.equal(again.weight, module.weight)
     assert np.abs(module.weight.detach().numpy()).max() > 0
-    assert Plan.from_words(header.plan.words) == run.plan
+    assert Plan.from_settings(header.plan.settings) == run.plan
     assert len(again.weight) == D
 
 

@@ -112,8 +112,8 @@ def dot(a: Tensor, v: Tensor) -> Tensor:
         a: shape (k, d), for a result of shape (k,); or shape (d,), for a result of shape ().
         v: shape (d,).
     """
-    # torch sums the products of float32 vectors on a CPU in few running float32 sums: the norm of 10^7 normal numbers
-    # is then too small by 4e-4, and the norm of 10^8 by 1%
+    # Torch would sum the products of float32 vectors on a CPU in few running float32 sums: the norm of 10^7 normal
+    # numbers is then too small by 4e-4, and the norm of 10^8 by 1%.
     total = v.new_zeros(a.shape[:-1], dtype=torch.float64)
     for at in range(0, len(v), _BLOCK):
         total += a[..., at : at + _BLOCK].double() @ v[at : at + _BLOCK].double()
@@ -164,7 +164,7 @@ def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bo
             raise ValueError(f"products of the operator must be finite; got norm {size}")
         largest = max(largest, size)
         diagonal[j] = float(dot(basis[j], w))
-        # Orthogonalised twice against all earlier vectors, the basis is orthonormal to rounding
+        # After one orthogonalisation rounding errors can be large beside a small w; after two they are not.
         for _ in range(2):
             w = w - dot(basis[: j + 1], w).to(w.dtype) @ basis[: j + 1]
         off_diagonal[j] = norm(w)

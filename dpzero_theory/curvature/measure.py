@@ -24,8 +24,11 @@ from dpzero_theory.curvature.samples import Samples, measure_samples
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
-_QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the samples' gradient norms are reported
-_MOMENTS = (2, 4)  # Powers m of the reported means of ||grad f_i||^m, which --gradient-moment of the calculator takes
+_QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Quantiles of the samples' gradient norms are reported at these probabilities.
+_MOMENTS = (
+    2,
+    4,
+)  # The means of ||grad f_i||^m are reported for these m, since the calculator's --gradient-moment takes them.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,13 @@ from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
 
 Batch = Any
-"""A batch of samples, made of tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
+"""A batch of samples: tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
 Losses = Callable[[nn.Module, Batch], Tensor]
 """A function (module, batch) that returns one loss for each sample of the batch, shape (batch,)."""
 
 _VMAP_NUMBERS = 1 << 24
-"""The largest number of entries, samples times d, of the per-sample gradients that are computed at once; one sample's
-gradient may have more."""
+"""The largest number of entries, samples times d, of the per-sample gradients that are computed at once. A single
+sample's gradient may have more."""
 
 
 class _Call(nn.Module):
@@ -121,8 +121,8 @@ class Objective:
     def descend(self, x: Tensor, steps: int, step_size: float) -> Tensor:
         """Return the weights, shape (d,), after full-batch gradient descent from the weights x.
 
-        F never rises: if a step would make F rise, the step size is halved, for all further steps too. The descent ends
-        early if the step size has been halved to 1e-12 of itself and F would still rise.
+        F never rises: if a step would make F rise, the step size is halved, for all further steps too. If F would still
+        rise with 1e-12 of the given step size, the weights so far are returned.
 
         Args:
             x: the start.

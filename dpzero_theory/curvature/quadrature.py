@@ -21,14 +21,16 @@ from dpzero_theory.curvature.lanczos import Tridiagonal
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
     """Return (low, estimate, high) for the number v^T S^(1/p) v, where S is a matrix A or its square.
 
-    The ends are bounds for every measure on [0, inf) with the known moments; the estimate is the Gauss rule of A. All
-    three are the exact number if the Krylov space is invariant.
+    The number is the integral of s^(1/p) over the spectral measure of S at v. From k Lanczos steps with A, 2 k moments
+    of this measure are known for S = A, and k moments for S = A^2. The ends hold for every measure on [0, inf) with
+    these moments. The estimate is the integral by the Gauss rule of A: of x^(1/p), where points x below 0 count as 0,
+    or, for S = A^2, of |x|^(2/p). All three are the exact number if the Krylov space is invariant.
 
     Args:
         tri: the result of Lanczos steps with A from v.
-        power: p >= 2.
-        signed: whether S is A^2, so that with p = 2 the number is v^T |A| v; otherwise S is A, which must be positive
-            semidefinite. This is not checked, and negative points of the rule count as 0.
+        power: p, an integer >= 2.
+        signed: whether S is A^2, so that with p = 2 the number is v^T |A| v. If False, S is A, which must be positive
+            semidefinite; this is not checked.
 
     Raises:
         ValueError: a power below 2.

@@ -48,7 +48,9 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """What was measured of a symmetric (d, d) matrix A.
+    """What was measured of a symmetric (d, d) matrix A, or of B = A^(1/p) (`measure_spectrum` with a root).
+
+    With a root, norm, trace, absolute_trace, rank, bracket, points and weights are of B in the place of A.
 
     Attributes:
         norm: ||A||_2. The lower end is a Ritz value and certain, up to the rounding of A's products (about 1e-7 of it
@@ -57,11 +59,12 @@ class Spectrum:
         absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
         rank: tr|A|/||A||_2, the effective rank of |A|, in [1, d].
         bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
-        extremes: the smallest and the largest Ritz value.
-        residual: an eigenvalue of A is within this distance of the Ritz value of largest absolute value.
+        extremes: the smallest and the largest Ritz value of A, also with a root.
+        residual: an eigenvalue of A, also with a root, is within this distance of A's Ritz value of largest absolute
+            value.
         points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
             Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
-        products: how many matrix-vector products were spent.
+        products: how many products of A with a vector were spent.
     """
 
     norm: Interval
@@ -93,12 +96,15 @@ def measure_spectrum(
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend; `Effort()` if None.
         level: the coverage probability of the intervals, in (0, 1).
-        root: p >= 2, to measure A^(1/p) of a positive semidefinite A; None measures A.
+        root: an integer p >= 2, to measure A^(1/p) of a positive semidefinite A (which is not checked); None measures
+            A.
 
     Raises:
-        ValueError: a product that is not finite, or A = 0.
+        ValueError: a level or root outside its range, a product that is not finite, or A = 0.
     """
     failure = 1 - check.real("level", level, above=0, below=1)
+    if root is not None:
+        check.integer("root", root, at_least=2)
     runs = _LanczosRuns(operator, generator, effort or Effort(), root)
     points, weights = runs.density()
     return Spectrum(
@@ -151,7 +157,8 @@ class _LanczosRuns:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """Return an interval for tr(A) with coverage probability `level`; it is exact where no probes were needed."""
+        """Return an interval for tr(A), whatever the root, with coverage probability `level`; it is exact where no
+        probes were needed."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return Interval.of_mean(self._values, level, shift=self._shift)

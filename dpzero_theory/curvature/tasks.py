@@ -1,7 +1,8 @@
 """`Task`, a module with per-sample losses and samples whose curvature can be measured, and the tasks that are known.
 
-They are a small network on digits, and `MODULE:FUNCTION`, a function of your own with the signature function(data,
-samples, seed) -> Task, whose module is imported.
+They are a small network on digits, and the result of a function of your own, named MODULE:FUNCTION. Python imports the
+module MODULE, which must define FUNCTION with the signature function(data: str, samples: int | None, seed: int) ->
+Task.
 """
 
 import importlib
@@ -16,8 +17,8 @@ from torch import nn
 from dpzero_theory import check, datasets
 from dpzero_theory.curvature.objective import Batch, Losses
 
-_DIGITS_AT_ONCE = 2048  # The size of a batch of digits
-_FORMS = "mlp-digits:WIDTH, MODULE:FUNCTION"  # The forms of the name of a model, as errors show them
+_DIGITS_AT_ONCE = 2048  # A batch of this many digits needs little memory.
+_FORMS = "mlp-digits:WIDTH, MODULE:FUNCTION"  # Messages show the forms of a model's name by this text.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +76,19 @@ def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """Return the task, a model with losses and samples, for the name of a model.
+    """Return a task, by its name or by the name of your own function that makes it.
 
     Args:
-        model: the name, mlp-digits:WIDTH or MODULE:FUNCTION.
-        data: "digits" for mlp-digits; for a function of your own, whatever it takes.
+        model: mlp-digits:WIDTH, or MODULE:FUNCTION, a function (data, samples, seed) -> `Task` in a module that Python
+            finds on its search path (sys.path).
+        data: "digits" for mlp-digits; a function of your own gets this text as it is.
         samples: how many samples; the model's default if None.
         seed: draws the samples and random weights.
 
     Raises:
-        ValueError: an unknown name, or data that does not suit the model.
+        ValueError: an unknown name, data that does not suit the model, or a function that has other parameters or
+            returns no `Task`.
+        PreconditionError: scikit-learn is not installed, for mlp-digits.
     """
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
@@ -108,12 +112,8 @@ def _integer(text: str, model: str) -> int:
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
     """Return the user's function MODULE:FUNCTION, which makes a task to measure.
 
-    Args:
-        module, function: the two names.
-
-    Raises:
-        ValueError: the module does not define the function with exactly the parameters (data, samples, seed). So no
-            other function is ever called.
+    Raises ValueError unless the module defines the function with exactly the parameters (data, samples, seed), so that
+    no other function is ever called by mistake.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):

@@ -62,13 +62,13 @@ class Plan:
     """The public settings of a run.
 
     Attributes:
-        step: one release as the accountant counts it, a `Step`. Its mechanism is a law of noise on integers, such as
-            `discrete-gaussian` or `laplace`, and its `coordinates` are K, or left out. For the algorithm `mezo`, which
-            is not private, a `Sampling` instead: how batches are drawn.
+        step: one release as the accountant counts it. Its mechanism is a law of noise on integers, such as
+            `discrete-gaussian` or `laplace`; its `coordinates` may be 1, the default, and become K. For the algorithm
+            `mezo`, which is not private, a `Sampling` in place of a `Step`: how batches are drawn.
         n: the number of records.
         steps: T >= 1, the number of releases in all.
         clip: C as in `for_target`; 0 for mezo.
-        step_sizes: alpha >= 0, one for all steps or one for each.
+        step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
         smoothing, algorithm, direction, directions_per_step, difference: as in `for_target`.
 
     Raises:
@@ -95,7 +95,7 @@ class Plan:
             raise ValueError(f"step must be a {kind} for {self.algorithm}; got {check.shown(self.step)}")
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
-        # numbers of other libraries, such as numpy's, become Python's, which a file can keep
+        # Numbers of other libraries, such as numpy's, become Python's, since JSON cannot have the others.
         for name, value in {
             "n": check.integer("n", self.n),
             "steps": check.integer("steps", self.steps, at_most=_MOST_STEPS),
@@ -115,7 +115,7 @@ class Plan:
                 raise ValueError(f"coordinates of step must be {numbers}, as a release has, or left out; got {given}")
             object.__setattr__(self, "step", replace(self.step, coordinates=numbers))
             check.real("noise_multiplier", self.step.noise, above=0, at_most=_MOST_SCALE / rule.levels)
-            replace(self.step, steps=self.steps)  # a Step refuses too little noise for so many steps
+            replace(self.step, steps=self.steps)  # A Step refuses too little noise for so many steps.
 
     @classmethod
     def for_target(cls, *, n: int, **target: Unpack[Target]) -> "Plan":
@@ -128,8 +128,9 @@ class Plan:
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
             epochs: above 0, the passes over the records: a step is expected_batch / n of one, and T is rounded up.
-            expected_batch: q n, the expected size of a batch at sample rate q: n for full batches, an integer for
-                fixed-size ones, k n over an integer for random-allocation:k, any number up to n for the others.
+            expected_batch: q n, the expected number of records in a batch, where q is the sample rate: n for full
+                batches, any number in (0, n] for Poisson batches, an integer for fixed-size ones, k n/m for
+                random-allocation:k with epochs of m steps; for others see their classes in `privacy.sampling`.
             clip: C > 0, the largest L2 norm of a record's K differences.
             step_size: alpha >= 0, or a function of the release's number, 0 to T - 1, that returns it. A release moves
                 the weights by -alpha times the mean over its K directions u of (released average along u) u. The step
@@ -137,10 +138,9 @@ class Plan:
             smoothing: lambda > 0; 0 with difference="exact".
             relation: `replace-one`, `add-remove` or `zero-out`.
             sampling: a sampling of `privacy.sampling` whose batches a run can draw, such as "poisson".
-            algorithm: `dpzero` (the paper's Algorithm 2, the default), or one that was registered.
+            algorithm: the name of a private algorithm in `step.algorithm.ALGORITHMS`; `dpzero` if left out.
             noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
-            direction: a name of `dpzero_theory.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left
-                out.
+            direction: a name of `sphere.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left out.
             directions_per_step: K, 1 if left out; a record's K differences are clipped jointly, and a step uses the
                 mean.
             difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).
@@ -154,7 +154,7 @@ class Plan:
         check.settings(target, Target.__annotations__, Target.__required_keys__)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
         for name, known in (("algorithm", ALGORITHMS), ("direction", DIRECTIONS), ("difference", DIFFERENCES)):
-            if not isinstance(given.get(name, ""), str):  # a list, for example, cannot be looked up
+            if not isinstance(given.get(name, ""), str):  # A list, for example, cannot be looked up.
                 check.choice(name, given[name], tuple(known))
         take = given.pop
         if ("steps" in given) == ("epochs" in given):
@@ -163,7 +163,7 @@ class Plan:
             )
         if "epochs" in given:
             given["steps"] = steps_in(take("epochs"), n, check.real("expected_batch", given["expected_batch"], above=0))
-        rule = _private(given["algorithm"])
+        rule = _private_algorithm(given["algorithm"])
         law = rule.law(take("noise"))
         goal, delta = check.real("target_epsilon", take("target_epsilon"), above=0), take("target_delta")
         batches = drawn(take("sampling"), _rate(n, take("expected_batch")))
@@ -182,13 +182,14 @@ class Plan:
 
     @classmethod
     def from_prescription(cls, prescription: Prescription) -> "Plan":
-        """Return the plan that runs a theorem's prescription, with exactly the parameters that it certifies.
+        """Return the plan of a run with the parameters that a theorem prescribes (`theory.problem.Prescription`).
 
-        Raises ValueError for a prescription that cannot be run.
+        Raises ValueError for a prescription for Algorithm 1, dpgd-0th, which no run follows, or with noise outside a
+        plan's range.
         """
         p = prescription
         noise = check.real("noise_multiplier", p.noise_multiplier, above=0)
-        law = _private(p.algorithm).law("gaussian")
+        law = _private_algorithm(p.algorithm).law("gaussian")
         same = ("n", "steps", "clip", "smoothing", "algorithm", "direction", "directions_per_step", "difference")
         return cls(
             Step(noise, drawn(p.sampling, p.sample_rate), p.relation, law.name),
@@ -209,12 +210,12 @@ class Plan:
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        # the process that gets the plan computes cached properties again
+        # Cached properties are left out, since the process that loads the plan can compute them again.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def rule(self) -> Algorithm:
-        """The plan's algorithm: what a record contributes to a sum, and what 1 in a released sum stands for."""
+        """The plan's algorithm: how a record's differences become what is summed."""
         return ALGORITHMS[self.algorithm]
 
     @cached_property
@@ -288,8 +289,8 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """One release, as the accountant counts it. Reading it raises ValueError for a plan without noise."""
-        _private(self.algorithm)
+        """The attribute `step` of a plan of a private algorithm. Raises ValueError for another plan."""
+        _private_algorithm(self.algorithm)
         assert isinstance(self.step, Step)
         return self.step
 
@@ -301,8 +302,9 @@ class Plan:
         return epsilon_of_history(replace(self.release, steps=self.steps), delta)
 
     @property
-    def words(self) -> dict[str, Any]:
-        """All settings by the names that users give them, in values that JSON has."""
+    def settings(self) -> dict[str, Any]:
+        """All settings by the names that `for_target` has for them, with q and the noise multiplier, as values that
+        JSON has."""
         of_step = {
             "algorithm": self.algorithm,
             "noise": self.law.noise if self.law else "none",
@@ -318,9 +320,9 @@ class Plan:
         return of_step | rest | {"step_sizes": list(self.step_sizes)}
 
     @classmethod
-    def from_words(cls, words: dict[str, Any]) -> "Plan":
-        """Return the plan whose `words` these are. Raises ValueError, TypeError or KeyError for anything else."""
-        values = dict(check.entries("the plan", words, _WORDS))
+    def from_settings(cls, found: dict[str, Any]) -> "Plan":
+        """Return the plan whose `settings` these are. Raises ValueError, TypeError or KeyError for anything else."""
+        values = dict(check.entries("the plan", found, _SETTINGS))
         take = values.pop
         step: Any = drawn(take("sampling"), take("sample_rate"))
         noise, relation, multiplier = take("noise"), take("relation"), take("noise_multiplier")
@@ -333,10 +335,10 @@ class Plan:
 
         `of` says in the message whose plan `other` is.
         """
-        others = other.words
-        for name, mine in self.words.items():
+        others = other.settings
+        for name, mine in self.settings.items():
             begun = others[name]
-            # Another version's calibration may be closer by 1e-6, and a step size's last bit depend on the processor.
+            # Another version may calibrate the noise more closely, and a step size's last bit depend on the processor.
             near = name == "noise_multiplier" and math.isclose(mine, begun, rel_tol=1e-6)
             near = near or (
                 name == "step_sizes" and len(mine) == len(begun) and np.allclose(mine, begun, 0, 1e-12 * max(begun))
@@ -345,16 +347,16 @@ class Plan:
                 raise ValueError(f"{name} must be that of {of}, {begun!r:.60}; got {mine!r:.60}")
 
 
-_WORDS: dict[str, type] = {
+_SETTINGS: dict[str, type] = {
     **{"noise": str, "relation": str, "sampling": str, "sample_rate": float, "noise_multiplier": float},
     **check.types_of(Plan),
     "step_sizes": list,
 }
-"""The settings of a plan by the names that users give them, with their types (`Plan.words`)."""
+"""The settings of a plan by the names that users give them, with their types (`Plan.settings`)."""
 
 
-def _private(algorithm: str) -> Algorithm:
-    """Return the algorithm of this name. Raises ValueError for one that is not private, and for an unknown name."""
+def _private_algorithm(algorithm: str) -> Algorithm:
+    """Return the algorithm of this name. Raises ValueError for an unknown name or an algorithm without privacy."""
     rule = ALGORITHMS[algorithm]
     if not rule.private:
         raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")

@@ -37,7 +37,7 @@ class Captured:
         inputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
-        # CUDA libraries allocate memory in their first call, which the capture of a graph does not allow
+        # CUDA libraries allocate memory in their first call, which the capture of a graph does not allow.
         with torch.cuda.stream(aside):
             self.function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)

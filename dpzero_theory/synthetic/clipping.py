@@ -34,8 +34,8 @@ class ClippedMean:
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype, weight: Callable[[Tensor], Tensor] = _hard) -> None:
-        # The product of a stored row (d_i, ||d_i||^2, 1) with (-2 h, 1, ||h||^2)/C^2 is q, and the sum of the rows
-        # times their clip factors also contains the sum of the factors
+        # With these rows one matrix product gives all q, as (d_i, ||d_i||^2, 1) times (-2 h, 1, ||h||^2)/C^2 is q. A
+        # second one gives both sums of a mean: the last entry of the sum of factor times row is the sum of the factors.
         squares = rows.square().sum(dim=1, keepdim=True)
         self.largest = squares.max().sqrt()
         self.rows = torch.cat([rows, squares, torch.ones_like(squares)], dim=1).to(dtype)
@@ -44,7 +44,7 @@ class ClippedMean:
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         size = h.square().sum(dim=0)
-        if h.device.type != "cpu":  # to find the lanes that clip nothing, the host would have to wait for the device
+        if h.device.type != "cpu":  # To look for lanes that clip nothing, the host would wait for the GPU.
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)

@@ -73,8 +73,8 @@ class Outcome:
                 of x_t^T M x_t for M = A^2 and A, shape (2, L). Here x_t is measured from the minimiser.
             scale: shape (d,), the factors of the coordinates in which the states are given.
         """
-        # With x measured from the minimiser and a the average of the x_t, the mean of (x_t - c)^T M (x_t - c) is the
-        # mean of x_t^T M x_t - 2 c^T M a + c^T M c, so forms about other centers c need no further sums
+        # Forms about other centers c need no further sums: with x measured from the minimiser, and a the average of the
+        # x_t, the mean of (x_t - c)^T M (x_t - c) is the mean of x_t^T M x_t, less 2 c^T M a, plus c^T M c.
         ordered, back = lanes.longest_first()
         last, total, forms = states
         steps = last.new_tensor(ordered.steps)
@@ -158,7 +158,7 @@ def run_together(
     for begin, end in blocks(np.concatenate([s.lanes.steps for s in sweeps]), max(block // several, 1)):
         count = (end - begin) * several
         u = place(directions(count))
-        w, norms = u * root, u.square().sum(dim=1).sqrt()  # torch's norm of 10^6 or more float32 is too small
+        w, norms = u * root, u.square().sum(dim=1).sqrt()  # Torch's norm of 10^6 float32 is too small.
         going = [one for one in running if one.begin(begin, count)]
         given = Products.of(w, points, [(one.here, one.drift) for one in going], [root * root])
         steps = zip(*(one.step(start[0], norms) for one, start in zip(going, given.starts, strict=True)), strict=True)
@@ -166,7 +166,7 @@ def run_together(
         if curved:
             own = own + curved * given.grams[0].diagonal()[:, None] * torch.cat([one.smoothing for one in going])
         moves = coefficients(given.data, given.grams[0], own, alpha, limit, shift, loop, several)
-        # The sum of the iterates x_t over the block counts a step's coefficients once for each iterate after the step
+        # A step moves all later iterates of the block, so their sum has the step's coefficients once for each of them.
         later = torch.arange(end - begin - 1, -1, -1, dtype=dtype, device=device).repeat_interleave(several)[:, None]
         for one, starts, move in zip(
             going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True

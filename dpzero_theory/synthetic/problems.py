@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-MODES = ("a", "b", "c")  # The paper's names for three spectra of the matrix A, in the order of their effective ranks
+MODES = ("a", "b", "c")  # The paper calls three spectra of A so, from the largest effective rank on.
 
 
 def paper_spectrum(mode: str, d: int) -> Array:

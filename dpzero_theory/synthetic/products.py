@@ -193,8 +193,8 @@ def step_loop(
         prefix: the sums of the first 0, 1, ..., n values of each of these rows, shape (S, n + 1).
         own, gram, alpha, limit, shift: as for `coefficients`.
     """
-    # The clipped mean follows from sums over sorted values: if k(x) values v_i are below x, then g(x) = sum_i (x -
-    # v_i)^+ = k(x) x - (sum of these values), and clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c
+    # Sums over sorted values give the clipped mean without a look at each value, since clip_c(a - v) is (a + c - v)^+ -
+    # (a - c - v)^+ - c, and if k values v_i are below x, sum_i (x - v_i)^+ is k x less the sum of these values.
     move, n = torch.zeros_like(own), ordered.shape[1]
     ends = torch.stack([-limit, limit], dim=1)
     rows = zip(own, gram, limit, ends, ordered, prefix, shift, move, strict=True)

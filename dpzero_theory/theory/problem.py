@@ -25,8 +25,8 @@ class Guarantee(StrEnum):
 SMALLEST, LARGEST = 1e-150, 1e150
 """The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. Beyond these
 their numbers overflow or underflow in float64."""
-_MOST_POWER = 64.0  # The largest power m of the moment of gradient norms that a problem may state
-_NOT_GIVEN = float("nan")  # The default of `Problem.lipschitz`, told from every other number by `is`
+_MOST_POWER = 64.0  # Moments of gradient norms with a larger power m are refused.
+_NOT_GIVEN = float("nan")  # `is` tells this default of `Problem.lipschitz` from every other number.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ class Inequality:
                 largest = c - p.smoothness * lam * p.d / 2
                 c0 = largest if threshold is None else np.asarray(threshold, dtype=float)
                 ratio = c0 / p.lipschitz
-                # Lemma lm:sphere (ii) for each of n samples and T steps: the probability that clipping ever happens
+                # Lemma lm:sphere (ii), summed over n samples and T steps, bounds the probability that any step clips.
                 clipping = 2 * math.sqrt(2 * math.pi) * p.n * t * np.exp(-ratio * ratio / 8)
                 error = error + (p.lipschitz**2 * p.d + 2 * p.loss_bound / alpha) * clipping
                 admissible = admissible & (c0 > 0) & (c0 <= largest * (1 + 1e-12))
@@ -289,7 +289,7 @@ def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
         for steps in (max(1, math.floor(shown.T)), max(1, math.ceil(shown.T)))
     }
     steps = min(bounds, key=bounds.__getitem__)
-    trivial = problem.lipschitz**2  # by the paper's Remark rmk:bound
+    trivial = problem.lipschitz**2  # By the paper's Remark rmk:bound no squared gradient is larger.
     if inequality.guarantee is Guarantee.SUBOPTIMALITY:
         trivial = trivial * problem.condition_number / (2 * problem.smoothness)
     few = f"T = {shown.T:.3g} is below 1: one step is prescribed"
@@ -306,6 +306,6 @@ def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
         bound_at_steps=bounds[steps],
         trivial_bound=trivial,
         evaluations=problem.n * steps,
-        # Tables show four digits, so that a smaller difference is not seen
+        # Tables show four digits, so that a smaller difference is not seen.
         notes=(few,) * (shown.T < 1) + (worse,) * (bounds[steps] > 1.0005 * shown.bound),
     )

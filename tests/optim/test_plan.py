@@ -105,7 +105,7 @@ def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) 
         assert gdp == pytest.approx(prescribed.gdp, rel=1e-9)
         for delta in (1e-3, 1e-9):
             assert found.epsilon(delta).upper == pytest.approx(exact_epsilon(gdp, delta), rel=1e-8)
-    assert Plan.from_words(json.loads(json.dumps(found.words))) == found
+    assert Plan.from_settings(json.loads(json.dumps(found.settings))) == found
 
 
 @pytest.mark.parametrize("name", ["poisson at rate 1", "four directions"])

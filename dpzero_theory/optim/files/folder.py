@@ -156,7 +156,7 @@ def made_whole(path: Path) -> Iterator[Path]:
             if file.is_file():
                 with file.open("rb") as written:
                     os.fsync(written)
-        require_new(path)  # another process may have put a folder there while the block ran
+        require_new(path)  # Another process may have put a folder there while the block ran.
         new.rename(path)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)

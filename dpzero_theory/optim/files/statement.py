@@ -132,7 +132,7 @@ def statement(content: Content) -> Statement:
     release, law = plan.release, plan.law
     assert law is not None
     record = printable(header.unit or "one entry of the data set")
-    unit = record.partition(":")[0] if header.unit else "record"  # such as "user: mean of ..."
+    unit = record.partition(":")[0] if header.unit else "record"  # A unit "user: mean of ..." has the word first.
     meanings = [release.relation.meaning, plan.sampling.meaning(plan.n)]
     relation, sampling = (f" ({said.replace('record', unit)})" if said else "" for said in meanings)
     numbers = f"{plan.directions_per_step} numbers, clipped together" if plan.directions_per_step > 1 else "one number"

@@ -77,13 +77,13 @@ class Header:
 
     def to_json(self) -> str:
         """Return the header as JSON."""
-        return json.dumps({**vars(self), "plan": self.plan.words}, allow_nan=False)
+        return json.dumps({**vars(self), "plan": self.plan.settings}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the header that `to_json` wrote. Raises ValueError, TypeError or KeyError for anything else."""
         values = check.entries("the header", json.loads(text), {**check.types_of(cls), "plan": dict})
-        header = cls(**{**values, "plan": Plan.from_words(values["plan"])})
+        header = cls(**{**values, "plan": Plan.from_settings(values["plan"])})
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
             missing = name == "records" and not header.records
             if not missing and not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):

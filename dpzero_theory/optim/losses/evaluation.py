@@ -35,9 +35,10 @@ micro-batches, and the function must make the same number of forwards for each."
 
 _STEP: ContextVar[int] = ContextVar("step", default=0)
 _ASKED = [0]
-"""How often `step_now` was called: losses that draw numbers by the step cannot be recorded as a CUDA graph."""
+"""How often `step_now` was called. Losses that call it may draw numbers by the step, and are not recorded as CUDA
+graphs."""
 _FEWEST = 8
-"""The least number of rows of a batch whose evaluation is recorded (`weights.recorded`)."""
+"""The least number of rows up to which copies fill a batch whose evaluation is recorded (`weights.recorded`)."""
 
 
 def step_now() -> int:
@@ -51,8 +52,11 @@ def step_now() -> int:
 
 
 class _Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records. The first `meant` are wanted; the others are copies of one of
-    them, which fill the batch up to a power of two, so that CUDA graphs are recorded for few sizes."""
+    """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted.
+
+    The other records are copies of the first one. They fill the batch up to a power of two, so that CUDA graphs are
+    recorded for few sizes.
+    """
 
     content: Any
     rows: int
@@ -65,7 +69,7 @@ class Evaluation:
     Args:
         losses: a function (module, batch) -> one loss for each record of the batch.
         data: the records.
-        collate: makes the batch of a list of records; torch's default_collate if None.
+        collate: a function from a list of records to a batch; torch's default_collate if None.
     """
 
     def __init__(self, losses: Losses, data: Data, collate: Collate = None) -> None:
@@ -74,22 +78,25 @@ class Evaluation:
         self._recorded: Recorded | None = None
 
     def record(self, weights: Weights) -> None:
-        """From now on, evaluate batches by replayed CUDA graphs (`weights.recorded`) if these weights are on a GPU."""
+        """Record the evaluation of later batches as CUDA graphs (`weights.recorded`), one for each shape of a batch.
+
+        Nothing changes if the weights are on no GPU, or cannot be recorded (`Weights.recorder`).
+        """
         recorder = weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
     def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> _Batch:
         """Read and collate records, and return the batch.
 
-        Where evaluations are recorded as CUDA graphs, copies of the first record fill the batch up to a power of two.
-
         Args:
             records: the numbers of the records, shape (rows,).
             moment: bytes that tell one release of one run from all others, from which a `records.DrawnData` draws; b""
                 outside a run.
             alike: whether a record reads the same each time though the data set draws at random (`records.read`). What
-                `collate` draws stays random: if it were made equal, records would share it.
-            most: the largest number of rows up to which copies are added; 0 for a batch without copies.
+                `collate` draws stays random: with equal draws in all batches, a test could not see that the records of
+                a batch share them.
+            most: 0, the default, adds no copies. If evaluations are recorded as CUDA graphs, copies of the first record
+                fill the batch up to the next power of two (8 at least), but not beyond `most` rows.
         """
         meant = rows = len(records)
         if most and self._recorded is not None and not self._recorded.refused:
@@ -175,7 +182,7 @@ def per_record(losses: object, batch: int) -> Tensor:
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
     if losses.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
-    with torch.no_grad():  # `detach` would also drop the losses' forward derivatives
+    with torch.no_grad():  # `detach` would drop the losses' forward derivatives, which exact differences need.
         return losses.to(torch.float64, copy=True)
 
 
@@ -219,14 +226,15 @@ class BatchSum:
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule, weights = self._plan, self._plan.rule, self._weights
         slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
-        # Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave out its result.
+        # In a sharded module a forward needs all ranks, so those without a micro-batch left evaluate one again, whose
+        # result they leave out.
         idle = -len(parts) % self._ranks.count if weights.collective else 0
         for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
             records = parts[index % len(parts)]
             try:
                 differences = self.differences(release, records, self._points_at_once)
             except Exception:
-                if weights.collective:  # a rank that ends a forward early would leave the others waiting
+                if weights.collective:  # A rank that leaves a forward early lets the others wait for ever.
                     raise
                 differences = self._one_by_one(release, records)
             if index < len(parts):

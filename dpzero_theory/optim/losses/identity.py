@@ -36,17 +36,18 @@ _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 def of_losses(losses: Callable[..., object]) -> str:
     """Return the name of a loss function and a digest of its source, by which a resumed run is seen to have the same.
 
-    Changes of comments, of functions that it calls, and of values in its closure leave this text as it is.
+    Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. Where there
+    is no source, the text is the name alone.
     """
     function: Any = inspect.unwrap(losses)
-    while hasattr(function, "func"):  # a functools.partial: look at the function in it
+    while hasattr(function, "func"):  # A functools.partial has no source of its own, but the function in it has.
         function = inspect.unwrap(function.func)
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source = textwrap.dedent(inspect.getsource(named))
-    except (OSError, TypeError, SyntaxError, TokenError):  # no source file, or one that has changed since the import
+    except (OSError, TypeError, SyntaxError, TokenError):  # The source file is missing, or is not that of the import.
         return str(named.__qualname__)
-    with suppress(SyntaxError):  # the source of a lambda may be part of a statement
+    with suppress(SyntaxError):  # The source of a lambda may be a part of a statement, which cannot be parsed alone.
         source = ast.unparse(ast.parse(source))
     return f"{named.__qualname__} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
@@ -118,7 +119,7 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
     """
 
     def digest(record: Any) -> str:
-        if isinstance(record, tuple) and len(record) > 1:  # the last entry is taken for the label
+        if isinstance(record, tuple) and len(record) > 1:  # By convention the last entry of a tuple is the label.
             record = record[:-1]
         if isinstance(record, Mapping):
             inputs = [name for name in record if name not in _LABELS and name not in labels]

@@ -47,9 +47,10 @@ from dpzero_theory.optim.weights.shifted import NONE
 from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
-"""The ways in which it is made sure that a record's loss depends on no other record."""
+"""The ways in which it is made sure that a record's loss depends on no other record; the module's text explains
+them."""
 _TRIED = 64  # The shape of the losses is tested with the first two of at most this many records that can be evaluated.
-_LOOKED_AT = 32  # Losses of this many records show whether a run would learn anything (`_require_signal`).
+_LOOKED_AT = 32  # The losses of this many records show whether a run would learn anything (`_require_signal`).
 _MOST_LOST = 0.25  # A run is refused if a larger share of these records has no finite loss.
 _FEWEST = 6  # Two micro-batches of one or two records show little, so at least this many records (or all) are compared.
 _DEVIATIONS = 6  # A batch of random size is taken to have at most q n plus this many times sqrt(q n) records.
@@ -72,22 +73,29 @@ def examine(
 ) -> Evaluation:
     """Test that no record's loss depends on other records: evaluate a few records again, among others, and alone.
 
+    The module is afterwards as it was. A warning says if rounding is visible in a run, or if trainable weights are in
+    half precision.
+
     Args:
         weights: the trainable weights of the run's module.
-        losses, data, collate: as in `make_private`, for batches of records.
+        losses, data, collate: as in `make_private`.
         plan: the plan of the run.
         ranks: the processes of the run, each of which calls this function.
         micro_batch: how many records the run evaluates at a time, an integer >= 1.
-        points_at_once: how many points the run evaluates in one pass, an integer >= 1. Above 1, two records must get
-            the losses in one pass that each point gives by itself.
+        points_at_once: how many points (shifted weights) the run evaluates in one pass, an integer >= 1. If it is above
+            1, two records are also evaluated at two points in one pass, and must get the losses that they get in two
+            passes.
         probe: whether evaluations are compared; if False, only the shape of two records' losses is tested.
 
     Returns:
         An `Evaluation`, with which the run reads records and evaluates their losses.
 
     Raises:
-        ValueError: a record's loss depends on other records, or is not a number. The module is then as it was.
-        Exception: what the losses raise for every record.
+        ValueError: a record's loss depends on other records, or changes when it is evaluated again; losses of another
+            shape than (batch,); a trainable parameter that no loss reads; a layer of bitsandbytes that mixes records;
+            more than a quarter of up to 32 records without a finite loss; losses or derivatives that show no slope,
+            from which a run learns nothing; points_at_once above 1 for losses that do not allow it.
+        Exception: what the losses raise, if they raise for every record.
     """
     look = _Look(weights, losses, data, collate, plan)
     places, few = _spread(_TRIED, plan.n), min(2, micro_batch)
@@ -100,7 +108,7 @@ def examine(
         else:
             values = look.evaluable(lambda records: look(records[:few]), places).values
             weights.require_used()
-        if not plan.smoothing and not values.any():  # as of 0-1 losses, from which a run learns nothing
+        if not plan.smoothing and not values.any():  # A 0-1 loss has such derivatives, by which no run learns.
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)
@@ -143,13 +151,13 @@ class _Trace(TorchDispatchMode):
         self.operations.append((str(func), *map(str, sizes)))
         for tensor in found:
             if tensor.is_floating_point() or tensor.is_complex():
-                self.coarsest = max(self.coarsest, torch.finfo(tensor.dtype).eps, _tensor_cores(func, tensor))
+                self.coarsest = max(self.coarsest, torch.finfo(tensor.dtype).eps, _reduced_rounding(func, tensor))
         return result
 
 
-def _tensor_cores(func: Any, tensor: Tensor) -> float:
-    """Return the relative rounding that torch's settings allow the operation `func` in a float32 result, `tensor`; 0 if
-    they allow none coarser than float32's."""
+def _reduced_rounding(func: Any, tensor: Tensor) -> float:
+    """Return the relative rounding of TF32 or bfloat16 where torch's settings allow it for the operation `func` with a
+    float32 result, `tensor`; else 0."""
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -164,9 +172,11 @@ class _Seen(NamedTuple):
 
 
 class _Look:
-    """Evaluates records at the first two points of a run, by the plan's difference rule: x + lambda u and x - lambda u
-    for central differences, x and x + lambda u for forward ones; for exact ones derivatives along two directions. The
-    arguments are those of `examine`."""
+    """Evaluates records at the first two points of a run, as its plan's difference rule sets them.
+
+    The points are x + lambda u and x - lambda u for central differences, x and x + lambda u for forward ones; for exact
+    ones there are derivatives along two directions instead. The arguments are those of `examine`.
+    """
 
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
         def traced(module: nn.Module, batch: Any) -> object:
@@ -192,16 +202,20 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)
 
     def change(self, values: Array) -> Array:
-        """Return how much each record's loss changes from point 1 to point 0, or, of derivatives, those at point 0.
+        """Return how much each record's loss changes from point 1 to point 0; of derivatives, return those at point 0.
 
         `values` are losses or derivatives of shape (2, records), and the result has the shape (records,).
         """
-        with np.errstate(invalid="ignore"):  # an infinite change counts as the clip in a step, and NaN as 0
+        with np.errstate(invalid="ignore"):  # No warning is due: a step clips infinite changes, and counts NaN as 0.
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
 
-    def constant(self, record: int, value: float) -> bool:
-        """Whether a record's loss is `value` at the weights x too, though it has a derivative (a 0-1 loss has none)."""
+    def stuck(self, record: int, value: float) -> bool:
+        """Whether a record's loss, which is `value` at both points, is so at the weights x too, yet has a derivative.
+
+        A smooth loss that does not change is stuck, by rounding or for want of a label. A 0-1 loss, which has no
+        derivative, may well be the same at three points: for it the answer is False.
+        """
         batch, sloped = self._evaluation.batch(np.array([record]), alike=True), False
 
         def ask(module: nn.Module) -> Tensor:
@@ -222,7 +236,8 @@ class _Look:
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
         """Return work(records), or, if that raises _FailedError, `work` of those records that can be evaluated alone.
 
-        Raises the error of the losses if `work` fails again, or if none or all of the records can be evaluated alone.
+        Raises the exception of the losses if `work` fails again, or if none or all of the records can be evaluated
+        alone.
         """
         try:
             return work(records)
@@ -271,7 +286,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
 
     These are a second evaluation, one with other records in the batch, and evaluations of single records. Returns the
-    losses, shape (2, rows), and the largest change that was taken for rounding. Raises ValueError for a larger one.
+    losses, shape (2, rows), and the largest change that was taken for rounding. Raises ValueError if a loss changes by
+    more.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
@@ -286,13 +302,16 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    again = look(here, (1, 0))  # in reverse order, losses that change the batch or keep a state differ
-    # equal operations give equal bits on a CPU, and on another device if they did so in these two evaluations
+    again = look(here, (1, 0))  # The order is reversed, so that losses which change the batch or keep a state differ.
+    # Equal operations give equal bits on a CPU; on another device they are taken to, if they did so in two evaluations.
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError unless columns `here` of the losses in `seen` equal columns `there` of those in `first`, the
-        first evaluation of these records, up to rounding. `how` says in the message what was different in `seen`."""
+        """Raise ValueError if a loss in `seen` differs by more than rounding from the same record's in `first`.
+
+        `first` (in the enclosing function) is the records' first evaluation. Columns `here` of `seen` have the records
+        of columns `there` of `first`, as many; `how` says in the message what was different in `seen`.
+        """
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _equal(found, expected).all():
@@ -344,7 +363,7 @@ def _require_signal(look: _Look) -> None:
             f"{said}: they would count as 0, and spend the budget on nothing (a label that is no class of the model?)"
         )
     same = plan.smoothing > 0 and counts.any() and not change[counts].any()
-    if same and look.constant(places[counts][0], values[0][counts][0]):
+    if same and look.stuck(places[counts][0], values[0][counts][0]):
         raise ValueError(
             f"losses must change with the weights; got the same at both points for all {counts.sum()} records that"
             f" were looked at: no token or class may be labelled, or smoothing = {plan.smoothing:g} may be too small"
@@ -369,8 +388,11 @@ def _require_no_shared_columns(module: nn.Module) -> None:
 
 
 def _warn(moved: float, plan: Plan, weights: Weights) -> None:
-    """Warn if rounding, which can move a loss by `moved`, shows in the sum over a batch; and of half-precision weights,
-    in which small steps are lost."""
+    """Warn if rounding is visible in the sum over a batch, or if trainable weights are in half precision.
+
+    `moved` is the largest change of a loss that was taken for rounding. In half precision small steps of a run are
+    lost.
+    """
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in weights.parameters):
         warnings.warn(
             "module has trainable weights in half precision, where steps below the spacing of its numbers vanish: make"

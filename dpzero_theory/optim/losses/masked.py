@@ -28,12 +28,13 @@ class Masked:
 
     @staticmethod
     def by(collate: object) -> bool:
-        """Whether a collate function masks tokens at random: it has a true attribute `mlm`, and a `tokenizer`."""
+        """Whether `collate` masks tokens at random, as a collator with a true attribute `mlm` and a `tokenizer`
+        does."""
         return bool(getattr(collate, "mlm", False)) and hasattr(collate, "tokenizer")
 
     def __init__(self, data: Data, collate: Any) -> None:
         self._data, self._collate = data, copy.copy(collate)
-        # with a generator of the collator's own, a mask would depend on the records before it
+        # A generator of the collator's own would make a mask depend on the records that were masked before.
         self._collate.seed = self._collate.generator = None
         self._tokenizer = collate.tokenizer
 
@@ -59,7 +60,7 @@ class Masked:
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),
-            "labels": -100,  # torch and transformers ignore it
+            "labels": -100,  # Torch and transformers leave tokens with this label out of a loss.
         }
         left = getattr(self._tokenizer, "padding_side", "right") == "left"
         length = max(len(record["input_ids"]) for record in records)

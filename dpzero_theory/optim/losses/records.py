@@ -108,7 +108,7 @@ def require_data(data: object, name: str = "data") -> None:
     Raises:
         ValueError: `data` is no map-style data set, or is empty; the message says what to give instead.
     """
-    inner = getattr(data, "dataset", data)  # what a Subset wraps
+    inner = getattr(data, "dataset", data)  # A Subset has methods of its own, so the data set in it is looked at.
     table = any(hasattr(type(inner), method) for method in ("iloc", "__dataframe__", "to_pylist"))
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__") and not table
     count = 0

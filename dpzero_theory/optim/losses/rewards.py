@@ -111,7 +111,7 @@ def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):
         own = [token for token, kept in zip(prompt, real, strict=True) if kept]
         digest = hashlib.blake2b(f"{step} {sample} {own}".encode(), digest_size=16).digest()
-        # torch's generator on a CPU uses 32 bits of a seed, so that two of 10^5 records would draw the same numbers
+        # Torch's generator on a CPU uses 32 bits of a seed, so that two of 10^5 records would draw the same numbers.
         generators.append(np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))))
 
     def draw(words: int) -> Tensor:

@@ -41,7 +41,7 @@ _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 """The values of lambda that are tried."""
 _MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
 """How many records are looked at; along how many directions at the chosen lambda, and at each that is tried."""
-_TOGETHER = 64  # This many records make a batch, and this many texts of one user are evaluated at a time.
+_TOGETHER = 64  # Memory is bounded by evaluating this many records at a time, or texts of one user.
 
 
 class Start(NamedTuple):
@@ -139,11 +139,11 @@ def starting_values(
 def _measured(
     weights: Weights, evaluation: Evaluation, parts: list[Any], difference: str, width: float, count: int
 ) -> tuple[Array, Array, float]:
-    """Evaluate the records of all batches `parts` at the weights and at the distance lambda = `width` from them.
+    """Evaluate the records of the batches `parts` at the weights x and at x +- lambda u, where lambda is `width`.
 
-    Returns the differences of each record along `count` directions by the rule `difference`, shape (records, count);
-    the second differences of the mean loss along them, shape (count,); and the mean loss. Raises ValueError for losses
-    that are not finite.
+    Returns the differences of each record along `count` directions u by the rule `difference`, shape (records, count);
+    the second differences of the mean loss along them, shape (count,); and the mean loss at x. Raises ValueError for
+    losses that are not finite.
     """
     rule = DIFFERENCES[difference]
     points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
@@ -158,8 +158,10 @@ def _measured(
 
 
 def _steadiest(pairs: dict[float, list[Array]]) -> float:
-    """Return the largest width whose halving changes the results by at most 1%, or the one whose halving changes them
-    least. `pairs` has for each width, from the largest on, the results at this width and at half of it."""
+    """Return the largest width whose halving changes the results, relatively, by at most 1%, or else by least.
+
+    `pairs` has for each width, from the largest on, the results at this width and at half of it.
+    """
 
     def change(width: float) -> float:
         one, half = pairs[width]

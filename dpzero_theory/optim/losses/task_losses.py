@@ -90,7 +90,7 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
-    """Return the loss function (module, batch) -> one loss a record that applies `measure` to the results of `forward`.
+    """Return the loss function that applies `measure` to what `forward` returns, the logits and labels of a batch.
 
     It raises ValueError for labels that do not fit the logits.
     """
@@ -99,7 +99,8 @@ def _joined(forward: _Forward, measure: _Measure) -> Losses:
         logits, labels = forward(module, batch)
         return measure(logits.float(), _fitted(logits, labels, measure))
 
-    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run compares this name
+    # A run's file has this name, by which a resumed run is seen to have the same losses (`identity.of_losses`).
+    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"
     return losses
 
 
@@ -117,9 +118,11 @@ def _labels(batch: _Batch) -> Tensor:
 
 
 def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
-    """Return labels as int64 in the shape of the logits without the axis of classes; numbers (`_squared`) as given.
+    """Return the labels of a batch in the form that `measure` takes.
 
-    Raises ValueError for another number of labels than the logits have positions, and for classes that are no integers.
+    For `_squared`, which compares numbers, these are the labels as they are, in the shape of the logits. For the other
+    measures they are classes, as int64, in the shape of the logits without the last axis. Raises ValueError for labels
+    of which there are more or fewer than that shape has entries, and for classes that are no integers.
     """
     shape = tuple(logits.shape)
     wanted = shape if measure is _squared else shape[:-1]
@@ -164,7 +167,7 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
-    # the labels are moved by one place, since slicing the logits instead would copy these
+    # The labels are moved by one place, and not the logits, since a slice of the logits would be copied.
     return _logits(module, batch), functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
@@ -235,7 +238,7 @@ def preference_losses(beta: float = 0.1) -> Losses:
             raise ValueError(
                 "ref_chosen_logps and ref_rejected_logps must be in a batch; compute them once for all pairs"
             )
-        found = _answers(module, batch).float()
+        found = _log_probabilities(module, batch).float()
         chosen, rejected = (found - torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]])).chunk(2)
         return functional.softplus(-beta * (chosen - rejected))
 
@@ -243,10 +246,10 @@ def preference_losses(beta: float = 0.1) -> Losses:
     return losses
 
 
-def _answers(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-probability of the answer in each row of a batch of `preference_losses` after the row's prompt.
+def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the log-probability of each answer in a batch of `preference_losses`, given its prompt; shape (2 pairs,).
 
-    The result has shape (rows,). Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
+    Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
     """
     ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
     logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits

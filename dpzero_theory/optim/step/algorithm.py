@@ -31,15 +31,16 @@ Sums = NDArray[Any]
 """Sums of contributions over records, of shape (K,): int64 where they are integers, else float64."""
 
 _SHRINK = 1e-12
-"""The share of itself by which the clip is shrunk before K > 1 differences are rounded to integers. It is more than the
-relative rounding error of a norm in float64 for K <= 1000, and less than one of the integers."""
+"""The clip is made smaller by this share of itself before K > 1 differences are rounded to integers. The share exceeds
+the relative rounding error of a norm in float64 for K <= 1000, and takes less than one of the integers."""
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:
     """Return s min(1, C/||s||) for each row s, such as the K differences of a record.
 
-    A NaN counts as 0; of a row with infinite entries only their signs are kept. The norm of a clipped row is at most C
-    up to the rounding of one product and one norm; a row of one number is clipped exactly.
+    A NaN counts as 0. In a row with infinite entries these become C or -C before the row is clipped, and the others 0.
+    The norm of a clipped row is at most C up to the rounding of one product and one norm; a row of one number is
+    clipped exactly.
 
     Args:
         rows: numbers, of shape (n, K).
@@ -51,12 +52,13 @@ def clip_jointly(rows: Array, clip: float) -> Array:
     infinite = np.isinf(known)
     known = np.where(infinite.any(axis=1, keepdims=True), np.where(infinite, np.sign(known) * clip, 0.0), known)
     size = np.abs(known).max(axis=1, initial=0.0)
-    unit = np.where(size > 0, size, 1.0)[:, None]  # in this unit squares neither overflow nor underflow
+    unit = np.where(size > 0, size, 1.0)[:, None]  # Divided by its largest entry, a row has squares in float64's range.
     scaled = known / unit
     norms = np.linalg.norm(scaled, axis=1, keepdims=True)
     with np.errstate(over="ignore"):
-        inside = norms <= clip / unit  # the row's norm is unit * norms, a product that might overflow
-    clipped: Array = scaled * np.where(inside, unit, clip / np.where(norms > 0, norms, 1.0))  # a zero row stays zero
+        inside = norms <= clip / unit  # A row's norm is unit * norms, but this product might overflow.
+    # A row of zeros has norm 0, in whose place 1 divides, so that the row stays zero.
+    clipped: Array = scaled * np.where(inside, unit, clip / np.where(norms > 0, norms, 1.0))
     return clipped
 
 
@@ -73,7 +75,7 @@ def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
         return np.rint(units * levels).astype(np.int64)
-    # the clip is shrunk, so that the norm's bound holds in exact arithmetic
+    # Rounding errors of the norm could carry a row beyond `levels`; with a clip smaller by more than these they cannot.
     return np.trunc(units * (levels * (1 - _SHRINK))).astype(np.int64)
 
 
@@ -101,7 +103,7 @@ class Algorithm(ABC):
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError for a law `direction`, or a K = `directions_per_step`, that the algorithm cannot use."""
+        """Raise ValueError for a law of directions, or a number K of them, that the algorithm cannot use."""
         DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
@@ -120,7 +122,11 @@ class Algorithm(ABC):
 
 
 class _DPZero(Algorithm):
-    """Algorithm 2: a step releases K numbers, sums of clipped differences rounded to integers, with noise."""
+    """DPZero, Algorithm 2 of the paper "DPZero: Private Fine-Tuning of Language Models without Backpropagation".
+
+    A record contributes its K differences, clipped to norm C and rounded by `_to_lattice` to integers in units of
+    C/2^30.
+    """
 
     name = "dpzero"
     levels = 2**30
@@ -132,7 +138,10 @@ class _DPZero(Algorithm):
 
 
 class _MeZO(Algorithm):
-    """Algorithm 2 without clip and noise, which is not private. Differences that are not finite count as 0."""
+    """DPZero without clip and noise, which is not private.
+
+    A difference that is not finite counts as 0, since without a clip no finite number can stand for an infinite one.
+    """
 
     name = "mezo"
     private = False

@@ -14,12 +14,12 @@ from typing import Any
 from transformers import TrainingArguments
 
 
-def _by_name(table: Mapping[str, str]) -> dict[str, str]:
-    """Return a dictionary from each name to its subject, of a `table` from subjects to names separated by spaces."""
+def _by_field(table: Mapping[str, str]) -> dict[str, str]:
+    """Return a dictionary from each name in the values of `table`, which are names separated by spaces, to its key."""
     return {name: about for about, names in table.items() for name in names.split()}
 
 
-HONOURED = _by_name(
+HONOURED = _by_field(
     {
         "what is logged": """
             logging_strategy logging_steps logging_first_step log_level log_level_replica log_on_each_node disable_tqdm
@@ -39,9 +39,9 @@ HONOURED = _by_name(
             do_train do_eval do_predict""",
     }
 )
-"""The fields that a private run honours, by name, each with what it is about. Fields about loading data act on
+"""The fields that a private run honours: from each name to what it is about. Fields about loading data act on
 evaluation sets alone: training records are read as the batches are drawn."""
-INSTEAD = _by_name(
+INSTEAD = _by_field(
     {
         "give step_size in private": """
             learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2
@@ -59,7 +59,7 @@ INSTEAD = _by_name(
         "make the trainer with it": "precompute_ref_log_probs precompute_ref_batch_size",
     }
 )
-"""What to use instead of a refused field, by the field's name. Other refused fields are a part of training by gradients
+"""From the names of refused fields to what to use instead. Other refused fields are a part of training by gradients
 alone, or unknown to this version."""
 _OF_BOTH = (
     "model_init_kwargs dataset_num_proc max_length truncation_mode pad_to_multiple_of pad_token trust_remote_code"
@@ -72,7 +72,7 @@ _HONOURED_IN = {
 """Fields that a private run honours in addition to `HONOURED`, by the name of TRL's configuration class."""
 _PLAIN = {"bf16": False, "activation_checkpointing": False, "gradient_checkpointing": False}
 _SET_BY_A_RUN: dict[str, dict[str, Any]] = {
-    "_BaseConfig": _PLAIN,  # the base class of TRL's configurations
+    "_BaseConfig": _PLAIN,  # This is the base class of TRL's configurations.
     # The reference log-probabilities of a pair must not depend on the lengths of other pairs, so each pair is alone.
     "DPOConfig": {**_PLAIN, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 1},
 }
@@ -83,10 +83,10 @@ def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
     """Return a copy of training arguments with the values that a private run gives to fields of TRL's configurations:
     no mixed precision, no checkpointing of activations, and reference log-probabilities computed once, pair by pair."""
     found = copy.copy(arguments)
-    for name, value in _of(_SET_BY_A_RUN, arguments).items():
+    for name, value in _for_class(_SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
     if not found.bf16 and not found.fp16:
-        # TrainingArguments computed it from bf16 and fp16 when it was made, before the run changed these.
+        # TrainingArguments computed `mixed_precision` when it was made, from a bf16 that is now another.
         found.mixed_precision = "no"
     return found
 
@@ -101,11 +101,11 @@ def require_honoured(arguments: TrainingArguments) -> None:
         ValueError: fields that a private run does not honour differ from their defaults; the message names them all. Or
             `save_only_model` is set together with `load_best_model_at_end`.
     """
-    own, wanted = type(arguments), _of(_SET_BY_A_RUN, arguments)
-    honoured = {*HONOURED, *_of(_HONOURED_IN, arguments)}
+    own, wanted = type(arguments), _for_class(_SET_BY_A_RUN, arguments)
+    honoured = {*HONOURED, *_for_class(_HONOURED_IN, arguments)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the defaults of TRL's configurations warn that they are deprecated
-        # To set up devices anew would take them from a Trainer that was made with the arguments.
+        warnings.simplefilter("ignore")  # The defaults of TRL's configurations warn of deprecation.
+        # A second set-up of devices would take them from a Trainer that was made with the arguments.
         kind = type(own.__name__, (own,), {"_setup_devices": arguments.device})
         made = {"output_dir": arguments.output_dir, "use_cpu": arguments.use_cpu, "report_to": "none"}
         plain = for_a_run(kind(**made, **({"bf16": False} if wanted else {})))
@@ -121,6 +121,7 @@ def require_honoured(arguments: TrainingArguments) -> None:
         raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
 
 
-def _of(table: Mapping[str, Any], arguments: TrainingArguments) -> Any:
-    """Return the entry of `table` under the name of the arguments' class, or of its nearest base in it; else {}."""
+def _for_class(table: Mapping[str, Any], arguments: TrainingArguments) -> Any:
+    """Return the entry of `table`, from names of classes, for the arguments' class or its nearest base that has one;
+    else {}."""
     return next((table[kind.__name__] for kind in type(arguments).__mro__ if kind.__name__ in table), {})

@@ -53,8 +53,9 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
         The pair (losses, collate) as `make_private` takes them: a batch is a list with a batch for each record.
 
     Raises:
-        ValueError: there are several processes, or `compute_loss` of two records is no mean of its values for each
-            alone. A loss that compares records, such as a contrastive one, gives no record a loss of its own.
+        ValueError: there are several processes; or `compute_loss` of two records is not between its values for each
+            alone, for one of four pairs, so that it is no mean. A loss that compares records, such as a contrastive
+            one, gives no record a loss of its own.
     """
     if trainer.args.world_size > 1:
         raise ValueError("losses must be given where there are several processes: compute_loss may wait for all")
@@ -72,10 +73,10 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
         return torch.stack(found)
 
     training = [part for part in trainer.model.modules() if part.training]
-    trainer.model.eval()  # a run evaluates in this mode too
+    trainer.model.eval()  # A run evaluates in this mode, so the test does, too.
     try:
         with torch.no_grad():
-            _require_mean(partial(losses, trainer.model), join, data)
+            _require_between(partial(losses, trainer.model), join, data)
     except Exception as error:
         said = "" if type(error) is ValueError else f"{type(error).__name__}: "
         raise ValueError(
@@ -88,8 +89,10 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
     return losses, lambda records: [join([record]) for record in records]
 
 
-def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data) -> None:
-    """Raise ValueError unless the loss of a batch of two records lies between their own losses, for four pairs of them.
+def _require_between(
+    losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
+) -> None:
+    """Raise ValueError if, for one of four pairs, the loss of two records together is not between their own losses.
 
     `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records
     of `data`. Pairs whose losses are not finite do not count.
@@ -98,7 +101,8 @@ def _require_mean(losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Seq
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]
         *own, both = losses([*(join([record]) for record in two), join(two)]).tolist()
-        slack = float(np.finfo(np.float32).eps) ** (2 / 3) * (max(map(abs, own)) + 0.1)  # as in `losses.isolation`
+        # A difference of this size is taken for rounding, by the rule of `losses.isolation`.
+        slack = float(np.finfo(np.float32).eps) ** (2 / 3) * (max(map(abs, own)) + 0.1)
         if math.isfinite(sum(own)) and not min(own) - slack <= both <= max(own) + slack:
             raise ValueError("got another number for two records together")
 
@@ -107,7 +111,7 @@ def _twin(trainer: Trainer) -> Any:
     """Return a copy of a Trainer whose attributes, lists and dictionaries can change while the original's stay."""
     found: Any = copy.copy(trainer)
     for name, value in vars(found).items():
-        if name not in ("train_dataset", "eval_dataset"):  # which may be long lists, and which no loss changes
+        if name not in ("train_dataset", "eval_dataset"):  # No loss changes a data set, which may be a long list.
             vars(found)[name] = _apart(value)
     found.log = lambda *logs, **named: None
     return found
@@ -115,7 +119,7 @@ def _twin(trainer: Trainer) -> Any:
 
 def _apart(value: Any) -> Any:
     if isinstance(value, dict):
-        found = copy.copy(value)  # keeps the default factory of a defaultdict
+        found = copy.copy(value)  # A copy of a defaultdict keeps its default factory, which a new dict would lack.
         found.update({name: _apart(part) for name, part in value.items()})
         return found
     return copy.copy(value) if isinstance(value, list | set | deque) else value

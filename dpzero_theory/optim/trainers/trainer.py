@@ -140,14 +140,17 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation)
 
     def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
-        """Store these arguments of the class. Raises ValueError for a Trainer with an optimizer or steps of its own, or
-        with a quantised model that cannot be saved."""
+        """Store these arguments of the class.
+
+        Raises ValueError for a Trainer with an optimizer or steps of its own, or with a quantised model that cannot be
+        saved.
+        """
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
             if getattr(kind, name).__module__.partition(".")[0] not in ("transformers", "trl"):
                 raise ValueError(f"{kind.__name__} must have no {name} of its own: the steps are those of the plan")
-        # A model with an adapter (peft) is no PreTrainedModel, and saves the adapter alone.
+        # A model with an adapter (peft) is no PreTrainedModel and saves the adapter alone, which is always possible.
         quantizer = getattr(self.model, "hf_quantizer", None) if isinstance(self.model, PreTrainedModel) else None
         if args.save_strategy != SaveStrategy.NO and quantizer is not None and not quantizer.is_serializable():
             method = quantizer.quantization_config.quant_method
@@ -155,7 +158,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 "model must be one that can be saved, or save_strategy 'no'; got a base quantised by"
                 f" {getattr(method, 'value', method)}, which cannot: train an adapter on it (peft)"
             )
-        self._losses = known_losses(self) if losses is None else losses  # None stands for compute_loss
+        self._losses = known_losses(self) if losses is None else losses  # `_started` reads None as compute_loss.
         self._private, self._public_evaluation = dict(private), public_evaluation
         self._looked_at: dict[int, object] = {}
 
@@ -236,14 +239,15 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of an evaluation set: a data set, the name of one of the Trainer's, or None for its own.
 
-        Raises ValueError if the set shares a record with the training data.
+        Unless `public_evaluation` is True, raises ValueError if the set shares a record with the training data, or
+        cannot be compared with it.
         """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of a test set. Raises ValueError if the set shares a record with the training data."""
+        """Return the loader of a test set. Raises ValueError as `get_eval_dataloader`."""
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
@@ -252,7 +256,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if `data` shares a record with the training data, unless `public_evaluation` is set."""
+        """Raise ValueError if `data` shares a record with the training data, or cannot be compared with it.
+
+        Nothing is raised if `public_evaluation` is True, or if `data` or the training data is None.
+        """
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -268,10 +275,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._looked_at[id(data)] = data
 
     def create_model_card(self, **named: Any) -> None:
-        """Write README.md, with the privacy statement of the run as `optim.verify` has it, into the output folder.
+        """Write README.md, with the privacy statement of the run as `optim.verify` prints it, into the output folder.
 
-        Of the arguments of `transformers.Trainer` only model_name has an effect. Raises ValueError if the run has not
-        begun.
+        All arguments of a Trainer's `create_model_card` are accepted; only model_name, the title, has an effect. Raises
+        ValueError if there is no run in the output folder.
         """
         if not self.is_world_process_zero():
             return
@@ -355,7 +362,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
-            # the root mean square of the K released averages, noise included
+            # What is logged must be private, so it is of the released averages alone: their root mean square.
             released = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
             shown = {"epsilon": self._epsilon(), "step_size": plan.step_size(record.release)}
             self.log({**shown, "released": released})
@@ -377,7 +384,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             return
         output = Path(self.args.output_dir)
         folder = output / f"checkpoint-{self.state.global_step}"
-        if folder.exists():  # this run wrote the folder before it went back to an earlier checkpoint
+        if folder.exists():  # The run wrote it before it was resumed from an earlier checkpoint.
             shutil.rmtree(folder)
         best = output / f"checkpoint-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):
@@ -401,7 +408,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         rotate_checkpoints(str(output), save_total_limit=limit, best_model_checkpoint=best_folder, use_mtime=False)
 
     def _load_best(self) -> None:
-        """Load the best checkpoint, and end the run there, if `load_best_model_at_end` asks for it."""
+        """If `load_best_model_at_end` is set, give the model the weights of the best checkpoint, and close the run.
+
+        Later releases stay in the run's file, and count. A further `train` with `resume_from_checkpoint` goes on after
+        the last release. With a `save_total_limit` of 1, all other checkpoints are deleted.
+        """
         best = self.state.best_model_checkpoint
         if best is None:
             return

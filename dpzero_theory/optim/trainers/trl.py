@@ -30,12 +30,14 @@ _NUMBER = "dpzero_entry"
 
 
 class _Whole(Dataset):  # type: ignore[misc]
-    """A data set of numbered entries from which TRL's preparation, which maps and filters it, leaves none out."""
+    """A data set of numbered entries, whose `map` and `filter`, by which TRL prepares it, leave out no entry."""
 
     @classmethod
     def of(cls, data: Any, name: str) -> Any:
-        """Return the entries of `data` with a column of their numbers. Raises ValueError, which calls the argument
-        `name`, unless it is a Dataset with entries."""
+        """Return a copy of `data` with a column of its entries' numbers.
+
+        Raises ValueError, which calls the argument `name`, unless `data` is a `datasets.Dataset` with entries.
+        """
         if not isinstance(data, Dataset) or not len(data) or _NUMBER in data.column_names:
             got = "an empty one" if isinstance(data, Dataset) and not len(data) else type(data).__name__
             raise ValueError(
@@ -50,7 +52,7 @@ class _Whole(Dataset):  # type: ignore[misc]
         return data
 
     def map(self, *args: Any, **options: Any) -> Any:
-        """Return what `datasets.Dataset.map` returns, whose entries cannot be left out either."""
+        """Return what `datasets.Dataset.map` returns, as a data set whose `filter` leaves out no entry either."""
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
@@ -69,7 +71,7 @@ class _Whole(Dataset):  # type: ignore[misc]
 
 
 class _TRLTrainer(DPZeroTrainer):
-    """The base of the two trainers below, with their arguments. `config` is the class of `args`, one of TRL's."""
+    """The base of the two trainers below, with their arguments. `args` must be of the class `config`, one of TRL's."""
 
     config: ClassVar[type[Any]]
     train_dataset: Any
@@ -87,7 +89,7 @@ class _TRLTrainer(DPZeroTrainer):
         if not isinstance(args, self.config):
             raise ValueError(f"args must be a {self.config.__name__}; got {type(args).__name__}")
         if isinstance(args, DPOConfig) and options.get("losses") is None:
-            options["losses"] = preference_losses(args.beta)  # refuses a bad beta before the model is evaluated
+            options["losses"] = preference_losses(args.beta)  # A bad beta is refused before the model is evaluated.
         whole = _Whole.of(train_dataset, "train_dataset")
         known = ", ".join(train_dataset.column_names)
         if owner is not None and owner not in train_dataset.column_names:
@@ -105,7 +107,7 @@ class _TRLTrainer(DPZeroTrainer):
                 f" {len(self.train_dataset)}"
             )
         self.train_dataset = self.train_dataset.remove_columns(_NUMBER)
-        if owner is not None:  # TRL may have shuffled the entries
+        if owner is not None:  # TRL may have shuffled the entries, so owners are found by the entries' numbers.
             owners = list(train_dataset[owner])
             self.train_dataset = by_user(self.train_dataset, [owners[number] for number in numbers])
 

@@ -48,7 +48,7 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_ALGORITHMS = ("dpzero", "dpgd-0th")  # The paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
+_ALGORITHMS = ("dpzero", "dpgd-0th")  # They are the paper's Algorithm 2 and Algorithm 1.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def prescribe(
     free = Search(**options)
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between, direction = Relation(relation), free.direction
-    # sigma/(C sqrt(T)): the noise for T steps over sqrt(T) times the clip C of a sample's K scalars
+    # Noise is proportional to C sqrt(T), for T steps and the clip C of a sample's K scalars, so this number says it.
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
@@ -255,7 +255,7 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
         rate: the sampling rate.
     """
     q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)
-    # For a given root y of the bound, q y^2 - p y = K with the module's q, p and K is quadratic in e
+    # The bound's root y is given, so that q y^2 - p y = K (the module's q, p and K) is an equation of degree 2 in e.
     y = math.sqrt(1 + SMOOTHING_SHARE) * least
     batch, second = (1 - rate) / (rate * p.n), k.smooth_second
     spare = (y - least) * (q * (y + least) - drift)

@@ -329,10 +329,10 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
         layer_rank: `Problem.layer_rank`.
         rank: rho of directions of low rank; infinite for random signs.
     """
-    second = 1 + 2 / rank  # E[X^2], X = chi^2_rho/rho
+    second = 1 + 2 / rank  # This is E[X^2] for X = chi^2_rho/rho, in terms of which the moments below are.
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
-    # E[(u'g)^2 u'Hu] <= (quartic + 2) |g|^2, of which 2 |g|^2 bounds 2 g'Hg
+    # With this number E[(u'g)^2 u'Hu] <= (quartic + 2) |g|^2, where 2 |g|^2 bounds 2 g'Hg.
     quartic = r + 2 / rank * crossed
     spread2 = (quartic + k + 1) / k
     spread = math.sqrt(spread2)
@@ -346,7 +346,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
         excess=excess,
         sampled=np.minimum(spread, math.sqrt(r) * c),
         spread=spread,
-        # ||u||^2 = d for rank 1 and for signs; else E||u||^4 <= d (d + 2) and ||u||^2 <= rho d
+        # For rank 1 and for signs ||u||^2 is d; otherwise E||u||^4 <= d (d + 2) and ||u||^2 <= rho d.
         smooth_first=float(d) if rank in (1, math.inf) else math.sqrt(d) * math.sqrt(d + 2),
         smooth_second=math.sqrt(r) * d * (1 if math.isinf(rank) else rank),
     )

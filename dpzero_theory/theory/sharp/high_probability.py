@@ -30,8 +30,8 @@ from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
-_SHARE = 0.01  # The share of the failure probability delta that is kept for steps whose directions are too long
-_GRADIENT_CELLS = 1000  # The range of the gradient norm G is divided into so many cells
+_SHARE = 0.01  # Of delta, this share is kept for the event that some step's directions are too long.
+_GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
 term at the end of the cell where it is largest."""
@@ -146,7 +146,7 @@ def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMom
     p.require_lipschitz("the bound for a single run")
     unproved = f"the bound for a single run is not proved for {at.direction} directions"
     check.precondition(math.isinf(law_of(at.direction).rank), unproved)
-    # In a wider range the products below would overflow or underflow in float64
+    # In a wider range the products of a step's moments would overflow or underflow in float64.
     check.real("step_size smoothness", at.alpha, at_least=1e-100)
     check.real("noise_std", run["noise_std"], at_most=1e100)
     overlong, c = _SHARE * failure / at.steps, np.array([at.clip])

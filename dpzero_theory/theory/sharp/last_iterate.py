@@ -42,7 +42,7 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values that are tried for the theorem's free number y > 0, in units of L
+_TRIED = np.geomspace(1e-6, 10.0, 300)  # The theorem holds for every y > 0, and these are tried, in units of L.
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:

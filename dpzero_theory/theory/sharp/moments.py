@@ -90,11 +90,11 @@ def _suprema(d: int, r: float, direction: str, directions: int, power: float) ->
     a direction law in d dimensions, K = `directions` and effective rank r; m is `power`.
     """
     law = law_of(direction)
-    # Random signs have closed forms, from (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m
+    # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
-        # The law for K directions of low rank is below the law for a single one in convex order
+        # For K directions of low rank moments of one serve, as the law for K is below that for one in convex order.
         alone = 1 if math.isfinite(law.rank) else directions
         moments = [_gaussian_moment(alone, j * power) * law.moment(j * power / 2) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread
@@ -121,7 +121,7 @@ def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> 
         falling: a function that falls as x grows.
         power: the power of x, > 0.
     """
-    # On a cell the product is at most its value with the cell's upper end in the power and its lower end in `falling`
+    # On a cell x^power is largest at the upper end and `falling` at the lower one, so their product is an upper bound.
     low, high = edges[:-1], edges[1:]
     for _ in range(_ROUNDS - 1):
         values = falling(low)

@@ -24,7 +24,7 @@ _STEP, _COARSE = 1 / 32, 1 / 4
 The law on the grid has the same mean and is above the other in convex order. It adds at most the square of the spacing
 over 4 to the variance, which is 2 to 8.
 """
-_END = 2048.0  # The end of the grid; X Z^2 exceeds it with a probability below e^-45
+_END = 2048.0  # The grid ends here, since X Z^2 is larger with a probability below e^-45.
 
 
 @lru_cache(maxsize=16)
@@ -34,22 +34,25 @@ def _on_grid(rank: int, step: float) -> Array:
     Here X ~ chi^2_rho/rho and Z ~ N(0, 1), with rho = `rank`. Each value of X Z^2 is moved to its two neighbours on the
     grid, with probabilities that keep its mean. So means of convex functions can only grow, and bounds stay bounds.
     """
-    # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic
+    # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic.
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
     log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
     log_mass -= log_mass.max()
     log_chi, mass = log_chi[log_mass > -90], np.exp(log_mass[log_mass > -90])
     mass /= mass.sum()
-    scales = np.exp(log_chi) / math.sqrt(rank)  # the root of X
+    scales = np.exp(log_chi) / math.sqrt(rank)  # These are the values of the root of X.
     ends = step * np.arange(round(_END / step) + 1)
     above, part = np.zeros_like(ends), np.zeros_like(ends)
     for weight, scale in zip(mass, scales, strict=True):
-        some = slice(min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1))  # further out everything is 0
+        some = slice(
+            min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1)
+        )  # Beyond z = 40 the chance is 0 in float64.
         z = np.sqrt(ends[some]) / scale
         chance = erfc(z / math.sqrt(2))
         above[some] += weight * chance
         part[some] += weight * scale**2 * (chance + math.sqrt(2 / math.pi) * z * np.exp(-z * z / 2))
-    within, inside = -np.diff(above), -np.diff(part)  # the probability and the part of the mean in each cell
+    # A cell's probability and its part of the mean say how its probability is dealt out to the cell's two ends.
+    within, inside = -np.diff(above), -np.diff(part)
     upper = np.maximum(inside - within * ends[:-1], 0) / step
     grid = np.zeros_like(ends)
     grid[:-1] += np.maximum(within - upper, 0)
@@ -69,7 +72,7 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
     if k == 1:
         mass = one
     else:
-        # Room for the sum over K directions: its mean K, 12 standard deviations, and one term as large as any
+        # Larger sums would wrap around. There is room for the mean K, 12 standard deviations and one largest term.
         size = 2 ** math.ceil(math.log2((k + 12 * math.sqrt(8 * k) + _END) / step))
         mass = np.maximum(np.fft.irfft(np.fft.rfft(one, size) ** k, size), 0.0)
     v = np.sqrt(step * np.arange(len(mass)) / k)
@@ -89,7 +92,8 @@ class Products:
 
     def steepness(self, c: Array) -> Array:
         """Return roughly the slope of -log of the density of v_rho at each clip c > 0."""
-        k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2  # the variance of v^2 over that for signs
+        # A larger variance of v^2 makes the law flatter; `spread` is that variance over the variance for random signs.
+        k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 

@@ -23,8 +23,8 @@ _NEGLIGIBLE = 60.0
 relative to the integral."""
 _GAUSSIAN = 2.0**200
 """The dimension with which integrals are computed for D = infinity: in 64-bit floats its law is the same."""
-_ON_BOTH_SIDES = np.polynomial.legendre.leggauss(96)  # Nodes and weights of Gauss-Legendre quadrature on [-1, 1]
-_NODES, _WEIGHTS = (_ON_BOTH_SIDES[0] + 1) / 2, _ON_BOTH_SIDES[1] / 2  # On [0, 1]
+_ON_BOTH_SIDES = np.polynomial.legendre.leggauss(96)  # They are for integrals over [-1, 1].
+_NODES, _WEIGHTS = (_ON_BOTH_SIDES[0] + 1) / 2, _ON_BOTH_SIDES[1] / 2  # These are for [0, 1].
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Projection:
         # pi/2. Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far
         # from its mode, or beyond c, the density can matter.
         d = min(self.dimension, _GAUSSIAN)
-        low, high = self.directions - 1, d - self.directions - 1  # the powers of sine and cosine in the density
+        low, high = self.directions - 1, d - self.directions - 1  # The density has these powers of sine and cosine.
         scale = math.sqrt(d / self.directions)
         mode = math.atan2(math.sqrt(low), math.sqrt(high))
         curvature = (math.sqrt(low) + math.sqrt(high)) ** 2

@@ -65,7 +65,7 @@ def removed(c: Array, law: Projection | Products) -> Removed:
             unit gradient over sqrt(K): the `Projection` that is chi_K/sqrt(K) for signs, and `Products` for products.
     """
     steepness = law.steepness(c)
-    # The numbers h and theta, which the bounds leave free, are tried in multiples of these two
+    # The bounds hold for all h and theta; the best ones are multiples, near 1, of these two numbers.
     apart, theta = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(_square(law, 1.0, c, np.array(tried)).min(axis=0), 1)

@@ -21,12 +21,12 @@ from dpzero_theory.theory.problem import LARGEST, SMALLEST, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.moments import without_lipschitz
 
-MOST_DIRECTIONS = 2**16  # The largest K that is tried, which is the most that a run takes
-MOST_STEPS = 10**15  # The largest number of steps T that a search for parameters tries, or that a cap may be
+MOST_DIRECTIONS = 2**16  # A larger K is not tried, since no run takes more directions a step.
+MOST_STEPS = 10**15  # A search tries no more steps T, and a cap may not be larger.
 SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
 STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
-SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened result is minimised in float64
-_SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
+SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # Float64 has no room for searches beyond this range of mu.
+_SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The first grid has clips c = C/(L sqrt(K)) in this range.
 _LARGEST_OF_MOMENT = 1e6
 """The largest c = C/(L sqrt(K)) on the first grid if only a moment of gradients is bounded. Gradients may then be
 arbitrarily long, and the best clip can be far larger."""
@@ -111,8 +111,8 @@ def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
         gap_per_step: the gap over the number of steps T, in units of L^2/ell.
     """
     a = 2 * gap_per_step
-    # At the upper end of the interval each of the three terms of 2 gap/T Q(y)/y^2 is at most a third of the left side
-    # squared, since kept <= 1
+    # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
+    # of the left side squared there, since kept <= 1.
     spare = np.sqrt(3 * a * terms.quadratic)
     spare = np.maximum(spare, np.cbrt(6 * a * terms.second))
     spare = np.maximum(spare, (3 * a * terms.constant) ** 0.25)
@@ -267,7 +267,7 @@ class ScaledRun:
         directions = check.integer("directions_per_step", run.get("directions_per_step", 1))
         unit, gap = p.gradient_unit, p.relative_gap
         share = check.real("clip", run["clip"], above=0) / unit / math.sqrt(directions)
-        if math.isinf(p.lipschitz):  # some gradients may always be clipped
+        if math.isinf(p.lipschitz):  # Every clip may clip some gradients, so a large one is not replaced.
             share = check.real("clip over the unit of gradients", share, at_least=SMALLEST, at_most=_NEVER_CLIPS)
         else:
             name = "clip/(lipschitz sqrt(directions_per_step))"
@@ -313,10 +313,10 @@ class SmallestBound:
         self.directions = directions
         if problem.gradient_moment is None:
             largest, points = min(law_of(direction).largest(problem.d, directions), _LARGEST_CLIP), 40
-        else:  # gradients may be arbitrarily long, so that the bias falls only as a power of the clip
+        else:  # Gradients may be arbitrarily long, so that the bias falls only as a power of the clip.
             largest, points = _LARGEST_OF_MOMENT, 100
         self.clips = np.geomspace(_SMALLEST_CLIP, largest, points)
-        if directions > 1:  # the norm of K scalars of a unit gradient, over sqrt(K), concentrates near 1
+        if directions > 1:  # The norm of K scalars of a unit gradient, over sqrt(K), concentrates near 1.
             near = 1 + np.linspace(-3, 14, 60) / math.sqrt(directions)
             self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
         self.constants = constants_of(problem, self.clips, direction, directions)
@@ -339,7 +339,7 @@ class SmallestBound:
         gap_per_step = self.problem.relative_gap / steps
         y = _smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # only by rounding, where `first`, the bias of clipping, is nearly all of kept y
+        lost = spare <= 0  # This is so only by rounding, where `first`, the bias of clipping, is nearly all of kept y.
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
