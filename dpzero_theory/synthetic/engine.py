@@ -252,10 +252,8 @@ class _Running:
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the paper's Algorithm 1 (`vector`) or 2 at many settings of the parameters, the lanes; return the outcome.
-
-    The arguments but the problem are attributes of `Sweep`; `options` are keyword arguments of `run_together`.
-    """
+    """Run the paper's Algorithm 1 (`vector`) or 2 as one `Sweep`, whose attributes the arguments but the problem are,
+    by `run_together` with its `options`, and return the outcome."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 

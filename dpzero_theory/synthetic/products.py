@@ -127,13 +127,10 @@ def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, nois
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
-    """Return the inner products of a set of runs for one matrix M.
+    """Return the inner products of a set of runs for the matrix M whose diagonal is `metric`, the identity if None.
 
-    Args:
-        scaled, heavy: the directions and the starting points y, times M.
-        y: the starting points, shape (d, L).
-        drift: the sums N_t of the noise, shape (S + 1, d); None for scalar noise.
-        metric: the diagonal of M; None for the identity.
+    `scaled` and `heavy` are the directions w_t and the starting points y, shape (d, L), times M. `drift` has the sums
+    N_t of the noise, shape (S + 1, d); None for scalar noise.
     """
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
@@ -213,12 +210,8 @@ def _joint_loop(
 ) -> Tensor:
     """Do what `step_loop` does, with K directions a step, whose differences are clipped jointly.
 
-    Args:
-        data, gram, own, alpha, limit, shift: as for `coefficients`.
-        directions_per_step: K.
-
-    Returns:
-        How far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L).
+    Returns how far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L). The arguments are
+    those of `coefficients`.
     """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):

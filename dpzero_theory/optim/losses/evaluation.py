@@ -109,14 +109,8 @@ class Evaluation:
     def losses(self, module: nn.Module, copies: int = 1, *, batch: _Batch) -> Tensor:
         """Return the losses of the records of a batch: float64, of shape (copies * rows,), on their device.
 
-        Args:
-            module: the module that the loss function is given.
-            copies: how often the batch is repeated, an integer >= 1; the result has the losses of one copy after the
-                other.
-            batch: the batch, as the method `batch` returns it.
-
-        Raises:
-            ValueError: the loss function does not return one float32 or float64 number for each record.
+        The loss function gets the module and the batch, or `copies` copies of the batch's records, one after the other.
+        Raises ValueError unless it returns one float32 or float64 number for each record.
         """
         content = batch.content if copies == 1 else _repeated(batch, copies)
         return per_record(self._losses(module, content), copies * batch.rows)
@@ -252,15 +246,9 @@ class BatchSum:
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> Array:
         """Return how fast the losses of some records change along the K directions of a release, shape (records, K).
 
-        The plan's difference rule gives them; they are not clipped.
-
-        Args:
-            release: the release's number, an integer >= 0.
-            records: the numbers of the records, shape (records,).
-            points_at_once: how many points are evaluated in one pass, an integer >= 1.
-
-        Raises:
-            Exception: what the losses, or the reading, raise.
+        The plan's difference rule gives them; they are not clipped. `records` has the records' numbers, and
+        `points_at_once` is how many points are evaluated in one pass. Raises what the losses, or the reading of the
+        records, raise.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.at(range(release * count, (release + 1) * count), smoothing)

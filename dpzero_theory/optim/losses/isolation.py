@@ -202,10 +202,8 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)
 
     def change(self, values: Array) -> Array:
-        """Return how much each record's loss changes from point 1 to point 0; of derivatives, return those at point 0.
-
-        `values` are losses or derivatives of shape (2, records), and the result has the shape (records,).
-        """
+        """Return by how much each record's loss at point 0 is above its loss at point 1, shape (records,), for `values`
+        of shape (2, records); for derivatives, return those at point 0."""
         with np.errstate(invalid="ignore"):  # No warning is due: a step clips infinite changes, and counts NaN as 0.
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
@@ -374,8 +372,7 @@ def _require_signal(look: _Look) -> None:
 def _require_no_shared_columns(module: nn.Module) -> None:
     """Raise ValueError for a layer of bitsandbytes in 8 bits that has a threshold for outliers (LLM.int8's default).
 
-    It computes a column of its input in half precision for all records of a batch as soon as one has an entry above the
-    threshold there, however few batches show it.
+    As soon as one record has an entry above it, the layer computes that column of all records in half precision.
     """
     for name, part in module.named_modules():
         threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
@@ -423,10 +420,8 @@ def _gap(one: Array, other: Array) -> float:
 
 
 def _rounding(one: _Seen, other: _Seen) -> float:
-    """Return the largest change of a loss between two evaluations that is taken for rounding.
-
-    It is eps^(2/3) (largest |loss| + 0.1), where eps is the coarsest relative rounding of any of their operations.
-    """
+    """Return the largest change of a loss between two evaluations that is taken for rounding: eps^(2/3) (largest |loss|
+    + 0.1), where eps is the coarsest relative rounding of any of their operations."""
     eps = max(one.trace.coarsest, other.trace.coarsest)
     return float(eps ** (2 / 3)) * (_largest(one.values, other.values) + _SMALL)
 

@@ -90,10 +90,8 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
-    """Return the loss function that applies `measure` to what `forward` returns, the logits and labels of a batch.
-
-    It raises ValueError for labels that do not fit the logits.
-    """
+    """Return the loss function that applies `measure` to the logits and labels that `forward` returns for a batch. It
+    raises ValueError for labels that do not fit the logits."""
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         logits, labels = forward(module, batch)

@@ -36,15 +36,11 @@ the relative rounding error of a norm in float64 for K <= 1000, and takes less t
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:
-    """Return s min(1, C/||s||) for each row s, such as the K differences of a record.
+    """Return s min(1, C/||s||) for each row s of `rows`, shape (n, K), such as a record's K differences.
 
-    A NaN counts as 0. In a row with infinite entries these become C or -C before the row is clipped, and the others 0.
-    The norm of a clipped row is at most C up to the rounding of one product and one norm; a row of one number is
-    clipped exactly.
-
-    Args:
-        rows: numbers, of shape (n, K).
-        clip: C > 0, finite, which the caller has checked.
+    C is `clip` > 0. A NaN counts as 0. In a row with infinite entries these become C or -C before the row is clipped,
+    and the others 0. The norm of a clipped row is at most C up to the rounding of one product and one norm; a row of
+    one number is clipped exactly.
     """
     known = np.where(np.isnan(rows), 0.0, rows)
     if known.shape[-1] == 1:
@@ -63,14 +59,10 @@ def clip_jointly(rows: Array, clip: float) -> Array:
 
 
 def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
-    """Clip each row to L2 norm C and return it rounded to integers in units of C/levels, of norm at most `levels`.
+    """Clip each row of `rows`, shape (n, K), to L2 norm C = `clip`, and return it in units of C/levels, as integers.
 
-    A single number is rounded to the nearest integer. Several numbers are rounded toward zero.
-
-    Args:
-        rows: numbers, of shape (n, K).
-        clip: C > 0.
-        levels: the integer that stands for C, from 1 to 2^52.
+    The integers of a row have norm at most `levels`, a number from 1 to 2^52. A single number is rounded to the nearest
+    integer; several numbers are rounded toward zero.
     """
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:

@@ -103,11 +103,8 @@ directions orthogonal to each other."""
 
 
 def _known_directions() -> tuple[str, ...]:
-    """Return the names of all direction laws, and of families of them such as low-rank.
-
-    They are the laws of a single direction, `sphere.DIRECTIONS`, and of several directions drawn together, such as
-    `frame`. The sharpened theorem covers only the laws in `LAWS`.
-    """
+    """Return the names of all laws of directions, and of families such as low-rank, also of laws that `LAWS` lacks,
+    which the sharpened theorem does not cover."""
     return tuple(dict.fromkeys([*DIRECTIONS, *DIRECTIONS.families, *LAWS, *LAWS.families]))
 
 
