@@ -73,10 +73,11 @@ def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...
 
 
 class _Kept:
-    """Tensors that recorded CUDA graphs read: the signs of some low-rank directions, and what these are multiplied by.
+    """Tensors that recorded CUDA graphs read: the signs of low-rank directions, and the amounts that multiply them.
 
-    `numbers` and `amounts` are those of the directions. `tensors` are by what they hold ("signs", or the amounts for a
-    "matrix" or a "vector"), type and device. `written` has the keys of the tensors whose values are up to date.
+    `numbers` and `amounts` are the directions' numbers, and the amount of each. The keys of `tensors` are triples
+    (content, type, device). The content is "signs"; "vector", the amounts; or "matrix", the amounts over the square
+    root of the rank. `written` has the keys of the tensors whose values are up to date.
     """
 
     def __init__(self) -> None:
@@ -143,7 +144,10 @@ class Directions:
         self._kept: dict[int, _Kept] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
-        """Return the random words start, ..., start + count - 1 of one parameter of direction `number`."""
+        """Return `count` random 64-bit words of Philox, from word `start` on, for one parameter of direction `number`.
+
+        A word makes 64 coordinates of random signs, one a bit, or 4 of any other law, one for 16 bits, in order.
+        """
         self._counter[:] = start // 4, parameter, number, 0
         self._generator.state = self._state
         if start % 4:
@@ -201,7 +205,7 @@ class Directions:
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """Return source + scale u, where u is direction `number`. Not for low-rank laws.
+        """Return source + scale u, where u is direction `number`, or g for the law `sphere`. Not for low-rank laws.
 
         `source`, which is contiguous, has the coordinates of the parameter with index `parameter` from `start` on. The
         sum is formed in float32 (float64 for float64), rounded once to the type of `source`, and written to `out` if
@@ -262,20 +266,22 @@ class Directions:
     def factors(
         self, numbers: tuple[int, ...], parameter: int, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the signs of P directions of rank rho for one parameter, without the factor rho^(-1/2) of a matrix.
+        """Return the signs of which P directions of rank rho are made for one parameter.
 
-        They are views of what `signs` returns: for a matrix the a_r, shape (P, rho, rows), and the b_r, shape (P, rho,
-        columns); for a vector its signs, shape (P, rows), and None. `numbers` are the numbers of the P directions, and
+        Of a matrix a direction is rho^(-1/2) sum_r a_r b_r^T over rho pairs of vectors of signs. The results are views
+        of what `signs` returns: the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns). Of a vector a
+        direction is its signs: these, shape (P, rows), and None. `numbers` are the numbers of the P directions, and
         `shapes` the shapes of all parameters, of which `parameter` is the index of one.
         """
         signs = self.signs(numbers, shapes, dtype, device)
         return self.parts(signs, signs, parameter, shapes)
 
     def parts(self, first: Tensor, second: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
-        """Return the views of one parameter, as `factors` does, of two tensors with a number in place of each sign.
+        """Return views of two tensors as `factors` does: of the a_r, or of a vector's entries, in `first`, of the b_r
+        in `second`.
 
-        The first result is a view of `first`, and the second one of `second`. Both tensors have the shape of what
-        `signs` returns, (P, signs of a direction), and `shapes` are the shapes of all parameters.
+        Both tensors have the shape of what `signs` returns, (P, signs of a direction). They are these signs, or the
+        signs of each direction times a number. `shapes` are the shapes of all parameters.
         """
         (start, rows, columns), rank = _places(shapes, self.law.rank)[0][parameter], self.law.rank
         if not columns:

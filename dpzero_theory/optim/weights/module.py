@@ -134,9 +134,10 @@ class Weights:
         u| below half the spacing of its numbers may not change.
 
         Args:
-            numbers: the number of the direction, or of one for each point that is evaluated in one pass (`evaluated`).
+            numbers: the number of a direction for each of the P points that are evaluated in one pass (`evaluated`).
             shifts: the shifts along them, finite numbers; None for derivatives by the shift at x, as dual numbers.
-            rows, scale: as in `shifted.Shifted`.
+            rows: with P > 1, the number of rows of the batch, which has P copies of its records; else it is not used.
+            scale: as in `evaluated`.
 
         Raises:
             ValueError: contexts that are nested, a shift that is not finite, or a parameter that is written inside.
