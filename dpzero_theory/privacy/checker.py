@@ -33,7 +33,7 @@ except ModuleNotFoundError:
 _FORMAT = "dpzero privacy certificate 1"
 _NAMES = {"format", "version", "history", "statement", "bracket", "method"}
 _PART = {"steps", "noise_multiplier", "mechanism", "sampling", "sample_rate", "relation", "coordinates"}
-_COARSEST, _MOST_LOSSES = 256, 2**21  # points of the grid of losses from 0 to epsilon at first, and of a law at most
+_COARSEST, _MOST_LOSSES = 256, 2**21  # points of the first grid from 0 to epsilon, and the most points of a law
 _Divergence = Callable[[arb], arb]  # a -> h(a) = max over events of P - a Q, P and Q the laws of a step's output
 
 
@@ -85,10 +85,10 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """The hockey-stick divergence h(a) of one step as a function, for either order of two neighbouring data sets; N(m)
-    is the law of outputs with mean m. The best event is a half-line. If a record is there or not (or adds nothing), the
-    laws are P = (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11). If it is replaced, Q = (1-q)
-    N(0) + q N(-1), alike in both orders, by Neyman-Pearson: no event has more of N(1) or less of N(-1) for its N(0)."""
+    """The hockey-stick divergences h(a) of one step: one function for "replace-one", whose orders are alike, else one
+    for each order. N(m) is the law of outputs with mean m. If a record is there or not (or adds nothing), P = (1-q)
+    N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); else Q = (1-q) N(0) + q N(-1). Half-lines are
+    best: no event as likely under N(0) has more under N(1) or less under N(-1)."""
 
     def beyond(c: arb, centre: int) -> arb:
         return noise.beyond(c, centre) if c.is_finite() else arb(int(c < 0))
@@ -151,16 +151,17 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """Upper bounds on probabilities of losses, in units of 2^-bits: masses[k] of (first + k) H, `lost` of infinity."""
+    """Bounds on probabilities of losses, in units of 2^-bits: masses[k] of (first + k) H, `lost` of an infinite
+    loss."""
 
-    first: int
+    first: int  # in units of H, the width of the grid of losses
     masses: fmpz_poly
     lost: int
 
 
-def _rounded_up(x: arb) -> int:
-    """An integer >= 1 that exceeds every number in the interval `x` by 1 or more. Raises Refused if `x` is not
-    finite."""
+def _integer_above(x: arb) -> int:
+    """An integer >= 1 above every number in the interval `x`; a mass that is too large only raises the bound. Raises
+    Refused if `x` is not finite."""
     found = x.upper().ceil().unique_fmpz() if x.is_finite() else None
     if found is None:
         raise Refused("a number is beyond this checker's arithmetic")
@@ -188,9 +189,9 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
         after = (width * i).exp()
         beyond = h(after) if i <= high else value  # the polygon's last edge is level
         steeper, slope = slope, (beyond - value) / (after - at)
-        masses.append(_rounded_up((slope - steeper) * at * unit))
+        masses.append(_integer_above((slope - steeper) * at * unit))
         at, value = after, beyond
-    return _Law(low, fmpz_poly(masses), _rounded_up(value * unit))
+    return _Law(low, fmpz_poly(masses), _integer_above(value * unit))
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
@@ -258,8 +259,8 @@ def confirm(text: str) -> tuple[float, float, float]:
     if not 2 * gap < epsilon / 2:
         raise Refused("noise on a lattice costs more than this statement says")
     largest = arb(0)
-    for direction in range(len(parts[0][1])):
-        each = [(count, directions[direction]) for count, directions, _ in parts]
+    for order in range(len(parts[0][1])):
+        each = [(count, divergences[order]) for count, divergences, _ in parts]
         largest = largest.max(_confirmed(each, epsilon - 2 * gap, arb(delta) * (-gap).exp(), delta))
     return epsilon, delta, float((largest * gap.exp()).upper())
 

@@ -30,7 +30,7 @@ _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 _LATER = np.array([0.9, 1.0, 1.15, 1.4, 1.8, 2.5, 3.5, 5.0, 8.0, 14.0, 24.0])
-"""Values to choose from, all correct: of `_Integral.shift` times the loss's deviation; of heights of the lines in (c),
+"""Values to choose from, all correct: of `_Integral.shift` times the loss's deviation; of `_Moments.heights`,
 times s; of `_Integral.shift` over tau; and of the last t, over about the largest t that matters."""
 
 
@@ -39,9 +39,11 @@ class _Unfit(ArithmeticError):
 
 
 class _Moments:
-    """The moments M(tau + i t) of one release's loss as sums over outputs, for 0 < tau <= `most` and 0 <= t <= `far`.
-    All errors are shares of M(tau), of about `error` for `count` releases together. `law` is of a kind with one branch.
-    Raises `_Unfit` if too many nodes are needed."""
+    """The moments M(tau + i t) = E_P e^{(tau + i t) L} of one release's loss L, as sums over equally spaced outputs,
+    for 0 < tau <= `most` and 0 <= t <= `far`. `law` must have one formula for its loss at all outputs (a single entry
+    in `branches`). Step and range of the outputs are chosen so that the errors of `count` releases together are about
+    `error`, as a share of M(tau)^count; the methods bound the errors themselves. Raises `_Unfit` if too many nodes are
+    needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
         (branch,) = law.branches
@@ -49,11 +51,11 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The step in x is small enough for (c), by the best line, and for (b), which needs lines 0.7 above its own.
+        # The step in x is small enough for `aliases`, by the best line, and for `decay`, with lines 0.7 from its own.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
-        self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)  # Few digits: its multiples are exact.
+        self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)  # few digits: exact multiples
         reach = s * (math.sqrt(2 * wanted) + 0.5)
         chance = math.exp(min(math.log(law.rate) - (2 * reach + 1) / (2 * s * s), 0.0)) / (1 - law.rate)
         first, last = -reach - max(-power, 0.0) * min(chance, 1.0), reach + max(power, 0.0) + fall
@@ -69,8 +71,9 @@ class _Moments:
         self.chances = [self._chance(y) for y in ((x, -x) if self.fall else (x,))]
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
-        """The integrand of M(tau) has a power of A(x) and a power of A(-x) (`Gaussian.log_mixture`). Returns the first,
-        minus the second, and minus the sum of those of the two that are negative."""
+        """The integrand of M(tau) has the factor A(x)^power A(-x)^-fall, with A(x) the density ratio of
+        `Gaussian.log_mixture`. Returns power, fall >= 0, and max(-power, 0) + fall: bounds on the integrand at complex
+        x grow with the size of its negative exponents."""
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 
@@ -81,7 +84,9 @@ class _Moments:
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        """Logs of bounds on the mass of M(tau + i t)'s integrand over M(tau), on lines off the real one, a row each."""
+        """Logs of bounds on the integral of the modulus of M(tau + i t)'s integrand along the lines Im x = +-s^2 eta,
+        as a share of M(tau): a row for each eta in `heights`, a column for each entry of `t`. They limit the step in
+        x."""
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
@@ -93,20 +98,23 @@ class _Moments:
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on two errors of M(tau + i t): by rounding (e), without that of t times a loss, and by missing nodes
-        (d). `weights` are the summands of M(tau) over M(tau). Raises `_Unfit` if the integrand rises at an end."""
-        power, fall, _ = self._powers(tau)  # (d) Beyond the ends the integrand falls at least geometrically.
+        """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding, but for that of t times a loss, which
+        `_integral` adds; and by outputs beyond the first and the last node. `weights` are the summands of M(tau) over
+        M(tau). Raises `_Unfit` if the integrand rises at an end."""
+        power, fall, _ = self._powers(tau)
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
         if min(rates) <= 0:
             raise _Unfit
+        # Beyond the last node on either side the integrand falls at least as a geometric series with these ratios.
         falls = [math.expm1(min(self.step * rate / self.law.noise**2, 700.0)) for rate in rates]
-        # (e) numpy's sums over the last axis add pairs of sums, so that each term is in at most 24 additions.
+        # Numpy's sums over the last axis add pairs of sums, so each term is rounded in at most 24 additions.
         rounding = 1.01 * float(weights @ (self.base_error + tau * self.loss_error)) + 64 * UNIT
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        """Bounds on M(tau + i t)'s errors by the step in x (c), for each `t`. Raises `_Unfit` if they are too large."""
+        """Bounds on the errors of M(tau + i t) by the step in x, as shares of M(tau), for each entry of `t`. Raises
+        `_Unfit` if they are too large."""
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -115,7 +123,7 @@ class _Moments:
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
         """Logs of bounds on |M(tau + i t')|/M(tau) for all t' >= t, for each entry of the rising array `t` > 0; they
-        bound what follows the last node (b). `log_m` is log M(tau). Raises `_Unfit` if the step in x is too wide."""
+        bound what follows the last node in t. `log_m` is log M(tau). Raises `_Unfit` if the step in x is too wide."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -138,11 +146,18 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon, as sums over the nodes z = `tau` + i `t`, where t rises from 0 in equal steps.
-    `terms` are the summands without e^{-i t epsilon}, over prod M(tau)^T, which has the log `log_moment` and at most
-    the relative error `common`. `wrong` bounds all errors of the sum but the error (a) by the step in t, which
-    Chernoff's bound at a second tau, `tau` + `shift`, limits; `log_second` is the log of that bound's constant c(tau +
-    shift) prod M(tau + shift)^T (`law.log_c`)."""
+    """Bounds on delta near an epsilon, as sums over the nodes z = tau + i t. With M_j the moment of law j and T_j the
+    number of its releases, m(tau) is the product of the M_j(tau)^T_j.
+
+    Attributes:
+        tau, t: the real part of the nodes, and their imaginary parts, which rise from 0 in equal steps.
+        terms: the summands divided by m(tau), without their factor e^{-i t epsilon}.
+        log_moment, common: log m(tau), and a bound on the relative error of m(tau).
+        wrong: a bound on the error of the sum of `terms` by all else but the step in t.
+        shift, log_second: the error by the step in t is limited by Chernoff's bound on delta at the second tau `tau` +
+            `shift`, c m(tau + shift) e^{-(tau + shift) epsilon} with the c of `law.log_c`; `log_second` is log(c m(tau
+            + shift)).
+    """
 
     tau: float
     t: Array
@@ -170,7 +185,7 @@ class _Integral:
         """A lower bound on delta(epsilon)."""
         total, wrong, scale = self._sum(epsilon)
         period = 2 * math.pi / float(self.t[1])
-        # (a): delta is at most 1 at smaller epsilons, and at most Chernoff's bound at larger ones.
+        # The step in t adds delta at epsilons whole periods away: at most 1 below, and Chernoff's bound above.
         first, second = -self.tau * period - scale, self.log_second - self.shift * (epsilon + period) - self.log_moment
         aliases = math.exp(min(first, 700.0)) / -math.expm1(-self.tau * period)
         aliases += math.exp(min(second, 700.0)) / -math.expm1(-self.shift * period)
@@ -266,8 +281,8 @@ def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -
     log_scale = log_moment - tau * epsilon
     sizes = np.array([0.0, log_second - (tau + shift) * epsilon]) - log_scale - log_target
     needed = np.logaddexp(0.0, sizes) / [tau, shift]
-    step = 2 * math.pi / float(needed.max())  # (a)
-    stops = far * _LATER  # (b): where the sum over t may end
+    step = 2 * math.pi / float(needed.max())  # so that what this step adds to delta is about the share `error` of it
+    stops = far * _LATER  # the t at which the sum may end; the first one after which little is left is taken
     each = [one.count * one.decay(tau, float(logs[0]), stops) for one, (_, logs) in zip(sums, found, strict=True)]
     decays = np.sum(each, axis=0)
     enough = np.flatnonzero(decays - np.log(math.pi * stops) <= log_target)

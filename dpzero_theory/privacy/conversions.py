@@ -31,13 +31,14 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     P and Q are the laws of what is released from two neighbouring data sets, and a is the order. D_a = (1/(a-1)) sum_j
     T_j K_j(a - 1) + a mu^2/2, where the first term is for releases from random batches: release j is made T_j times,
     and K_j is the log moment of its privacy loss under P. The second term is for all other Gaussian releases, which are
-    together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors, and for noise whose density is
-    within a factor e^G of a Gaussian one G (2a - 1)/(a - 1) too.
+    together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors. Where noise has a density only
+    within a factor e^G of a Gaussian one, G (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower
+    one.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation. Noise must be Gaussian, and batches full, Poisson,
             cyclic, in a fixed order or of fixed size (not under zero-out). zCDP statements (`stated.concentrated`)
-            count in the upper end.
+            raise the upper end, and count as 0 in the lower one.
         order: a > 1.
 
     Returns:

@@ -202,7 +202,7 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
     """The order t with which the planned steps can be repeated most often within the budget (epsilon, delta), by their
     log moments K(t). Raises ValueError for steps without known moments."""
 
-    def fraction(log_t: float) -> float:
+    def minus_count(log_t: float) -> float:
         """Minus the number of repetitions of the planned steps, not rounded, that fit into the budget by their log
         moments K(t) at t = e^log_t; infinity if K(t) is not known. The search minimises it."""
         t = math.exp(log_t)
@@ -212,8 +212,8 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
             return math.inf
 
     grid = [_LOG_ORDERS[0] + k * (_LOG_ORDERS[1] - _LOG_ORDERS[0]) / 40 for k in range(41)]
-    best, width = min(grid, key=fraction), grid[1] - grid[0]
-    if fraction(best) == math.inf:
+    best, width = min(grid, key=minus_count), grid[1] - grid[0]
+    if minus_count(best) == math.inf:
         rdp_of_history(planned, 2.0)  # raises the error that says what is wrong with the steps
-    found = minimize_scalar(fraction, bounds=(best - width, best + width), method="bounded", options={"xatol": 1e-3})
+    found = minimize_scalar(minus_count, bounds=(best - width, best + width), method="bounded", options={"xatol": 1e-3})
     return math.exp(float(found.x))

@@ -200,7 +200,7 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
         steps: T > 0. It need not be whole, as T in the theorems is not rounded.
         clip: C > 0, the bound on each record's contribution.
         n: the number of records, >= 1.
-        relation: a `Relation` or its name, such as "replace-one".
+        relation: the name of a `Relation`, such as "replace-one", or a member, which is a string too.
 
     Raises:
         ValueError: an argument outside its range.

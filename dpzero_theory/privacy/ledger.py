@@ -52,7 +52,8 @@ _BUDGET_ROUNDING = 1e-9  # by this share a plan may exceed the target epsilon, a
 
 
 class LedgerError(RuntimeError):
-    """Raised if the file of a ledger is damaged, was copied or moved, cannot be written, or is open elsewhere."""
+    """Raised if the file of a ledger is damaged, was copied or moved, is open elsewhere, or can no longer be written
+    after it was opened; also for a release that is not paid for."""
 
 
 class BudgetSpentError(LedgerError):
@@ -93,8 +94,8 @@ class Ledger(AbstractContextManager["Ledger"]):
     """The budget of one data set, open for writing by this process; a context manager.
 
     Make a ledger by `Ledger.create`, resume it by `Ledger.open`, or make a file of records without a budget by
-    `Ledger.for_records`. All three raise LedgerError if the file is damaged or open in another process, and OSError.
-    Only the thread that opened a ledger may use it.
+    `Ledger.for_records`. Only the thread that opened a ledger may use it. Methods raise LedgerError if the file is
+    damaged or cannot be written, and `spend` and `record` in the child of a fork, too.
 
     Attributes:
         path: the file.
@@ -134,7 +135,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         Raises:
             ValueError: an argument outside its range, or a plan that costs more than the target. Nothing is written.
             FileExistsError: the file exists.
-            OSError: the file cannot be written.
+            OSError: the file cannot be made.
+            LedgerError: the file cannot be written; none is left.
         """
         drawn, kind = step.sampling, (step.mechanism, step.coordinates)
         words = step.noise, drawn.sample_rate, str(step.relation), drawn.word, *kind
@@ -171,8 +173,10 @@ class Ledger(AbstractContextManager["Ledger"]):
             with closing(_connect(path, "rw")) as db:
                 _fill(db, begun, path.stat().st_ino)
             sync_folder(path.parent)
-        except BaseException:
+        except BaseException as error:
             path.unlink()
+            if isinstance(error, sqlite3.Error):
+                raise _explained(path, error) from None
             raise
         return cls.open(path)
 
@@ -251,7 +255,8 @@ class Ledger(AbstractContextManager["Ledger"]):
         """Write down what a release has released.
 
         Args:
-            number: the number of a release that `spend` has paid for, later than all recorded releases.
+            number: the number of a release that `spend` has paid for, later than all recorded releases. In a file
+                without a budget it may be any number >= 0 that is later than them.
             sums: the released numbers as bytes, in any form.
             durable: whether to return only when the record is on disk. With False, `sync` waits for it.
 

@@ -50,8 +50,9 @@ _FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formu
 _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sampled batches: e^a must be a float
 
 
-class Made(Protocol):
-    """What a noise law needs to know of equal steps: the fields of `step.Step`, whose docstring explains them."""
+class StepLike(Protocol):
+    """Equal steps, as a noise law needs to know them: what has the fields of `step.Step`, whose docstring explains
+    them."""
 
     @property
     def noise(self) -> float: ...
@@ -90,8 +91,9 @@ class Mechanism(ABC):
         """Return this family's law for a lattice with `levels` >= 1 units to the clip, or itself without a lattice."""
         return self
 
-    def require(self, step: Made) -> None:
-        """Raise ValueError for steps that are not accounted: by sampling, number of coordinates or too little noise."""
+    def require(self, step: StepLike) -> None:
+        """Raise ValueError for a step that is not accounted: by its sampling, number of coordinates or too little
+        noise."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -101,13 +103,15 @@ class Mechanism(ABC):
             )
 
     @abstractmethod
-    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of steps that `require` accepts, for data sets that differ in up to `size` >= 1 of n
-        records; n = None stands for any number of records. The cost is `UNKNOWN` if no bound is known."""
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
+        """The privacy cost of the `step.steps` equal steps that `step` stands for, which `require` accepts, for data
+        sets that differ in up to `size` >= 1 records, the larger of which has n; n = None stands for any number. The
+        cost is `UNKNOWN` if no bound is known."""
 
-    def multiplier(self, step: Made, target_epsilon: float) -> float | None:
-        """The least noise multiplier with which the steps are target_epsilon-DP at delta = 0, or None if the law never
-        gives delta = 0. Raises ValueError for a target that no noise multiplier in range has."""
+    def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
+        """The least noise multiplier with which the steps `step`, whose own noise is ignored, are target_epsilon-DP at
+        delta = 0, rounded up by at most 1e-11 of it; None if the law never gives delta = 0. Raises ValueError for a
+        target so large that it is met by less noise than is accounted."""
         return None
 
     @abstractmethod
@@ -129,7 +133,7 @@ class Gaussian(Mechanism):
     exactness = "float64 numbers whose law is the continuous Gaussian up to rounding"
     coordinates = 10**18
 
-    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         return step.sampling.cost(step.noise, step.steps, step.relation, size, n)
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -140,8 +144,16 @@ class Gaussian(Mechanism):
 
 
 class _OnLattice(Mechanism):
-    """Noise on integers, on a lattice with M = `levels` units to the clip; its name is FAMILY:M, with the law's
-    `family`. With `levels` = 0, as in all runs, M may be any number from `fine` on, and the name is `whole`."""
+    """Noise on integers, on a lattice with M units to the clip.
+
+    Args:
+        levels: M; the law's name is then FAMILY:M, such as discrete-gaussian:16. 0 stands for every M from `fine` on,
+            and the law's name is `whole`. Training runs choose by `on`, from the M of their sums.
+
+    Attributes:
+        family, whole: the two kinds of names.
+        fine: the least M for the law named `whole`.
+    """
 
     family: ClassVar[str]
     whole: ClassVar[str]
@@ -162,9 +174,10 @@ class DiscreteGaussian(_OnLattice):
     """Discrete Gaussian noise on a lattice with M = `levels` units to the clip, with parameter s M units for the noise
     multiplier s. Without `levels` M is at least 2^28.
 
-    The cost of releases of one number with full or Poisson batches is computed by sums over the integers. If s M is
-    more than a few units (`_least_multiplier`), the cost of other releases is bounded by those of continuous Gaussian
-    noise with a slightly smaller and a slightly larger standard deviation. `require` refuses less noise.
+    Sums over the integers give the cost of at most 2^24 releases of one number each, with full or Poisson batches, if s
+    is at least 0.05 and s M at most 256 units. The cost of other releases is bounded by the costs of continuous
+    Gaussian noise with a slightly smaller and a slightly larger standard deviation, for which `require` asks that s M
+    is at least a few units (`_least_multiplier`).
     """
 
     family = whole = "discrete-gaussian"
@@ -182,12 +195,12 @@ class DiscreteGaussian(_OnLattice):
                 f" {self.family}:M on one with M"
             )
 
-    def _summed(self, step: Made) -> bool:
+    def _summed(self, step: StepLike) -> bool:
         """Whether the cost of these steps can be computed by sums over the integers: there are at most `MOST_COMPOSED`
         of them, with one coordinate and full or Poisson batches."""
         return step.coordinates == 1 and type(step.sampling) in (FullBatch, Poisson) and step.steps <= MOST_COMPOSED
 
-    def require(self, step: Made) -> None:
+    def require(self, step: StepLike) -> None:
         super().require(step)
         least = _least_multiplier(self._units, step.steps * step.coordinates)
         if self._summed(step):
@@ -198,7 +211,7 @@ class DiscreteGaussian(_OnLattice):
                 f" {step.sampling.word}, {step.steps} steps and {step.coordinates} coordinates; got {step.noise!r}"
             )
 
-    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         few = self._summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self._units <= WIDEST
         if size == 1 and few:
             noise, rate = IntegerNoise(step.noise, self._units), step.sampling.sample_rate
@@ -206,7 +219,7 @@ class DiscreteGaussian(_OnLattice):
             return Cost.of(*pairs, count=step.steps)
         return self.compared(step, size, n)
 
-    def compared(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+    def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """As `cost`, but always by comparison with continuous Gaussian noise."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
@@ -235,7 +248,9 @@ class DiscreteGaussian(_OnLattice):
 
 
 class _Laplace(_OnLattice):
-    """Discrete Laplace noise. The cost of `laplace` also bounds that of continuous Laplace noise."""
+    """Discrete Laplace noise with the scale s M, rounded up to whole units, for the noise multiplier s and M units to
+    the clip. The law `laplace`, for any M >= 2^30, has a cost that also bounds that of continuous Laplace noise of the
+    scale s clips. For s below `size`/300 only the pure epsilon is known."""
 
     family, whole = "discrete-laplace", "laplace"
     fine = 2**30
@@ -244,7 +259,7 @@ class _Laplace(_OnLattice):
     coordinates = 1
     samplings = ("full", "poisson")
 
-    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         s, q, steps, replaced = step.noise, step.sampling.sample_rate, step.steps, step.relation.replaces
         if size > 1 and self.levels:
             return UNKNOWN
@@ -262,7 +277,7 @@ class _Laplace(_OnLattice):
         found = replace(found, pure=pure, ratio=0.0 if self.levels else _lattice_gap(s / size, steps))
         return found if size == 1 or q == 1 or together else found.bounding()
 
-    def multiplier(self, step: Made, target_epsilon: float) -> float:
+    def multiplier(self, step: StepLike, target_epsilon: float) -> float:
         q, goal = step.sampling.sample_rate, check.real("target_epsilon", target_epsilon, at_least=1e-290)
         each, sensitivity = goal / step.steps, step.relation.sensitivity
         least = 0.9 * sensitivity / each if q == 1 else (1 + 1e-9) / _LARGEST
@@ -293,31 +308,35 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that a training run draws from, for `noise`, the name "gaussian" or "laplace" or the `noise` of a
-    registered law. With `lattice`, sums and noise are integers. Raises ValueError if there is no such law."""
+    """The noise law that a training run draws from: for sums that are integers on a `lattice` discrete Gaussian noise
+    for `noise` "gaussian" and discrete Laplace noise for "laplace"; else continuous Gaussian noise for "gaussian". A
+    law that was registered besides these is named by its attribute `noise`. Raises ValueError if there is no such
+    law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The parameter tau of the random rounding by which discrete noise is compared with continuous noise, in units of
-    the lattice: `_KERNEL`, or less if that is not small against `sigma` > 0, the parameter of the noise in the same
-    units. In all, `numbers` integers are released."""
+    """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
+    continuous noise: a number y becomes the integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). tau is
+    `_KERNEL` if this is small against `sigma` > 0, the parameter of the noise in the same units; else it is at most so
+    large that for the `numbers` integers that are released in all, the bound of `_discrete_gap` is about `_RATIO`."""
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: that of 2 tau of
-    `_kernel`. The clip is `levels` units of the lattice, and `numbers` integers are released in all."""
+    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: sigma is twice
+    the tau that `_kernel` chooses where sigma is small. The clip is `levels` units of the lattice, and `numbers`
+    integers are released in all."""
     return 2 * _kernel(1.0, numbers) / levels
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """A number G >= 0, rounded up, such that probabilities with discrete Gaussian noise, and with continuous Gaussian
-    noise that is rounded at random to the lattice, are within a factor e^G of each other. The rounding has the
-    parameter `tau` >= 1/2 lattice units, and `numbers` integers are released in all."""
+    """A number G >= 0, rounded up. Probabilities with discrete Gaussian noise of any parameter sigma > `tau` are within
+    a factor e^G of those with continuous Gaussian noise of the variance sigma^2 - tau^2 that is rounded at random to
+    the lattice (`_kernel`), with the parameter `tau` >= 1/2 in its units. `numbers` integers are released in all."""
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     # kappa bounds the relative error with which the probabilities of the rounding are normalised.
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)

@@ -94,7 +94,7 @@ class NoiseSource(ABC):
 
     def _laplace(self, scale: int, tries: int) -> NDArray[np.int64]:
         """Try `tries` times to draw discrete Laplace noise, by Algorithm 2 of Canonne, Kamath and Steinke; return the
-        draws that were accepted, which are fewer."""
+        draws that were accepted, `tries` or fewer."""
         rest = self._below(scale, tries)
         rest = rest[self._accepted(rest / scale, lambda k: Fraction(int(rest[k]), scale))]
         whole, going = np.zeros(len(rest), np.int64), np.arange(len(rest))
@@ -107,9 +107,10 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Draw a boolean for each entry of `rate`, true with probability exactly e^-rate. `exact` is a function from
-        the index of an entry to its exact rate, from which the float in `rate` differs by at most 2^-50 e^rate and
-        2^-50 of itself."""
+        """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-rate for its exact
+        rate. `exact` is a function from the index of an entry to the exact rate; e^-rate for the float in `rate` must
+        differ from that for the exact rate by at most 2^-45, since draws that are nearer than 2^-44 are decided
+        exactly."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0

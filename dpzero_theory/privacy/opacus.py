@@ -23,9 +23,10 @@ _Entry = tuple[float, float, int]  # of an Opacus accountant's history: noise mu
 
 
 class CertifiedAccountant(IAccountant):  # type: ignore[misc]
-    """Opacus's `IAccountant` with certified answers.
+    """Opacus's `IAccountant`, whose epsilon is an upper bound that covers all errors of its computation.
 
-    A subclass may set another `relation`. It needs a `mechanism` name of its own, and must be made known to Opacus by
+    Neighbours differ by one record more or less, the class attribute `relation` = `Relation.ADD_REMOVE`. A subclass may
+    set another one. It must return another name from `mechanism`, and be made known to Opacus by
     `register_accountant(name, subclass)`.
 
     Attributes:

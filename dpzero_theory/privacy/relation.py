@@ -6,12 +6,14 @@ from dpzero_theory import check
 
 
 class Relation(StrEnum):
-    """How two neighbouring data sets differ. Each member is also a string, so functions accept `Relation.ADD_REMOVE` or
-    "add-remove".
+    """How two neighbouring data sets differ: `REPLACE_ONE`, in the value of one record; `ADD_REMOVE`, by one record
+    more or less; `ZERO_OUT`, in one record, which adds nothing in one of them. Each member is also a string, so
+    functions accept `Relation.ADD_REMOVE` or "add-remove".
 
     Attributes:
         meaning: one clause that explains this relation to a reader of a privacy statement.
-        replaces: whether a record takes another value, so that its contribution to a sum may change its sign.
+        replaces: whether both data sets have a contribution of the record, so that it may change its sign: true for
+            replace-one only.
         sensitivity: the largest change of a sum of clipped contributions between neighbours, in units of the clip: 2
             for replace-one, else 1.
     """

@@ -69,12 +69,14 @@ def advantage(history: Steps) -> Bracket:
 
 
 def success(history: Steps, prior: float = 0.5) -> Bracket:
-    """The largest probability with which an attack guesses right which of two possible values the unknown record has.
+    """The largest probability with which an attack guesses right which of two possibilities is true for the unknown
+    record: there or not (add-remove, zero-out), or one value or another (replace-one).
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.
-        prior: in (0, 1), the probability of either of the two possibilities before the attack. The Bayes risk, the
-            least probability of a wrong guess, is 1 minus the result.
+        prior: in (0, 1), the probability of one of the two possibilities before the attack; the other one has 1 -
+            prior. The result holds whichever of the two has `prior`. The Bayes risk, the least probability of a wrong
+            guess, is 1 minus the result.
 
     Returns:
         A bracket; `value` is `upper`, the number to state. It is never below max(prior, 1 - prior), which guessing
@@ -173,8 +175,9 @@ class _Minimum(NamedTuple):
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
     """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
-    over events E. The minimum is the largest true positive rate of an attack with false positive rate `a`. `points` is
-    what is known of g, in the order of rising x, from x = 0 on."""
+    over events E, P is the law of what is released if the attack is to say yes, and Q the law otherwise. The minimum is
+    the largest true positive rate of an attack with the false positive rate `a`. `points` has what is known of g, in
+    the order of rising x, from x = 0 on."""
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)

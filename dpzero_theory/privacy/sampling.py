@@ -178,7 +178,8 @@ class Sampling:
         return steps
 
     def chance(self, steps: int) -> float:
-        """The probability that the first `steps` batches use the record that they use most often, or a lower bound."""
+        """The probability that at least one of the first `steps` batches uses a given record, or a lower bound on it;
+        the largest such probability if it differs between records."""
         return 1.0 if self.sample_rate == 1 else -math.expm1(steps * math.log1p(-self.sample_rate))
 
     def note(self, relation: Relation) -> str:
@@ -300,9 +301,10 @@ class TruncatedPoisson(Poisson):
 
     def _chances(self) -> tuple[float, float, float, float]:
         """Return bounds on four probabilities, from which the cost is computed. A batch is full if `largest` or more
-        records other than a given one are drawn. The first three are upper bounds: on the probability of a full batch,
-        of one that is not full, and, given a full batch, that the record is used. The fourth is a lower bound on the
-        probability that the record is used in a batch of either kind."""
+        records other than a given one are drawn. The first two are upper bounds on the probability of a full batch, and
+        of one that is not full. The third is an upper bound on the probability that a full batch uses the given record,
+        so that it was drawn and not left out. The fourth is a lower bound on the probability that a batch, full or not,
+        uses it."""
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
@@ -507,11 +509,12 @@ class Shuffled(FixedOrder):
 class RandomAllocation(Sampling):
     """Each record is in `taken` uniformly random steps of every epoch, independently of the other records.
 
-    An epoch has floor(taken/q) steps. In files and on command lines such batches are called random-allocation, or
+    An epoch has floor(taken/q) steps, so a batch has q n of n records on average if taken/q is a whole number, as runs
+    require, and otherwise more. In files and on command lines such batches are called random-allocation, or
     random-allocation:K for taken = K > 1. With K = 1 the scheme is also known as balls in bins.
 
     Args:
-        sample_rate: q in (0, 1], the expected number of records in a batch over the number of all records.
+        sample_rate: q in (0, 1]; sums over a batch are divided by q n.
         taken: the number K >= 1 of steps of an epoch in which a record is used.
     """
 
@@ -523,7 +526,7 @@ class RandomAllocation(Sampling):
 
     @property
     def epoch(self) -> int:
-        """The number of steps of one epoch, in which each record takes part in `taken` of them."""
+        """The number of steps of one epoch, floor(taken/q)."""
         return _epoch(self.sample_rate / self.taken)
 
     def least_sought(self, relation: Relation) -> float:

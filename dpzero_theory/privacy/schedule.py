@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpzero_theory.check import integer
+
 Indices = NDArray[np.int64]
 """The indices of a batch's records, ascending."""
 SECRET_BYTES = 32
@@ -41,7 +43,7 @@ class _Bits:
         return np.frombuffer(found, dtype="<u8").astype(np.uint64)
 
 
-def _below(source: _Bits, bound: int, count: int) -> Indices:
+def _below(source: _Bits, bound: int, count: int) -> NDArray[np.int64]:
     """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, with a bound from 1 to 2^63: each
     is a 64-bit word modulo `bound`, where a word beyond the largest multiple of `bound` is drawn again."""
     largest = 2**64 - 1 - 2**64 % bound
@@ -51,7 +53,7 @@ def _below(source: _Bits, bound: int, count: int) -> Indices:
     return (words % np.uint64(bound)).astype(np.int64)
 
 
-def _subsets(source: _Bits, count: int, size: int, taken: int) -> Indices:
+def _subsets(source: _Bits, count: int, size: int, taken: int) -> NDArray[np.int64]:
     """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row of the
     result. By Floyd's algorithm: for j = size - taken, ..., size - 1, a uniformly random one of 0, ..., j is added to
     the set, or j if the drawn number is already in the set."""
@@ -81,7 +83,12 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
     Returns:
         A function that takes the index of a release, from 0, and returns the indices of its batch's records, ascending.
         The function keeps the batches of one epoch in memory.
+
+    Raises:
+        ValueError: a `taken` outside its range.
     """
+
+    integer("taken", taken, at_most=epoch)
 
     @lru_cache(maxsize=1)
     def batches(number: int) -> list[Indices]:
@@ -92,7 +99,7 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
     return lambda release: batches(release // epoch)[release % epoch]
 
 
-def groups(secret: bytes, n: int, count: int) -> Indices:
+def groups(secret: bytes, n: int, count: int) -> NDArray[np.int64]:
     """The group, from 0 to `count` - 1, of each of n records: uniformly random, and determined by the
     `SECRET_BYTES` bytes `secret`."""
     return _below(_Bits(secret, "groups"), count, n)

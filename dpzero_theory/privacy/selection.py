@@ -48,8 +48,8 @@ def selection_epsilon(history: Steps, delta: float, mean_runs: float) -> Bracket
         mean_runs: m, the mean of the number of runs, from 1 to 10^4.
 
     Returns:
-        A bracket that holds for every score: `value` = `upper` is the certified bound. `lower` is the lower end of
-        epsilon of one run, which a score that says nothing about the outcome costs at least.
+        A bracket of the largest epsilon over all scores: `value` = `upper` is certified for every score. `lower` is the
+        lower end of epsilon of one run, which selection by a random score costs; another score may cost less.
 
     Raises:
         ValueError: an argument outside its range.

@@ -103,8 +103,9 @@ def _whole(
     deltas = cache(lambda number: asked(number).delta(epsilon))
 
     def missed_by(number: float, *, least: bool = False) -> float:
-        """How far the run's cost is above the target, at most 0 if the target is met: by the upper end of the bracket
-        of the cost or, with `least`, by the lower end."""
+        """How far the cost of the run with this whole number of steps, records or batch is above the target, at most 0
+        if the target is met: epsilon minus the target's epsilon if its delta is 0, and otherwise the log of delta over
+        the target's delta. The cost is the upper end of its bracket or, with `least`, the lower end."""
         run = asked(int(number))
         found = run.epsilon(0.0) if delta == 0 else deltas(int(number))
         end = found.lower if least else found.upper

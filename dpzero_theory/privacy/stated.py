@@ -20,7 +20,7 @@ from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.laws.finite import partitioned
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, NormalNoise, shifted_pairs
-from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Made, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Mechanism, StepLike
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
@@ -40,14 +40,14 @@ class _Stated(Mechanism):
     coordinates = 1
     samplings = ("full",)
 
-    def __init__(self, name: str, known: Callable[[Made], Cost]) -> None:
+    def __init__(self, name: str, known: Callable[[StepLike], Cost]) -> None:
         self.name, self._known = name, known
 
-    def require(self, step: Made) -> None:
+    def require(self, step: StepLike) -> None:
         super().require(step)
         check.integer("steps", step.steps, at_most=MOST_COMPOSED)
 
-    def cost(self, step: Made, size: int = 1, n: int | None = None) -> Cost:
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         return self._known(step) if size == 1 else UNKNOWN
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -57,9 +57,9 @@ class _Stated(Mechanism):
         return self.scale(scale, 1)
 
 
-def _steps(family: str, numbers: Any, known: Callable[[Made], Cost], count: int, relation: str) -> Step:
+def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
     """Register a mechanism of which only its cost is known, and return `count` >= 1 steps with it. `family` is the word
-    for this kind of statement, such as "zcdp", and `numbers` what was stated; `known` is the cost, as for `_Stated`,
+    for this kind of statement, such as "zcdp", and `numbers` what was stated; `known` returns the cost of equal steps,
     and `relation` says which data sets are neighbours in the statement."""
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
@@ -94,10 +94,10 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     losses[:2] += 1e-15 * e
     pair = partitioned(p, q, np.full(3, -math.inf), losses, 2e-15 * p, 2e-15 * q)
 
-    def known(step: Made) -> Cost:
+    def known(step: StepLike) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(math.inf if d else step.steps * e, 0.0))
 
-    return _steps("approximate", (e, d), known, steps, relation)
+    return _registered("approximate", (e, d), known, steps, relation)
 
 
 def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) -> Step:
@@ -118,7 +118,7 @@ def concentrated(rho: float, xi: float = 0.0, *, steps: int = 1, relation: str) 
     """
     r = check.real("rho", rho, at_least=LEAST_RHO, at_most=MOST_RHO)
     x = check.real("xi", xi, at_least=0, at_most=_LARGEST_EPSILON)
-    return _steps("zcdp", (r, x), lambda step: Cost(zcdp=(step.steps * r, step.steps * x)), steps, relation)
+    return _registered("zcdp", (r, x), lambda step: Cost(zcdp=(step.steps * r, step.steps * x)), steps, relation)
 
 
 def gaussian_mixture(
@@ -171,8 +171,8 @@ def gaussian_mixture(
         return Step(s / largest, drawn, Relation(relation), steps=steps)
     shifts = tuple(zip((moves / largest).tolist(), np.log(chances).tolist(), strict=True))
 
-    def known(step: Made) -> Cost:
+    def known(step: StepLike) -> Cost:
         pairs = shifted_pairs(NormalNoise(s / largest), shifts, replaced=step.relation.replaces)
         return Cost.of(*pairs, count=step.steps)
 
-    return _steps("gaussian-mixture", (s, moves.tolist(), chances.tolist()), known, steps, relation)
+    return _registered("gaussian-mixture", (s, moves.tolist(), chances.tolist()), known, steps, relation)

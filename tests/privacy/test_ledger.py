@@ -327,6 +327,15 @@ def test_bad_budgets_write_nothing(path: Path, name: str, value: object) -> None
     assert not path.exists()
 
 
+def test_a_disk_without_room_for_a_new_ledger_is_one_line_and_leaves_no_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "_SCHEMA", "PRAGMA max_page_count = 1;" + ledger_module._SCHEMA)
+    with pytest.raises(LedgerError, match="full: make it writable with room on its disk"):
+        make(path)
+    assert not path.exists()
+
+
 def test_an_accountant_that_fails_is_not_trusted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = SimpleNamespace(upper=math.nan)
     monkeypatch.setattr(ledger_module, "epsilon_of_history", lambda history, delta: nothing)

@@ -85,6 +85,11 @@ def test_every_record_is_in_so_many_batches_of_every_epoch_and_independent_of_th
         assert stats.chisquare(counts).pvalue > 1e-6
 
 
+def test_a_record_cannot_be_in_more_releases_than_an_epoch_has():
+    with pytest.raises(ValueError, match="taken must be an integer with 1 <= taken <= 2; got 3"):
+        allocation(bytes(32), 5, epoch=2, taken=3)
+
+
 def test_the_secret_says_every_batch_in_any_order():
     whole = allocation(SECRET, 50, 7, 3)
     batches = [whole(release) for release in range(21)]

@@ -85,12 +85,15 @@ probability is dropped, and under Q it is added to the bounds."""
 
 @dataclass(frozen=True)
 class Epoch(Law):
-    """The first `released` of the `epoch` steps of an epoch of random allocation, in `taken` of which the record is.
+    """The first `released` of the steps of an epoch of random allocation. The record is in `taken` uniformly random
+    steps of the whole epoch.
 
     Args:
         noise: the noise multiplier s.
-        epoch, released: see above.
-        replaced: whether the record has another value under Q; else it is not there.
+        epoch: t, the number of steps of the whole epoch.
+        released: the number of its steps that are released, from 1 to t.
+        replaced: whether the record has another value under Q, at worst with the opposite contribution; else it is not
+            there under Q.
         way: 0 for (P, Q), 1 for (Q, P).
         taken: 1, or any number below `epoch` with `end` "lower".
         end: "upper" for a law that dominates, "lower" for one that is dominated.
@@ -129,8 +132,9 @@ _Values = tuple[Array, Array, float]
 
 
 def _one_step(s: float, reach: float, ratio: float) -> _Values:
-    """A law on few points that is larger in convex order than that of Y - 1 for one step with the noise multiplier `s`,
-    so that what is computed from it is an upper bound.
+    """A law on few points that is larger in convex order than that of Y - 1 under R = N(0, s^2), so that what is
+    computed from it is an upper bound. Y = exp((2 x - 1)/(2 s^2)) is the density ratio of one step at its output x, and
+    `s` the noise multiplier.
 
     Cells of outputs, `ratio` s wide, reach up to 1 + `reach` s. The mass of a cell is split between the values at its
     ends so that its mean is kept.
@@ -151,8 +155,9 @@ def _one_step(s: float, reach: float, ratio: float) -> _Values:
 
 
 def _points(s: float, steps: int, lowest: float, highest: float, near: float, ratio: float) -> Array:
-    """The points, from `lowest` to `highest`, on which the sum of Y - 1 over `steps` steps is put: `ratio` standard
-    deviations of the sum apart up to `near` of them from 0, then wider and wider.
+    """The points on which the sum of Y - 1 over `steps` steps is put, from its value `lowest` to its value `highest`.
+    They are `ratio` standard deviations of the sum apart as far as `near` of these from 0, and farther out they are
+    wider and wider apart. Y is the density ratio of a step with the noise multiplier `s` (see the module).
 
     Far points are multiples of powers of two, and those for more steps are mostly points for fewer steps, so that a
     large value is not moved each time that steps are added.
@@ -226,8 +231,10 @@ def _spread_pairs(
 
 
 class _Grid:
-    """The grid on which sums of V = Y - a Y' over `steps` steps are put, of which the mean part above `threshold` is
-    wanted; `s` is the noise multiplier. A cell is `ratio` standard deviations of V wide, or less."""
+    """The grid on which sums over `steps` steps of V = Y - a Y' are put. Y and Y' are the density ratios of a step for
+    the record's two values (see the module), `s` is the noise multiplier, and `a` >= 1 the ratio at which the
+    divergence is sought: the mean of max(sum - `threshold`, 0). A cell is `ratio` standard deviations of V wide, or
+    less."""
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps
@@ -327,15 +334,19 @@ class _Grid:
 
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
-    """Upper bounds on the divergences of the first `released` steps of an epoch under replace-one.
+    """Upper bounds on the divergences of the first `released` steps of an epoch under replace-one, the same for (P, Q)
+    and (Q, P), at each entry of `loss`.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
-        ratio: the width of the cells; the width of the bounds falls as its square.
-        least: smaller divergences are not told apart.
+        ratio: the width of the cells, in standard deviations; the width of the bounds falls as its square.
+        least: from the first divergence on whose bound is at most this number, all get that bound.
+
+    Raises:
+        OverflowError: the noise is so small that the grid would be too long.
     """
     if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
@@ -434,8 +445,10 @@ def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float
 
 
 def _masses(pair: Gaussian, cells: NDArray[np.int64], width: float) -> dict[tuple[int, int], Array]:
-    """Bounds on the masses of the loss of one step, rounded to the multiples cells[0] width, ... of `width`: by the
-    output's mean m, with noise s, and a sign, lower ones at (m, -1) and upper ones at (m, 1)."""
+    """Bounds on the probabilities that the loss of one step, rounded to the nearest multiple of `width`, is k `width`,
+    for each k in `cells`; the first and the last k stand for all losses beyond, too. The keys of the result are pairs
+    (m, sign): m = -1, 0 or 1 is the mean of the step's output, whose noise is that of `pair`, and the bounds are lower
+    ones for the sign -1 and upper ones for 1."""
     (branch,), s = pair.branches, pair.noise
     found: dict[tuple[int, int], Array] = {}
     ends = np.asarray((cells[:-1] + 0.5) * width, dtype=np.float64)
@@ -471,7 +484,10 @@ and upper ones under the second, as two rows."""
 
 
 def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool, points: int, shift: float) -> _Family:
-    """The events of the constant c that `shift` stands for, as in `_REMOVED`. Other arguments: `dominated_pairs`."""
+    """Bounds on the probabilities of events under both laws of an epoch, for one constant c. The events are that the
+    sum of the losses log(1 - c + c Y_i) over the steps is above a level, or for (Q, P) below it; with `replaced` the
+    losses are those between the record's two values. `shift` stands for c as in `_REMOVED`. Other arguments:
+    `dominated_pairs`."""
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
@@ -502,7 +518,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
 
 @lru_cache(maxsize=16)
 def _rough_families(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> dict[float, _Family]:
-    """The events of every constant on a rough grid, by the constants' shifts."""
+    """The events of every constant c that is tried, by the `shift` that stands for it, on a rough grid: bounds for a
+    coarse search, by which the constants for a fine grid are chosen."""
     shifts = _REPLACED if replaced else _REMOVED
     return {x: _family(noise, epoch, released, taken, replaced, _FEW_POINTS, x) for x in shifts}
 

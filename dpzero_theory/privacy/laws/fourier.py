@@ -241,7 +241,8 @@ def sums(
     Args:
         points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
             times `points`.
-        products: for each sum its tilt theta >= 0 and its variables.
+        products: for each sum its tilt theta >= 0, and for each of its variables the probabilities of the values and
+            the number of the variable's copies.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []

@@ -220,10 +220,12 @@ def _total(sigma: float) -> float:
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release from both sides, where the protected records shift a sum at random.
-    Returned are the pairs for (P, Q) and those for (Q, P). The parameter of `noise` is from the module's least to its
-    most noise for that law, for `NormalNoise` in units of the largest shift. Under P the shift c >= 0, in clips, has
-    the law `shifts`; under Q the shift is -c if `replaced`, as with replace-one, and 0 otherwise."""
+    """Finite pairs of laws that bound one release from both sides, where the protected records shift a sum at random:
+    one for (P, Q) and one for (Q, P). Under P the shift c >= 0, in clips, has the law `shifts`; under Q the shift is -c
+    if `replaced`, as with replace-one, and 0 otherwise. Callers guarantee that the parameter s of `noise`, over the
+    largest shift, is from `LEAST_NOISE` to `MOST_NOISE` for `NormalNoise` and at least `LEAST_LAPLACE` for
+    `LaplaceNoise`, and for `IntegerNoise` that s is at least `LEAST_DISCRETE` and sigma at most `WIDEST`; beyond,
+    bounds are wide or slow."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
@@ -263,7 +265,7 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
     two = tuple((2 * c, log_weight) for c, log_weight in one)
-    # Losses are steep where the noise is small, so intervals are narrower there. The loss of P against Q is 0 at the
+    # Losses are steep where the noise is small, so intervals are narrower then. The loss of P against Q is 0 at the
     # output 3/2, and the loss of Q against N(0) is 0 at 1/2.
     step = s * min(0.03, 0.05 * s)
     count = math.ceil((1.5 + 15 * s) / step)
@@ -273,8 +275,9 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
         return [one[k] for k in (0, 1) for one in found]
 
     def positive(zero: float, first: _Mixture, second: _Mixture) -> tuple[FinitePair, FinitePair]:
-        """What the outputs above `zero` add to the dominating pairs of (first, second) and of (second, first). The loss
-        of `first` against `second` is 0 at the output `zero`, and positive above."""
+        """What the outputs above `zero` add to the pairs that bound (A, B) and (B, A), where A and B are the laws of
+        outputs with the noise `normal` whose centre has the law `first` or `second`: finite pairs whose masses sum to
+        the probability of these outputs. The loss of A against B is 0 at the output `zero`, and positive above."""
         edges = np.asarray(zero + step * np.arange(count + 1), dtype=np.float64)
         (log_p, wrong_p), (log_q, wrong_q) = (normal.losses(edges, law, False) for law in (first, second))
         loss, error = log_p - log_q, wrong_p + wrong_q
