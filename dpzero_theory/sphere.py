@@ -111,10 +111,7 @@ def _low_rank(text: str) -> DirectionLaw:
 
     The directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
     product of the others), and weights with fewer axes have independent random signs. So the law's `sample`, which is
-    not told the shapes, raises PreconditionError.
-
-    Raises:
-        ValueError: RANK is not an integer from 1 to 64.
+    not told the shapes, raises PreconditionError. ValueError is raised if RANK is not an integer from 1 to 64.
     """
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
         raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")

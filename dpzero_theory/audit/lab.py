@@ -1,9 +1,9 @@
 """`Lab` holds everything that a check may use of an audited training loop: its claim, and experiments on it.
 
 There are experiments on the influence of single records on releases, and samples of the noise: the noise of a run is
-the difference of its releases and the releases of a quiet run, which has almost no noise and the same seed. `runs` says
-what quiet runs and other words for runs mean. A contribution is what one record adds to the sum of a step; lengths are
-measured in clips, the largest length that the claim allows to a contribution.
+the difference of its releases and the releases of a quiet run, which has almost no noise and the same seed. The module
+`audit.runs` says what quiet runs and other words for runs mean. A contribution is what one record adds to the sum of a
+step; lengths are measured in clips, the largest length that the claim allows to a contribution.
 """
 
 import math

@@ -196,7 +196,7 @@ class LoopRuns:
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> dict[str, Any]:
-        """Return the arguments `seed` and `stream` of `Loop.run` with which runs of equal seeds have equal batches."""
+        """Return arguments `seed` and `stream` for `Loop.run`; runs of one seed then have equal batches, if any do."""
         return self.paired(seed, seed if self.batches_need_stream else None)
 
     def quiet(

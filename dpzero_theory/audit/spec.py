@@ -116,7 +116,7 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
         return kind(**values)
     except TypeError as error:
         said = str(error).partition(") ")[2]
-        raise ValueError(f"{name} must have the fields of {name}.{kind.__name__}; {said}") from None
+        raise ValueError(f"{name} must have the fields of claim.{kind.__name__}; {said}") from None
 
 
 def _records(given: object, folder: Path) -> Records:

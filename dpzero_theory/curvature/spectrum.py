@@ -205,13 +205,9 @@ class _LanczosRuns:
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
     """Return (low, estimate, high), with bounds low and high, for sum_j y_j^T f(A) y_j over Ritz vectors y_j of A.
 
-    f(A) is |A|, or A^(1/p) for a root. The estimate is the sum of the f(theta), where a theta below 0 counts as 0 for a
-    root.
-
-    Args:
-        values: the Ritz values theta of the y_j, shape (k,).
-        residuals: rho = ||A y_j - theta y_j|| of each y_j, shape (k,).
-        root: p for A^(1/p), or None for |A|.
+    f(A) is |A| if `root` is None, or A^(1/p) for the root p. `values` are the Ritz values theta of the y_j, and
+    `residuals` the numbers rho = ||A y_j - theta y_j||, both of shape (k,). The estimate is the sum of the f(theta),
+    where a theta below 0 counts as 0 for a root.
     """
     # The spectral measure at y has mean theta and second moment theta^2 + rho^2. So |theta| <= y^T |A| y by convexity,
     # and y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p) the one-point Gauss rule theta^(1/p) is
