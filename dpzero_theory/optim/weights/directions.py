@@ -307,6 +307,19 @@ class Directions:
                 row.copy_(self.coordinates(number, 0, 0, total, device=device))
         return found
 
+    def bits(self, number: int, start: int, count: int) -> NDArray[np.uint8]:
+        """Return `count` of the signs that `signs` returns for direction `number`, from `start` on, eight in a byte.
+
+        The lowest bit of a byte stands for the first of its signs; a 1 is the sign +1.
+        """
+        words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")[start % 64 :]
+        return np.packbits(bits[:count], bitorder="little")
+
+    def place(self, parameter: int, shapes: _Shapes) -> int:
+        """Return the number of a parameter's first sign among those of a low-rank direction; see `factors`."""
+        return _places(shapes, self.law.rank)[0][parameter][0]
+
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the amounts by which `sum` multiplies low-rank directions, rounded by `_on_a_grid`, as a tensor.
 

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
+from dpzero_theory.optim.weights import packed
 from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
 from dpzero_theory.optim.weights.recorded import recorder
 from dpzero_theory.optim.weights.shards import is_collective, is_sharded, piece, require_sharded_by_rows, reshard, whole
@@ -44,7 +45,8 @@ class Weights:
     Attributes:
         names: the name of each parameter. A tied one is there once, with the alphabetically first of its names.
         parameters: the parameters.
-        shapes, sizes: the shapes of the whole parameters, and their numbers of coordinates.
+        shapes, sizes: the shapes of the whole parameters, and their numbers of coordinates. Those of a packed layer's
+            moves (`weights.packed`) are the shape and size of its weight.
         d: the sum of the sizes.
         collective: whether all processes must take part in a forward, since the module is sharded. Then all of them
             must call `fingerprint` and `values` too.
@@ -56,7 +58,8 @@ class Weights:
 
     Raises:
         ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
-            sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and FSDP1.
+            sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and FSDP1; packed layers with
+            directions that are not low-rank.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:
@@ -65,8 +68,13 @@ class Weights:
         self.collective = is_collective(module)
         self.names = tuple(found)
         self.parameters = tuple(found.values())
-        self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
-        self.sizes = tuple(parameter.numel() for parameter in self.parameters)
+        self.shapes = tuple(packed.shape_of(name, parameter) for name, parameter in found.items())
+        self.sizes = tuple(math.prod(shape) for shape in self.shapes)
+        self._packed = {index for index, name in enumerate(self.names) if packed.is_packed(name)}
+        if self._packed and not directions.law.rank:
+            raise ValueError(
+                f"direction must be low-rank where packed layers are trained (train_packed); got {directions.law.name}"
+            )
         self.d = sum(self.sizes)
         whole = [None if is_sharded(parameter) else parameter for parameter in self.parameters]
         self._sharded = None in whole
@@ -112,8 +120,9 @@ class Weights:
             if shifts:
                 with self.shifted(numbers, shifts, len(part) * records, scale):
                     values = call()
-            elif self.collective:
-                raise ValueError(f"{NONE}: the module is sharded")
+            elif self.collective or self._packed:
+                why = "the module is sharded" if self.collective else "packed layers have no derivatives"
+                raise ValueError(f"{NONE}: {why}")
             else:
                 with differentiable() as derivative_of, self.shifted(numbers, None, len(part) * records):
                     values = derivative_of(call())
@@ -182,10 +191,12 @@ class Weights:
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
         """Return a function that records a function as a CUDA graph (`recorded.recorder`); None if that cannot be done.
 
-        It cannot on a CPU, on several devices, for sharded weights, and for directions that are not low-rank.
+        It cannot on a CPU, on several devices, for sharded weights or packed layers, and for directions that are not
+        low-rank.
         """
         one = len({parameter.device for parameter in self.parameters}) == 1
-        return recorder(self.parameters[0].device) if one and self.directions.law.rank and not self.collective else None
+        fixed = not self.collective and not self._packed
+        return recorder(self.parameters[0].device) if one and self.directions.law.rank and fixed else None
 
     def memory(self) -> tuple[int, ...]:
         """Return numbers that change when parameters or buffers get other memory, which CUDA graphs do not follow."""
@@ -270,6 +281,10 @@ class Weights:
         """
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
+            if index in self._packed:
+                first_sign = directions.place(index, self.shapes)
+                packed.move_(self.parameters[index], directions, first_sign, scales)
+                continue
             flat, width = held.contiguous().view(-1), math.prod(self.shapes[index][1:])
             summed = WIDE.get(held.dtype, torch.float32)
             plain = len(scales) == 1 and held.is_contiguous()
@@ -334,11 +349,15 @@ class Weights:
         if set(values) != set(self.names):
             raise ValueError(f"state must hold the parameters {sorted(self.names)}; got {sorted(values)}")
         for name, parameter in zip(self.names, self.parameters, strict=True):
-            wanted, given = ((tuple(one.shape), one.dtype) for one in (parameter, values[name]))
+            value = values[name]
+            if packed.is_packed(name) and value.dtype == parameter.dtype and value.shape[1:] == parameter.shape[1:]:
+                parameter.data = value.to(parameter.device, copy=True)
+                continue
+            wanted, given = ((tuple(one.shape), one.dtype) for one in (parameter, value))
             if given != wanted:
                 raise ValueError(f"{name} must be of shape {wanted[0]} and {wanted[1]}; got {given[0]}, {given[1]}")
             held, origin = piece(parameter)
-            held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
+            held.copy_(value.reshape(-1)[origin : origin + held.numel()].view(held.shape))
         self._moved()
 
     def _moved(self) -> None:

@@ -35,6 +35,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from dpzero_theory.optim.weights import packed
 from dpzero_theory.optim.weights.directions import WIDE
 from dpzero_theory.optim.weights.shards import is_sharded, piece
 
@@ -111,6 +112,7 @@ class Shifted(TorchFunctionMode):
         self._ids = weights.ids
         calls: dict[Any, Callable[..., Any]] = {
             functional.linear: self._linear, functional.embedding: self._embedding, torch.addmm: self._addmm,
+            packed.moved: self._moved,
         }  # fmt: skip
         if self._points > 1:
             calls |= {functional.layer_norm: self._layer_norm, functional.rms_norm: self._rms_norm}
@@ -294,6 +296,13 @@ class Shifted(TorchFunctionMode):
         if turned:
             left, right = right, left  # type: ignore[assignment]
         return (rows @ right.to(rows.dtype).mT).to(dtype), left  # type: ignore[union-attr]
+
+    def _moved(self, func: Any, output: Tensor, x: Tensor, moves: Tensor, hook: Any) -> Any:
+        index = self._read(moves)
+        assert index is not None
+        output, x = func(output, x, moves, hook), self._grouped(x, index) if self._points > 1 else x
+        along, left = self._along(x.reshape(self._points, -1, x.shape[-1]), index, output.dtype, False)
+        return output.contiguous().view(self._points, -1, output.shape[-1]).baddbmm(along, left).view(output.shape)
 
     def _may_addmm(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """Whether `addmm_` may add the product x W^T to a tensor: all values have one type, and no derivatives."""
