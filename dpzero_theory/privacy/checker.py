@@ -151,8 +151,7 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """Bounds on probabilities of losses, in units of 2^-bits: masses[k] of (first + k) H, `lost` of an infinite
-    loss."""
+    """Bounds on probabilities in units of 2^-bits: masses[k] of the loss (first + k) H, `lost` of an infinite loss."""
 
     first: int  # in units of H, the width of the grid of losses
     masses: fmpz_poly
