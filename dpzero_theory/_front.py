@@ -63,7 +63,7 @@ def prescribe(
     Neighbouring data sets differ in one replaced record, and every step uses all records.
 
     Args:
-        problem: the constants that the theorem assumes.
+        problem: the constants that the theorem assumes: n records, d weights, the effective rank r and others.
         epsilon: the target, > 0.
         delta: the target, 0 < delta < 1.
         result: id of the theorem or corollary, one of `theory.results.RESULTS`, such as "theorem-3" of the paper or its

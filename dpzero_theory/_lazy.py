@@ -21,7 +21,7 @@ def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], 
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(f"{package}.{homes[name]}")
         value = module if name == homes[name] else getattr(module, name)
-        setattr(sys.modules[package], name, value)  # the next use finds the name without this function
+        setattr(sys.modules[package], name, value)  # The next use finds the name without this function
         return value
 
     return look_up

@@ -288,7 +288,7 @@ class _NoiseSamples:
 
     @cached_property
     def sample(self) -> Array | None:
-        """A sample of the noise on the audit's records with the claimed settings; None if the noise is unknown."""
+        """A sample of the noise on the audit's records, under `sample_changes` or `repeat_changes`; None if unknown."""
         found = self._sampled(None, self.sample_changes)
         if found is None and self.sample_changes != self.repeat_changes:
             return self._sampled(None, self.repeat_changes)
@@ -341,7 +341,7 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        """Return the noise of one run, in releases' units, shape (steps, numbers), or None; arguments as of `parts`."""
+        """Return the noise of one run, in releases' units, shape (steps, numbers), or None; arguments as in `parts`."""
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 

@@ -115,7 +115,7 @@ class _Entropy:
 
     @contextmanager
     def inverted(self, place: int) -> Iterator[None]:
-        """A context manager in whose block byte `place` of every stream is given with all its bits inverted."""
+        """A context manager in whose block the byte at index `place` of every stream has all its bits inverted."""
         self._inverted = place
         try:
             yield

@@ -76,7 +76,7 @@ class LoopRuns:
 
     @property
     def unit_of_all(self) -> float:
-        """What a contribution whose L2 norm is the clip adds to a release if all records are in every batch."""
+        """The L2 norm of what a contribution of norm `clip` adds to a release if all records are in every batch."""
         return self.claim.unit(self.claim.n)
 
     @cached_property
@@ -135,7 +135,7 @@ class LoopRuns:
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        """Return whether, with full batches and bytes of `stream`, two quiet runs are equal and a noisy run differs."""
+        """Return whether, with full batches and stream `stream`, two quiet runs are equal and a noisy run differs."""
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)

@@ -148,7 +148,7 @@ def _importing(folder: Path) -> Iterator[None]:
 def _called(name: str, text: object) -> Any:
     """Call the function without arguments that `text`, MODULE:FUNCTION, names, and return its result.
 
-    `name` is what error messages call the function.
+    `name` is what error messages call the function; an error in it becomes a ValueError.
     """
     function = _function(name, text)
     try:

@@ -43,7 +43,7 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
         kept[which] = kept[which] + (flat.T @ flat).cpu()
 
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
-        """Add the layer's inputs in the forward pass, and the derivatives by its outputs in the backward pass."""
+        """A forward hook: add the layer's inputs now, and the derivatives by its outputs in the backward pass."""
         add(name, 0, inputs[0])
         output.register_hook(partial(add, name, 1))  # type: ignore[no-untyped-call]
 

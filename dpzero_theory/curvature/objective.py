@@ -100,7 +100,7 @@ class Objective:
         return values
 
     def _sum(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Return the sum of the losses of a batch, shape (), with derivatives by `weights`."""
+        """Return the sum of the losses of a batch, shape (), which can be differentiated by `weights`."""
         total: Tensor = functional_call(self._call, weights, (batch,)).sum()
         return total
 

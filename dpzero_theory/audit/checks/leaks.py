@@ -282,7 +282,7 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    """Return whether an output lists a batch, as ascending indices or as n numbers that are 1 for members, else 0.
+    """Return whether an output's `numbers` have a batch's indices, ascending, or n that are 1 for members, else 0.
 
     False also for a batch that numbers match by chance: of fewer than 4 records, of all n, or of neighbouring indices.
     """
@@ -297,7 +297,7 @@ def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
 
 
 def _tokens(outcome: LoopOutput) -> _Shown:
-    """Return every number, word, digest and binary chunk that a run shows, by output's name and index in the output."""
+    """Return each token that a run shows by its position (`_Position`), and the number of tokens of each output."""
     placed: _Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):

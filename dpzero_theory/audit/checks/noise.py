@@ -220,7 +220,8 @@ def _pairs(values: Array) -> float:
 
     Numbers are equal if their absolute values differ by at most 1e-6 of the median absolute value, or by four times the
     smallest gap between absolute values that is no rounding error, the spacing to which noise may be rounded. The
-    p-value is the probability that a Poisson number, with mean 3 times the mean for normal noise plus 20, is as large.
+    p-value is the probability that a Poisson number is at least the number of pairs; its mean is 3 times the mean
+    number of pairs in normal noise, plus 20.
     """
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
