@@ -48,8 +48,7 @@ class Header:
         isolation: how it was made sure that a record's loss depends on no other record (`isolation.ISOLATIONS`); empty
             if it was not.
         losses: the name of the loss function and a digest of its source (`identity.of_losses`).
-        records: the digest of the data set under the run's secret key, 64 hexadecimal digits; empty if the data set has
-            none (`identity.of_records`).
+        records: the digest of the data set under the run's secret key, 64 hexadecimal digits (`identity.of_records`).
         software: the versions of this package, torch, numpy, scipy and Python with which the run was begun.
         unit: what one record of the data set is: empty for one entry, else a text that begins with "user: "
             (`users.ByUser.unit`).
@@ -85,8 +84,7 @@ class Header:
         values = check.entries("the header", json.loads(text), {**check.types_of(cls), "plan": dict})
         header = cls(**{**values, "plan": Plan.from_settings(values["plan"])})
         for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
-            missing = name == "records" and not header.records
-            if not missing and not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):
+            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", getattr(header, name)):
                 raise ValueError(f"{name} must be {digits} hexadecimal digits")
         return header
 

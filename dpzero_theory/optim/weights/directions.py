@@ -277,8 +277,8 @@ class Directions:
         return self.parts(signs, signs, parameter, shapes)
 
     def parts(self, first: Tensor, second: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
-        """Return views of two tensors as `factors` does: of the a_r, or of a vector's entries, in `first`, of the b_r
-        in `second`.
+        """Return views of two tensors as `factors` does: the first result is a view of `first`, and the second of
+        `second`.
 
         Both tensors have the shape of what `signs` returns, (P, signs of a direction). They are these signs, or the
         signs of each direction times a number. `shapes` are the shapes of all parameters.

@@ -196,8 +196,8 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
     assert resumed(Logistic()).step().release == 2
 
 
-def test_a_run_on_records_without_a_digest_is_resumed_and_read(tmp_path: Path) -> None:
-    """Records that cannot be pickled, such as ones with a function, have no digest to compare."""
+def test_a_run_on_records_that_cannot_be_pickled_is_resumed_and_read(tmp_path: Path) -> None:
+    """Such records, here with a function, have no digest, but their number and the key have one."""
     rows = [(*row, lambda: 0) for row in data()]  # type: ignore[misc]  # a TensorDataset has no __iter__
     options = {
         **TARGET,
@@ -210,7 +210,7 @@ def test_a_run_on_records_without_a_digest_is_resumed_and_read(tmp_path: Path) -
         run = make_private_with_epsilon(Logistic(), losses, rows, resume=resume, **options)
         assert run.step().release == first
         run.close()
-    assert read(tmp_path).header.records == ""
+    assert len(read(tmp_path).records) == 2
     with pytest.raises(ValueError, match=r"^data must be the records of the run that is resumed"):
         private(tmp_path, resume=True)
 
