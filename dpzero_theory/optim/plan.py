@@ -370,7 +370,8 @@ def _rate(n: int, expected_batch: float) -> float:
 
 
 def _step_sizes(step_size: _StepSize, steps: int) -> tuple[float, ...]:
-    """Return the step sizes of a plan: a single one if step_size is a number, else one for each release."""
+    """Return the step sizes of a plan: a single one if step_size is a number, else one for each of at most 10^7
+    releases."""
     if not callable(step_size):
         return (check.real("step_size", step_size, at_least=0),)
     count = check.integer("steps", steps, at_most=_MOST_STEP_SIZES)

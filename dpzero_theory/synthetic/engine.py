@@ -199,12 +199,8 @@ class _Running:
         self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of the next block of steps, and return whether any lane (run) goes on.
-
-        Args:
-            begin: the block's first step.
-            count: how many directions the block has.
-        """
+        """Draw the noise of the next block of steps, from step `begin` on and with `count` directions, and return
+        whether any lane (run) goes on."""
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False
@@ -217,9 +213,8 @@ class _Running:
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that go on.
 
-        Args:
-            start: the inner products of the block's directions with the lanes' points at the block's start.
-            norms: the ||u_t|| of the block's S directions u_t, shape (S,).
+        `start` has the inner products of the block's S directions u_t with the lanes' points at the block's start, and
+        `norms` the ||u_t||, shape (S,).
         """
         own = start.own(self.push)
         if self.sweep.vector:

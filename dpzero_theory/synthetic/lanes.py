@@ -27,10 +27,8 @@ They have shape (k, d) for vectors and (k,) for scalars, as an array or as a ten
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """Return a stream of random directions in R^d, drawn with `rng`.
-
-    `direction` is the name of their law, one of `sphere.DIRECTIONS`; another name raises ValueError.
-    """
+    """Return a stream of random directions in R^d, drawn with `rng`; `direction` is the name of their law, one of
+    `sphere.DIRECTIONS`. Raises ValueError for another name."""
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
@@ -134,9 +132,7 @@ class Lanes:
 def blocks(steps: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
     """Split the steps 0, ..., max(steps) - 1 into blocks (start, stop), in order, so that no run ends inside a block.
 
-    Args:
-        steps: the numbers of steps of the runs.
-        size: the largest number of steps in a block.
+    `steps` are the numbers of steps of the runs, and `size` is the largest number of steps in a block.
     """
     ends = [0, *sorted(set(steps.tolist()))]
     return [

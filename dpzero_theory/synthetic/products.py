@@ -60,10 +60,8 @@ class Start:
     def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
         """Return y_t^T M y_t for L runs, shape (S + 1, L), where y_t is a run's point after t of S directions.
 
-        Args:
-            gram: w_t^T M w_s, as in `Products.grams`.
-            move: how far each run moves along each direction, shape (S, L).
-            push: p = alpha sigma of each run, shape (L,).
+        `gram` is w_t^T M w_s, as in `Products.grams`; `move` is how far each run moves along each direction, shape (S,
+        L); and `push` is p = alpha sigma of each run, shape (L,).
         """
         change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * self.linear)
         path = self.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
@@ -141,10 +139,8 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def _running_sum(rows: Tensor) -> Tensor:
-    """Return the cumulative sums of the rows of a tensor, along its first axis.
-
-    On a GPU they are computed by a matrix product, because CUDA's cumsum may change its last bits from call to call.
-    """
+    """Return the cumulative sums of the rows of a tensor, along its first axis. On a GPU they are computed by a matrix
+    product, because CUDA's cumsum may change its last bits from call to call."""
     if rows.device.type != "cpu":
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
@@ -185,10 +181,8 @@ def step_loop(
 ) -> Tensor:
     """Make S steps one after the other; return how far each run moves, alpha (clipped mean + shift), shape (S, L).
 
-    Args:
-        ordered: the rows of `Products.data`, each sorted, shape (S, n).
-        prefix: the sums of the first 0, 1, ..., n values of each of these rows, shape (S, n + 1).
-        own, gram, alpha, limit, shift: as for `coefficients`.
+    `ordered` has the rows of `Products.data`, each sorted, shape (S, n), and `prefix` the sums of the first 0, 1, ...,
+    n values of each of these rows, shape (S, n + 1). The other arguments are those of `coefficients`.
     """
     # Sums over sorted values give the clipped mean without a look at each value, since clip_c(a - v) is (a + c - v)^+ -
     # (a - c - v)^+ - c, and if k values v_i are below x, sum_i (x - v_i)^+ is k x less the sum of these values.
@@ -255,10 +249,8 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """Return the cumulative sums along each row of `rows`, by products of blocks of `width` columns.
-
-    Unlike CUDA's cumsum, matrix products repeat to the last bit.
-    """
+    """Return the cumulative sums along each row of `rows`, by products of blocks of `width` columns; unlike CUDA's
+    cumsum these repeat to the last bit."""
     count, n = rows.shape
     blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)
     inside = blocks @ torch.ones((width, width), dtype=rows.dtype, device=rows.device).triu()

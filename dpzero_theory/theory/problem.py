@@ -128,8 +128,7 @@ class Problem:
     def require_lipschitz(self, what: str) -> None:
         """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.
 
-        Args:
-            what: the name of the result that needs L, for the error's text.
+        `what` is the name of the result that needs L, for the message.
         """
         check.precondition(
             self.gradient_moment is None and self.mean_excess is None,

@@ -283,9 +283,9 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
 
-    These are a second evaluation, one with other records in the batch, and evaluations of single records. Returns the
-    losses, shape (2, rows), and the largest change that was taken for rounding. Raises ValueError if a loss changes by
-    more.
+    They are drawn from those with the numbers `records`, of which the rest are used as company. The other evaluations
+    are a second one, one with other records in the batch, and evaluations of single records. Returns the losses, shape
+    (2, rows), and the largest change that was taken for rounding. Raises ValueError if a loss changes by more.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))

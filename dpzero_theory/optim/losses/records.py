@@ -39,6 +39,8 @@ class DrawnData(Data, Protocol):
 def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool = False) -> list[Any]:
     """Return the records of `data` with these numbers, in their order, each read by itself.
 
+    What the data set raises is raised.
+
     Args:
         data: a map-style data set.
         numbers: the numbers of the records, from 0.
@@ -46,9 +48,6 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
             each moment, unless it is b""; other data sets are read the same way whatever it is.
         alike: whether the global generators of torch, numpy and Python are seeded with the number of each record while
             it is read, so that it reads the same each time. Afterwards they have their earlier states.
-
-    Raises:
-        Exception: whatever the data set raises.
     """
     if alike:
         return [_seeded(data, number) for number in numbers]
@@ -78,10 +77,7 @@ def _one(data: Data, number: int) -> Any:
 def seeded(seed: int) -> Iterator[None]:
     """A context manager in whose block the global generators of torch (on the CPU), numpy and Python are seeded.
 
-    When the block ends they have their earlier states again.
-
-    Args:
-        seed: an integer in [0, 2^64).
+    When the block ends they have their earlier states again. `seed` is an integer in [0, 2^64).
     """
     python, numbers, torches = random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
     random.seed(seed)
@@ -96,17 +92,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def require_data(data: object, name: str = "data") -> None:
-    """Raise an error unless `data` is a map-style data set that holds a record.
+    """Raise ValueError, which says what to give instead, unless `data` is a map-style data set that holds a record.
 
     Refused are, among others, a DataLoader, which holds batches and not records; a tuple (X, y) of arrays, which has
-    two entries and not n; and a data frame, of which data[0] is a column, or the row with the label 0.
-
-    Args:
-        data: the argument to check.
-        name: the name of the argument, for the message.
-
-    Raises:
-        ValueError: `data` is no map-style data set, or is empty; the message says what to give instead.
+    two entries and not n; and a data frame, of which data[0] is a column, or the row with the label 0. `name` is the
+    name of the argument, for the message.
     """
     inner = getattr(data, "dataset", data)  # A Subset has methods of its own, so the data set in it is looked at.
     table = any(hasattr(type(inner), method) for method in ("iloc", "__dataframe__", "to_pylist"))

@@ -49,8 +49,8 @@ class Start(NamedTuple):
 
     Attributes:
         target: the settings, as keyword arguments of `make_private_with_epsilon`.
-        norm: the median norm of a public record's gradient.
-        trace, frobenius: the trace and the Frobenius norm of the Hessian of the mean public loss.
+        norm: an estimate of the median norm of a public record's gradient.
+        trace, frobenius: estimates of the trace and the Frobenius norm of the Hessian of the mean public loss.
         noise: the standard deviation of the noise of a released average.
     """
 

@@ -52,11 +52,10 @@ class ByUser:
         return self.drawn(index, index)
 
     def drawn(self, index: int, seed: int) -> list[Any]:
-        """Return the texts of a user; if there are more than `at_most`, so many of them, drawn without replacement.
+        """Return the texts of the user with the number `index`, from 0.
 
-        Args:
-            index: the number of the user, from 0.
-            seed: the integer in [0, 2^64) from which the texts are drawn.
+        If there are more than `at_most`, so many of them are drawn without replacement, from `seed`, an integer in [0,
+        2^64).
         """
         places = self._places[index]
         if self.at_most is not None and len(places) > self.at_most:

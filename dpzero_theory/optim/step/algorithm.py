@@ -107,9 +107,7 @@ class Algorithm(ABC):
     def contributions(self, differences: Array, clip: float) -> Sums:
         """Return the sum of what the records of a micro-batch contribute, of shape (K,).
 
-        Args:
-            differences: the differences of each record along the K directions, of shape (batch, K).
-            clip: C, to which they are clipped.
+        `differences` are those of each record along the K directions, shape (batch, K); they are clipped at C = `clip`.
         """
 
 

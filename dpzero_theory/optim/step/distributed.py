@@ -94,9 +94,8 @@ class Ranks:
     def require_same(self, rule: str, value: Callable[[], str]) -> None:
         """Raise ValueError on every rank if value() differs on some rank from rank 0's. The values are not shown.
 
-        Args:
-            rule: the beginning of the message, which says what must be the same.
-            value: a function that returns what is compared; it is called if there are several ranks.
+        `rule` is the beginning of the message, which says what must be the same. `value` is called if there are several
+        ranks.
         """
         if self.count == 1:
             return

@@ -26,8 +26,8 @@ _PAIRS = 4
 def known_losses(trainer: Trainer) -> Losses | None:
     """Return the losses of single records whose mean a Trainer's `compute_loss` is; None if they are not known.
 
-    They are known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer. Raises
-    ValueError if the task of the Trainer's model is none that `losses_for` knows.
+    They are known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer, and the
+    Trainer has no `compute_loss_func`. Raises ValueError if `losses_for` does not know the task of the Trainer's model.
     """
     if trainer.compute_loss_func is not None:
         return None

@@ -210,10 +210,8 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _Run
 
 
 def _longest(degrees: float, chance: float) -> float:
-    """Return a number x with P(chi^2_k > k x) <= chance for k = `degrees` > 0, the degrees of freedom.
-
-    x > 1 solves exp(-(k/2)(x - 1 - log x)) = chance (Chernoff's bound), rounded up.
-    """
+    """Return a number x with P(chi^2_k > k x) <= chance for k = `degrees` > 0, the degrees of freedom: the x > 1 with
+    exp(-(k/2)(x - 1 - log x)) = chance (Chernoff's bound), rounded up."""
     target = 2 * math.log(1 / chance) / degrees
     return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
 

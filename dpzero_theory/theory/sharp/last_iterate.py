@@ -198,9 +198,7 @@ class _LastIterateBound:
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
         """Return the smallest bound, in units of L^2/ell, on a grid of the class's c and exponent, and these two.
 
-        Args:
-            steps: T, the number of steps.
-            rounds: how many grids are tried; each one is narrower, around the best point of the grid before.
+        `steps` is T. `rounds` grids are tried, each of them narrower, around the best point of the grid before.
         """
         p = self.problem
         clips, exponents = (

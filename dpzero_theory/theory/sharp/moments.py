@@ -114,12 +114,10 @@ def _gaussian_moment(directions: int, power: float) -> float:
 
 
 def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> float:
-    """Return an upper bound on the supremum of x^power falling(x) over an interval.
+    """Return an upper bound on the supremum of x^power falling(x) over an interval, where power > 0.
 
-    Args:
-        edges: increasing numbers that divide the interval into cells.
-        falling: a function that falls as x grows.
-        power: the power of x, > 0.
+    `edges` are increasing numbers that divide the interval into cells, and `falling` is a function that falls as x
+    grows.
     """
     # On a cell x^power is largest at the upper end and `falling` at the lower one, so their product is an upper bound.
     low, high = edges[:-1], edges[1:]

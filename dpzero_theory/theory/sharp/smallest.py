@@ -102,13 +102,10 @@ def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
     """Return the square root y of the bound, minimised over the step size and rounded up, for each clip in `terms`.
 
     y is the root of kept y - first = sqrt(2 gap/T Q(y))/y with Q(y) = quadratic y^2 + 2 second y + constant, where the
-    names are the fields of `terms`. For fixed y the bound's condition q y^2 - p y >= K is quadratic in alpha (`Terms`
-    has q, p and K), and some alpha meets it exactly if the equation's left side is at least its right side. The left
-    side rises in y and the right side falls, so that y is found by bisection.
-
-    Args:
-        terms: the coefficients.
-        gap_per_step: the gap over the number of steps T, in units of L^2/ell.
+    names are the fields of `terms`, and `gap_per_step` is gap/T, in units of L^2/ell. For fixed y the bound's condition
+    q y^2 - p y >= K is quadratic in alpha (`Terms` has q, p and K), and some alpha meets it exactly if the equation's
+    left side is at least its right side. The left side rises in y and the right side falls, so that y is found by
+    bisection.
     """
     a = 2 * gap_per_step
     # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
@@ -161,15 +158,9 @@ class Search:
     difference: str = "central"
 
     def steps(self, n: int, directions: int) -> int | None:
-        """Return the largest number of steps T that the caps allow with full batches; None without a cap.
+        """Return the largest number of steps T that the caps allow with full batches of n samples; None without a cap.
 
-        Args:
-            n: the number of samples.
-            directions: K.
-
-        Raises:
-            ValueError: a cap outside its range.
-            PreconditionError: a cap allows no step.
+        `directions` is K. Raises ValueError for a cap outside its range, and PreconditionError if a cap allows no step.
         """
         points = DIFFERENCES[self.difference].points(directions)
         caps = []
@@ -255,14 +246,9 @@ class ScaledRun:
 
     @classmethod
     def of(cls, p: Problem, **run: Unpack[Run]) -> Self:
-        """Check the parameters of a run and remove their units.
+        """Remove the units from the parameters of a run, the entries of `Run`, for the problem p.
 
-        Args:
-            p: the problem.
-            run: the parameters, the entries of `Run`.
-
-        Raises:
-            ValueError: a parameter outside its range, or a smoothing that does not fit the difference rule.
+        Raises ValueError for a parameter outside its range, or a smoothing that does not fit the difference rule.
         """
         directions = check.integer("directions_per_step", run.get("directions_per_step", 1))
         unit, gap = p.gradient_unit, p.relative_gap
@@ -361,8 +347,7 @@ class SmallestBound:
     def limit(self, unit: float) -> float:
         """Return the square root of the smallest bound on the first grid of clips, for full batches and T -> infinity.
 
-        Args:
-            unit: sigma/(C sqrt(T)) for noise sigma and clip C, which stays the same as T grows.
+        `unit` is sigma/(C sqrt(T)) for noise sigma and clip C, which stays the same as T grows.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
