@@ -50,7 +50,7 @@ def row(answer: Calculated) -> dict[str, Any]:
         "id": p.id,
         "algorithm": p.algorithm,
         "calibration": answer.calibration,
-        "form": "minimised" if answer.result.minimiser is not None else "closed-form",
+        "form": "minimised" if answer.result.search is not None else "closed-form",
         "guarantee": p.guarantee,
         "relation": p.relation,
         "sampling": p.sampling,
@@ -195,7 +195,7 @@ def _block(block: Sequence[Calculated]) -> list[str]:
     header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]
     for field, letter, _, words in _ROWS:
-        if result.minimiser is not None and field in _FORMULA_ONLY:
+        if result.search is not None and field in _FORMULA_ONLY:
             continue
         source = result.formulas.get(field) or _SOURCES.get(field, "")
         table.append([letter, words, *(_shown(getattr(answer.prescription, field)) for answer in block), source])

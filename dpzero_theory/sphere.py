@@ -53,11 +53,12 @@ def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
 
 @lru_cache(maxsize=1)
 def _quantiles() -> Array:
-    """Return the table of the 65,536 equally likely values of a discrete Gaussian coordinate, in ascending order.
+    """Return the table of the 65,536 equally likely values of a coordinate that is nearly N(0, 1), in ascending order.
 
-    Value k is a q + b q^3, rounded to a multiple of `GRID` = 2^-16, where q is the normal quantile at (k + 1/2)/65536,
-    and a and b make the mean square 1 and the mean fourth power 3, as for N(0, 1); odd moments are 0 by symmetry. These
-    are all the moments that the paper's Lemma lm:sphere uses. No value is 0, and the largest is 4.33.
+    Value k is a q + b q^3, rounded to a multiple of `GRID` = 2^-16, where q is the normal quantile at (k + 1/2)/65536.
+    With a and b the rounded values have the mean square 1 and the mean fourth power 3 of N(0, 1) to 1e-6; odd moments
+    are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. No value is 0, and the largest
+    is 4.33.
     """
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
     positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID

@@ -86,8 +86,8 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the lower
-        end may be the epsilon of fewer records than the group has. A note says if epsilon is so large that it
-        protects hardly anything.
+        end may be the epsilon of fewer records than the group has. A note says if epsilon is so large that it protects
+        hardly anything.
 
     Raises:
         ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.

@@ -9,7 +9,8 @@ from torch import Tensor
 class Captured:
     """A function of tensors that, on CUDA, replays a graph of `function`, recorded once for each set of shapes.
 
-    On the CPU the object just calls `function`.
+    On the CPU the object just calls `function`. The tensor that a call returns is a new one, which later calls do not
+    change. All calls must have arguments of the same dtypes and on the same device.
 
     Args:
         function: a function that takes tensors and returns one tensor. It must never wait for results on the host, and

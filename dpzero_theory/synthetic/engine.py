@@ -63,15 +63,16 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """Make the results from the final states of the lanes (runs), which are sorted with the longest first.
+        """Make the results from the final states of the lanes (runs).
 
         Args:
             problem: the quadratic loss.
-            lanes: the lanes' parameters.
+            lanes: the lanes' parameters, in the order in which they were given.
             centers: the further points c, beside the minimiser.
-            states: scale * x_T and the sum over t of scale * x_t, both of shape (d, L) for L lanes, and the sums over t
-                of x_t^T M x_t for M = A^2 and A, shape (2, L). Here x_t is measured from the minimiser.
-            scale: shape (d,), the factors of the coordinates in which the states are given.
+            states: scale * x_T and the sum over t of scale * x_t, both of shape (d, L), and the sums over t of x_t^T M
+                x_t for M = A^2 and A, shape (2, L); t = 0, ..., T-1, and x_t is measured from the minimiser. The L
+                lanes are in the order of `Lanes.longest_first`.
+            scale: shape (d,), the factors of the coordinates in the first two states.
         """
         # Forms about other centers c need no further sums: with x measured from the minimiser, and a the average of the
         # x_t, the mean of (x_t - c)^T M (x_t - c) is the mean of x_t^T M x_t, less 2 c^T M a, plus c^T M c.
@@ -224,12 +225,14 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move L lanes over a block of steps, and add to the sums of iterates x_t and of two quadratic forms of x_t.
+        """Move L lanes over a block of steps, and add to the sums of iterates and of two quadratic forms of x_t. Lanes
+        move in the coordinates y = A^(1/2) (x - center), from y to y - w^T move, and by the vector noise of the block
+        if there is any.
 
         Args:
-            w: the block's S directions, shape (S, d).
+            w: the block's S directions in these coordinates, A^(1/2) u, shape (S, d).
             starts, grams: the inner products of the block, as in `products.Products`.
-            move: how far each lane moves along each direction, shape (S, L).
+            move: the coefficient of each direction for each lane, shape (S, L).
             later: for each direction, how many iterates of the block come after its step, shape (S, 1).
             several: K, the directions of a step.
         """

@@ -120,10 +120,10 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Return for each lane (run) the index of a lane that moves as it does as long as all samples are clipped.
-
-    Lanes with equal T, alpha C and alpha sigma move together; the index is that of the lane with the smallest clip C.
-    """
+    """Return for each lane (run) the index of its leader, in whose place the lane need not be computed: both move alike
+    as long as every sample is clipped, as lanes do that have equal T, alpha C and alpha sigma. The leader has the
+    smallest clip C of them. When a sample is no longer clipped with a lane's C, the caller makes that lane its own
+    leader."""
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

@@ -60,8 +60,8 @@ class Start:
     def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
         """Return y_t^T M y_t for L runs, shape (S + 1, L), where y_t is a run's point after t of S directions.
 
-        `gram` is w_t^T M w_s, as in `Products.grams`; `move` is how far each run moves along each direction, shape (S,
-        L); and `push` is p = alpha sigma of each run, shape (L,).
+        `gram` is w_t^T M w_s, as in `Products.grams`; `move` has the coefficients c_t of each run, shape (S, L); and
+        `push` is p = alpha sigma of each run, shape (L,).
         """
         change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * self.linear)
         path = self.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
@@ -156,19 +156,20 @@ def coefficients(
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
-    """Return how far each of L runs moves along each of S directions w_t: the coefficients c_t, shape (S, L).
+    """Return the coefficients c_t of each of L runs for each of S directions w_t = A^(1/2) u_t, shape (S, L): without
+    vector noise a run goes from y_0 to y_0 - sum_t c_t w_t.
 
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
         own: w_t^T (y_0 - p N_t), shape (S, L), as `Start.own` returns it.
         alpha: the step size of each run, shape (L,).
-        limit: the clip of each difference, shape (S, L): C, or C/||u_t|| for Algorithm 1, where C bounds ||difference *
-            u_t||.
+        limit: the clip, shape (S, L): C, or C/||u_t|| for Algorithm 1, where C bounds ||difference * u_t||.
         shift: scalar noise that is added to the clipped mean, shape (S, L).
-        loop: a function that does what `step_loop` does, such as a `Captured` of it; None is `step_loop` itself.
+        loop: a function that does what `step_loop` does, such as a `Captured` of it, for K = 1; None is `step_loop`
+            itself.
         directions_per_step: K, which divides S. For K > 1 (Algorithm 2) the clip bounds the norm of a sample's K
-            differences.
+            differences, and is the same in the K rows of a step.
     """
     if directions_per_step > 1:
         return _joint_loop(data, gram, own, alpha, limit, shift, directions_per_step)
@@ -179,7 +180,7 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Make S steps one after the other; return how far each run moves, alpha (clipped mean + shift), shape (S, L).
+    """Make S steps one after the other; return each run's coefficients, alpha (clipped mean + shift), shape (S, L).
 
     `ordered` has the rows of `Products.data`, each sorted, shape (S, n), and `prefix` the sums of the first 0, 1, ...,
     n values of each of these rows, shape (S, n + 1). The other arguments are those of `coefficients`.
@@ -204,8 +205,7 @@ def _joint_loop(
 ) -> Tensor:
     """Do what `step_loop` does, with K directions a step, whose differences are clipped jointly.
 
-    Returns how far each run moves along each direction, alpha/K (clipped mean + shift), shape (S, L). The arguments are
-    those of `coefficients`.
+    Returns the coefficients, alpha/K (clipped mean + shift), shape (S, L). The arguments are those of `coefficients`.
     """
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):

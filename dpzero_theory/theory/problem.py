@@ -204,18 +204,19 @@ class Prescription:
         direction: law of the random direction u of a step, one of `sphere.DIRECTIONS`.
         directions_per_step: K >= 1, the number of directions in a step.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
-        gdp: the run is gdp-Gaussian-DP (mu-GDP with mu = gdp), and privacy enters through this number alone. For
-            Poisson batches, the number for full batches with the same (epsilon, delta).
+        gdp: with full batches the run is gdp-Gaussian-DP (mu-GDP with mu = gdp), and privacy enters through this number
+            alone. With Poisson batches the run has the (epsilon, delta) that this mu would give, by another noise.
         step_size: alpha.
         T: the number of steps that the result's formula gives, not yet rounded to an integer; equal to `steps` if the
             parameters come from a search and not from a formula.
         steps: the number of steps to run, an integer >= 1.
-        smoothing: lambda, how far the weights are shifted along a direction (in multiples of u), the largest admissible
-            value; 0 where the difference rule shifts no weights.
+        smoothing: lambda, how far the weights are shifted along a direction (in multiples of u): what the theorem
+            displays or, if parameters are searched for, the largest that hardly raises the bound; 0 where the
+            difference rule shifts no weights.
         clip: C, the largest size of one sample's contribution: of its scalar difference of losses (dpzero) or of the
             norm of its vector (dpgd-0th).
         noise_std: sigma, the standard deviation of the noise on each number of a step's average, with which `steps`
-            releases meet `gdp`.
+            steps have the privacy that `gdp` stands for.
         bound: the bound that the theorem or corollary states, for T steps.
         bound_at_steps: the bound for `steps` steps, by the inequality in the proof before parameters are substituted.
         trivial_bound: a bound that holds at every point, whatever the algorithm: L^2 for the squared gradient, and

@@ -31,7 +31,7 @@ class _Result:
         title: its name and label in the paper.
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
-        minimiser: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;
+        search: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;
             None for a result of the paper, which displays its parameters.
         formulas: the displayed formulas as text, by the name of the field of `Prescription` that they give. v in them
             is sqrt(log(e + epsilon/delta))/epsilon.
@@ -44,7 +44,7 @@ class _Result:
     assumptions: str
     guarantee: Guarantee
     formulas: Mapping[str, str]
-    minimiser: Callable[..., Prescription] | None = None
+    search: Callable[..., Prescription] | None = None
     needs_pl: bool = False
     opt_in: bool = False
 
@@ -65,7 +65,7 @@ class _Result:
             PreconditionError: the result does not apply, or a number leaves the range of float64.
         """
         rule = check.choice("difference", options.get("difference", "central"), DIFFERENCES)
-        if self.minimiser is None:
+        if self.search is None:
             problem.require_lipschitz(self.id)
             law, k = known_direction(options.get("direction", "sphere")), options.get("directions_per_step", 1)
             check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
@@ -73,10 +73,10 @@ class _Result:
             check.precondition(rule == "central", f"{self.id} is proved for central differences, not for {rule} ones")
         try:
             with np.errstate(all="ignore"):
-                if self.minimiser is None:
+                if self.search is None:
                     found = displayed(self.id, problem, gdp)
                 else:
-                    found = self.minimiser(problem, gdp, **options)
+                    found = self.search(problem, gdp, **options)
         except (OverflowError, ZeroDivisionError) as error:
             raise check.PreconditionError("a value leaves the range of float64 for these inputs") from error
         smoothing = ("smoothing",) if DIFFERENCES[rule].smoothing else ()
@@ -87,7 +87,9 @@ class _Result:
 
 
 _SMOOTH = "every f L-Lipschitz; F_S ell-smooth (asp:smooth)"
-_RANK = "every f L-Lipschitz and ell-smooth; -H <= Hessian of F_S <= H, tr(H) <= r ell, ||H|| <= ell (asp:rank)"
+_CURVED = "-H <= Hessian of F_S <= H, tr(H) <= r ell, ||H|| <= ell (asp:rank)"
+_RANK = f"every f L-Lipschitz and ell-smooth; {_CURVED}"
+_SHARP = f"every f ell-smooth, and L-Lipschitz or with the stated bound on a mean of gradients; {_CURVED}"
 _BOUNDED = _RANK + "; |F_S(x_t)| <= B along the run"
 _PL = "; PL inequality (asp:pl)"
 
@@ -184,26 +186,26 @@ _ALL = (
     _Result(
         id="theorem-3-sharp",
         title="Theorem 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
-        assumptions=_RANK,
+        assumptions=_SHARP,
         guarantee=Guarantee.GRADIENT,
-        minimiser=sharp.prescribe,
+        search=sharp.prescribe,
         formulas=_SHARP_FORMULAS,
     ),
     _Result(
         id="theorem-2-sharp",
         title="Theorem 2 sharpened (dpzero_theory/theory/sharp/proof.md), DPGD-0th",
-        assumptions=_RANK,
+        assumptions=_SHARP,
         guarantee=Guarantee.GRADIENT,
-        minimiser=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
+        search=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
         formulas=_SHARP_FORMULAS,
         opt_in=True,
     ),
     _Result(
         id="corollary-3-sharp",
         title="Corollary 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
-        assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
+        assumptions=_SHARP + "; PL inequality (asp:pl) on a set that the run stays in",
         guarantee=Guarantee.SUBOPTIMALITY,
-        minimiser=prescribe_last_iterate,
+        search=prescribe_last_iterate,
         formulas={**_SHARP_FORMULAS, "bound": "one-step inequality with ||grad F||^2 >= 2 mu_PL (F - F^*), resolved"},
         needs_pl=True,
         opt_in=True,
@@ -241,7 +243,7 @@ class Unmet:
 
     Attributes:
         result: which theorem or corollary.
-        calibration: how the noise was to be computed, one of `CALIBRATIONS`.
+        calibration: how (epsilon, delta) was to be turned into the mu of Gaussian DP, one of `CALIBRATIONS`.
         reason: the sentence that says which precondition fails.
     """
 
@@ -253,8 +255,10 @@ class Unmet:
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
     """Return the mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise.
 
-    The calibration "paper" is by the paper's composition lemma; "exact" is the largest mu with which a mu-GDP mechanism
-    is (epsilon, delta)-DP. Raises ValueError unless epsilon > 0 and 0 < delta < 1.
+    The `calibration` "paper" is mu = epsilon/sqrt(8 log(e + epsilon/delta)), by the paper's Lemma lm:composition, which
+    promises too much privacy if epsilon is large (`privacy.gaussian.paper_gdp`). "exact" is the largest mu with which a
+    mu-GDP mechanism is (epsilon, delta)-DP. Raises ValueError for another calibration, or unless epsilon > 0 and 0 <
+    delta < 1.
     """
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
@@ -270,7 +274,7 @@ def _applicable(problem: Problem) -> tuple[str, ...]:
     """
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     if math.isinf(problem.lipschitz):
-        stated = (result for result in stated if result.minimiser is not None)
+        stated = (result for result in stated if result.search is not None)
     return tuple(result.id for result in stated if not result.opt_in)
 
 

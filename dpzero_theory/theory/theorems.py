@@ -137,11 +137,12 @@ class _Displayed(NamedTuple):
     bound: float
 
 
-def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
+def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
     """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
 
     With the noise level v, `spread` is d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. If X <= 1, which the paper
-    does not exclude, PreconditionError is raised; its text has `id`, and kappa spread/v^2 as the formula `condition`.
+    does not exclude, PreconditionError is raised. For its text `id` is the corollary's id, such as "corollary-1", and
+    `condition` the formula of kappa spread/v^2, such as "kappa d^3".
     """
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
@@ -197,20 +198,24 @@ def _corollary_1(p: Problem, v: float) -> _Displayed:
     """Return what Corollary 1 (cor:pl-d) displays at the module's noise level v: Algorithm 1, asp:smooth, asp:pl."""
     spread = float(p.d) ** 3 * v**2
     step_size, smoothing = 1 / (4 * p.smoothness * p.d), 2 * p.lipschitz / p.smoothness * v / p.n
-    return _dpgd_0th(p, step_size, p.d, spread, smoothing, _horizon(p, spread, "corollary-1", "kappa d^3"))
+    return _corollary_1_or_2(p, step_size, p.d, spread, smoothing, _log_ratio(p, spread, "corollary-1", "kappa d^3"))
 
 
 def _corollary_2(p: Problem, v: float) -> _Displayed:
     """Return what Corollary 2 (cor:pl-d-rank) displays at the module's noise level v: Algorithm 1, asp:rank, asp:pl."""
     spread, step_size = p.r * float(p.d) ** 2 * v**2, 1 / (4 * p.smoothness * (p.r + 2))
     smoothing = 2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n
-    return _dpgd_0th(p, step_size, p.r + 2, spread, smoothing, _horizon(p, spread, "corollary-2", "kappa r d^2"))
+    return _corollary_1_or_2(
+        p, step_size, p.r + 2, spread, smoothing, _log_ratio(p, spread, "corollary-2", "kappa r d^2")
+    )
 
 
-def _dpgd_0th(p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float) -> _Displayed:
+def _corollary_1_or_2(
+    p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float
+) -> _Displayed:
     """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
 
-    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for the noise level v, and `log` is log X of `_horizon`.
+    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for the noise level v, and `log` is log X of `_log_ratio`.
     """
     kappa = p.condition_number
     return _Displayed(
@@ -237,7 +242,7 @@ def _corollary_3(p: Problem, v: float) -> _Displayed:
         f"gap must be at most 2 loss_bound for corollary-3; got gap = {p.gap:g}, loss_bound = {p.loss_bound:g}",
     )
     spread = p.r * v**2
-    log = _horizon(p, spread, "corollary-3", "kappa r")
+    log = _log_ratio(p, spread, "corollary-3", "kappa r")
     dimension = p.d + (8 * p.smoothness * (p.r + 2) + p.smoothness / kappa) * p.loss_bound / p.lipschitz**2
     argument = 32 * math.sqrt(2 * math.pi) * kappa * float(p.n) ** 3 * (p.r + 2) * dimension / spread
     check.precondition(1 < argument < math.inf, f"corollary-3 requires {_ABOVE_1}; it is {argument:g}")

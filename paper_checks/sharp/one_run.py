@@ -75,7 +75,7 @@ def run_step() -> Checked:
             direction=kind,
             directions_per_step=k,
         )
-        step = high_probability.step_of(problem, failure=0.05, **at)
+        step = high_probability.step_moments(problem, failure=0.05, **at)
         kept, levels, lost = step.progress(problem, case.share / alpha)
         i = int(np.searchsorted(levels, float(np.linalg.norm(g)) * (1 - 1e-12)))
         stated = case.share * (float(lost[i]) - kept * float(g @ g))

@@ -71,7 +71,7 @@ def prescriptions() -> dict[str, Prescription]:
         SMALL, GDP, max_steps=50, direction="gaussian", directions_per_step=4
     )
     for name, result in RESULTS.items():
-        found[name] = result.prescribe(WITH_PL, GDP, max_steps=30 if result.minimiser else None)
+        found[name] = result.prescribe(WITH_PL, GDP, max_steps=30 if result.search else None)
     found["constant noise"] = prescribe_last_iterate(WITH_PL, GDP, max_steps=30)
     return {name: one for name, one in found.items() if one.algorithm == "dpzero"}
 

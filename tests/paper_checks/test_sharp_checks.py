@@ -154,7 +154,7 @@ def test_a_wrong_bound_for_signs_fails(monkeypatch: pytest.MonkeyPatch, field: s
     ids=["noise", "rank", "kept"],
 )
 def test_a_wrong_step_of_one_run_fails(monkeypatch: pytest.MonkeyPatch, mutation: Callable[[Any], Any]) -> None:
-    changed(monkeypatch, high_probability, "step_of", mutation)
+    changed(monkeypatch, high_probability, "step_moments", mutation)
     assert not one_run.run_step().ok
 
 

@@ -49,7 +49,7 @@ EASY = Problem(n=10**6, d=5, r=2, lipschitz=1.5, pl=0.3)
 
 def test_results_are_the_contracts_ids() -> None:
     assert set(RESULTS) >= {*paper.STATEMENTS, "theorem-3-sharp"}
-    assert [id for id, result in RESULTS.items() if result.minimiser is None] == CLOSED
+    assert [id for id, result in RESULTS.items() if result.search is None] == CLOSED
 
 
 @pytest.mark.parametrize("id", RESULTS)
@@ -61,7 +61,7 @@ def test_a_prescription_says_what_it_is_for(id: str) -> None:
     assert (p.relation, p.sampling, p.sample_rate) == (Relation.REPLACE_ONE, "full", 1.0)
     assert (p.direction, p.directions_per_step) == ("sphere", 1)
     assert result.needs_pl == (p.guarantee is Guarantee.SUBOPTIMALITY)
-    assert (result.minimiser is None) == (id in CLOSED)
+    assert (result.search is None) == (id in CLOSED)
     trivial = EASY.lipschitz**2 if p.guarantee is Guarantee.GRADIENT else EASY.lipschitz**2 / (2 * 0.3)
     assert p.trivial_bound == pytest.approx(trivial, rel=1e-15)
 

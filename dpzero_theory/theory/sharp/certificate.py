@@ -187,7 +187,7 @@ def at_point(
     c: float,
     alpha: float,
     steps: int,
-    unit: float,
+    noise: float,
     rate: float,
     *,
     gdp: float,
@@ -201,10 +201,10 @@ def at_point(
 
     Args:
         search: the search, which has the problem, the law of the directions, and K, the number of directions a step.
-        c: the clip is C = c L sqrt(K).
-        alpha: the step size is alpha/ell.
+        c: C/(L sqrt(K)) for the clip C, with L = `Problem.gradient_unit`.
+        alpha: the step size times ell.
         steps: the number of steps.
-        unit: the standard deviation of the noise is unit C.
+        noise: the standard deviation of the noise over the clip C.
         rate: the sampling rate, 1 for full batches.
         gdp, relation: fields of the prescription; they are stored, and nothing is computed from them.
         difference: the name of the difference rule.
@@ -213,14 +213,14 @@ def at_point(
     directions = search.directions
     k = constants_of(p, np.array([c]), search.direction, directions)
     smooth = DIFFERENCES[difference].smoothing
-    e = _largest_error(k, p, alpha, p.relative_gap / steps, (unit * c) ** 2, rate) if smooth else 0.0
+    e = _largest_error(k, p, alpha, p.relative_gap / steps, (noise * c) ** 2, rate) if smooth else 0.0
     clip = c * p.gradient_unit * math.sqrt(directions)
     run = Run(
         step_size=alpha / p.smoothness,
         steps=steps,
         clip=clip,
         smoothing=2 * e * p.gradient_unit / p.smoothness,
-        noise_std=unit * clip,
+        noise_std=noise * clip,
         direction=search.direction,
         directions_per_step=directions,
         difference=difference,
@@ -239,7 +239,7 @@ def at_point(
         batches=None if rate == 1 else Poisson(rate),
         trivial_bound=p.steepest * p.steepest,
         evaluations=round(rate * p.n * steps * directions),
-        notes=(*notes, *_unbounded(p)) if math.isinf(p.lipschitz) else notes,
+        notes=(*notes, *_assumed(p)) if math.isinf(p.lipschitz) else notes,
     )
 
 
@@ -265,7 +265,7 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
     return (1 - 1e-9) * 2 * spare / (linear + math.sqrt(linear * linear + 4 * square * spare))
 
 
-def _unbounded(p: Problem) -> tuple[str, ...]:
+def _assumed(p: Problem) -> tuple[str, ...]:
     """Return what the problem p assumes of its gradients in place of a Lipschitz constant, as a tuple of one sentence.
 
     The tuple is empty if p has a Lipschitz constant.

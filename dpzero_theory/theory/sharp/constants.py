@@ -73,7 +73,8 @@ class _SharpLaw:
         most: a function d -> the largest number K of directions a step.
         removed: a function (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes
             (`_Invariant.removed`); None for random signs and their products, whose largest shares have closed forms.
-        rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws.
+        rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws
+            (`sphere.DirectionLaw.rank` has 0 for them).
         fixed_norm: whether a direction has length sqrt(d) always.
     """
 
@@ -89,7 +90,8 @@ class _SharpLaw:
     def moment(self, power: float) -> float:
         """Return E[X^power] for X = chi^2_rho/rho, where rho is the rank; 1 if rho is infinite.
 
-        It bounds E[(u'a)^(2 power)], for a direction u and a unit vector a, over the same moment of a Gaussian u.
+        For a direction u and a unit vector a, E[(u'a)^(2 power)] is at most this number times what it is for a Gaussian
+        u.
         """
         if math.isinf(self.rank):
             return 1.0
@@ -177,14 +179,17 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     """Return the constants `kept` and `bias` at clips c, as a dictionary.
 
     v is ||U'a||/sqrt(K) for a unit vector a and K directions U, and m(h) = E[min(h v, c) v] is what clipping keeps of a
-    gradient of length h >= 0; m(-h) = -m(h). The line kept h - bias is at most m(h) for -1 <= h <= 1.
+    gradient of length h >= 0, in units of L; m(-h) = -m(h). The line kept h - bias is at most m(h) for -1 <= h <= 1:
+    for h >= 0 m is concave, and the line is below it at h = 0 and, by `beta`, at h = 1; for h < 0 the line is a tangent
+    to the convex function m of the law `lower`, which is below the true m there.
 
     Args:
         c: the clips.
-        beta: upper bounds on E[(v - c)_+ v], the part of a unit gradient that clipping removes.
-        lower: a law of v whose m(h) is at least the m(h) of the true law, for every h.
+        beta: upper bounds on E[(v - c)_+ v], the part of a unit gradient that clipping removes, so that m(1) >= 1 -
+            beta.
+        lower: a law of v whose m(h) is at least the true m(h) for every h >= 0.
     """
-    # The tangent to the m of `lower` at h = c/c', for any c' >= c, gives a valid pair of constants. The best pair has
+    # The tangent to the m of `lower` at h = -c/c', for any c' >= c, gives a valid pair of constants. The best pair has
     # M_2(c') + c M_1(c') = beta(c), with the tail moments M_1 and M_2 of `lower`. If v = 1 always, m(h) = min(h, c),
     # and the best pair is known.
     if lower.largest == 1:
@@ -204,9 +209,9 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 class _Invariant:
     """A law of K directions U that is invariant under rotations, with the constants for matrices H of rank r.
 
-    v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment of U across the gradient is at most
-    p0 - q0 v^2 times that along it, where (p0, q0) = `across`. So for the worst H a moment of v is weighted by
-    P + Q v^2 = v^2 + (r-1)(p0 - q0 v^2).
+    v is the length of y = U'a/sqrt(K) for a unit vector a along the gradient, e is a unit vector orthogonal to a, and
+    phi a vector along y. (phi'U'a)^2 is K v^2 |phi|^2, and the mean of (phi'U'e)^2 for a given y is at most K (p0 - q0
+    v^2) |phi|^2. So for the worst H the mean of |phi|^2 is weighted by P + Q v^2 = v^2 + (r-1)(p0 - q0 v^2).
 
     Attributes:
         r: the rank, at least 1.
@@ -214,8 +219,9 @@ class _Invariant:
         spread2: the square of the constant `spread`.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
             under `upper` and at least its mean under `lower`.
-        slack: the zeta of section 1 of proof.md, by which these bounds fail for the weighted moments; it is 0 if
-            `upper` and `lower` are the law of v itself.
+        slack: zeta >= 0, by which weighted means may miss the bounds of `upper` and `lower`: 4 zeta beta(c) is added to
+            the bound on E[(v - c)_+ v (P + Q v^2)], and 2 (r-1) zeta is subtracted from that on what clipping removes
+            from E[v^2 (P + Q v^2)]. It is 0 if `upper` and `lower` are the law of v itself (proof.md, section 1).
         smooth_first, smooth_second: as in `Constants`.
     """
 

@@ -69,8 +69,8 @@ class _StepMoments:
         variance: sigma^2/K, where sigma is the standard deviation of the noise.
         rank: the effective rank r.
         error: e = ell lambda/2, for finite differences with smoothing lambda.
-        mean: the constants of the module `constants` at r.
-        along: the same constants at r = 1, which are those for H = g g'/G^2, where g is the gradient and G its norm.
+        at_rank: the constants of the module `constants` at r.
+        at_one: the same constants at r = 1, which are those for H = g g'/G^2, where g is the gradient and G its norm.
         overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
         projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
         trace: beta; tr(U'HU) <= beta K unless the directions are too long.
@@ -82,25 +82,27 @@ class _StepMoments:
     variance: float
     rank: float
     error: float
-    mean: Constants
-    along: Constants
+    at_rank: Constants
+    at_one: Constants
     overlong: float
     projection: float
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """Return the parts of Psi_theta(G) = kept G^2 - lost(G), a lower bound on a step's progress, G = ||grad F_S||.
+        """Return the parts of Psi_theta(G) = kept G^2 - lost(G), a lower bound on a step's progress -(1/(theta alpha))
+        log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) at a point with ||grad F_S(x_t)|| = G.
 
         Args:
             problem: the constants of the run.
-            exponent: theta > 0, the factor of the decrease of F_S in the exponential moment that is bounded.
+            exponent: theta > 0, in units of ell/L^2.
 
         Returns:
-            The number kept, the values of G at which lost is computed, and lost at each of them, in units where L = ell
-            = 1. lost(G) rises with G, and is infinite where no bound is proved.
+            The constant `Constants.kept`, the values of G at which lost is computed (0, and 1,000 numbers up to 1, the
+            steepest gradient), and lost at each of them, in units where L = ell = 1. lost(G) rises with G, and is
+            infinite where no bound is proved.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
-        g, k, directions = _GRADIENT_LEVELS, self.mean, self.directions
+        g, k, directions = _GRADIENT_LEVELS, self.at_rank, self.directions
         share = exponent * a * a * self.variance * beta
         if not share < 1:
             return float(k.kept[0]), g, np.full_like(g, math.inf)
@@ -113,7 +115,7 @@ class _StepMoments:
         usual = g + a * math.sqrt(beta) * moved
         expected = first * g + curved + exponent * a / 2 * noise * usual * usual + a / 2 * noise * self.rank
         spread = (
-            g * (g * math.sqrt(2 / directions) + float(self.along.excess[0]) + e * self.along.smooth_second)
+            g * (g * math.sqrt(2 / directions) + float(self.at_one.excess[0]) + e * self.at_one.smooth_second)
             + a / 2 * math.sqrt(beta) * c * moved
             + exponent * a / 2 * noise * longest * usual
             + a * noise * math.sqrt(self.rank / (2 * directions))
@@ -130,7 +132,7 @@ class _StepMoments:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
+def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
     """Return the quantities of one step of a run from which `certify_run` bounds the step's exponential moment.
 
     Args:
@@ -157,8 +159,8 @@ def step_of(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMom
         variance=at.variance,
         rank=p.r,
         error=at.error,
-        mean=constants(c, p.d, p.r, at.direction, p.sample_rank, at.directions),
-        along=constants(c, p.d, 1.0, at.direction, p.sample_rank, at.directions),
+        at_rank=constants(c, p.d, p.r, at.direction, p.sample_rank, at.directions),
+        at_one=constants(c, p.d, 1.0, at.direction, p.sample_rank, at.directions),
         overlong=overlong,
         projection=math.sqrt(_longest(at.directions, overlong / 2)),
         trace=p.r * _longest(at.directions * p.r, overlong / 2),
@@ -184,7 +186,7 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _Run
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)
     gap = p.relative_gap
-    step, t = step_of(p, failure=delta, **run), run["steps"]
+    step, t = step_moments(p, failure=delta, **run), run["steps"]
     budget, needed = gap / (step.step_size * t), math.log(1 / ((1 - _SHARE) * delta))
     unit = p.lipschitz * p.lipschitz
     of_mean = certificate(p, **run).bound

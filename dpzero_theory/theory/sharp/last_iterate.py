@@ -234,8 +234,8 @@ def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, 
     """Return the bound on E[F_S(x_T) - F_S^*] for each step size, in units of L^2/ell: the smallest over y.
 
     Args:
-        p: the problem.
-        terms: the coefficients of the theorem's q, p and M.
+        p: the problem, with `pl`; its gap is that of the start.
+        terms: the coefficients of the theorem's q and p, with M as `constant`: those for noise 0 and full batches.
         alpha: the step sizes, in units of 1/ell.
         steps: T.
         variance: the variance of the noise for each step size, in units of K L^2.

@@ -29,10 +29,11 @@ _END = 2048.0  # The grid ends here, since X Z^2 is larger with a probability be
 
 @lru_cache(maxsize=16)
 def _on_grid(rank: int, step: float) -> Array:
-    """Return the probabilities of a law on 0, step, 2 step, ... that stands in for the law of X Z^2.
+    """Return the probabilities of a law on 0, step, 2 step, ..., 2048 that stands in for the law of X Z^2.
 
     Here X ~ chi^2_rho/rho and Z ~ N(0, 1), with rho = `rank`. Each value of X Z^2 is moved to its two neighbours on the
-    grid, with probabilities that keep its mean. So means of convex functions can only grow, and bounds stay bounds.
+    grid, with probabilities that keep its mean. So means of convex functions can only grow, and bounds stay bounds, but
+    for values above 2048, which have a probability below e^-45 and are left out.
     """
     # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic.
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
@@ -91,7 +92,8 @@ class Products:
     rank: int
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of the density of v_rho at each clip c > 0."""
+        """Return about the slope of -log of the density of v_rho at each clip c > 0. `signs.removed` takes from it
+        which free numbers to try; its bounds hold for any such numbers."""
         # A larger variance of v^2 makes the law flatter; `spread` is that variance over the variance for random signs.
         k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))

@@ -52,7 +52,8 @@ class Projection:
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
-        """Return roughly the slope of -log of the density of the length v at each clip c > 0, for D = infinity."""
+        """Return about the slope of -log of the density of the length v at each clip c > 0, as if D were infinite.
+        `signs.removed` takes from it which free numbers to try; its bounds hold for any such numbers."""
         k = self.directions
         slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
         return slope
@@ -84,7 +85,8 @@ class Projection:
 
     @cached_property
     def _total(self) -> float:
-        """The sum of v^2 with the masses of `_unscaled`; divided by it, they give E[v^2] = 1."""
+        """The sum of v^2 times the masses of `_unscaled` at c = 0. Masses divided by it are those of a law with E[v^2]
+        = 1."""
         _, v, mass = self._unscaled(np.zeros(1))
         return float(np.sum(mass * v**2))
 

@@ -355,9 +355,9 @@ class SmallestBound:
         return float(_smallest_root(terms, self.problem.relative_gap).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """Return a number of steps T whose bound is at most (1 + share) times the bound for T -> infinity.
-
-        T is at most 0.1% above the smallest such number, and it is `MOST_STEPS` if no smaller T has such a bound.
+        """Return a number of steps T whose bound is at most (1 + share) times the bound for T -> infinity, and which is
+        at most 0.1% above the smallest such number. If no number below `MOST_STEPS` is such a one, `MOST_STEPS` is
+        returned, whose bound may be larger.
 
         Args:
             unit: sigma/(C sqrt(T)) for noise sigma and clip C, the same for every T.

@@ -11,7 +11,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Guarantee, Problem, Run
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
-from dpzero_theory.theory.sharp.high_probability import certify_run, step_of
+from dpzero_theory.theory.sharp.high_probability import certify_run, step_moments
 from dpzero_theory.theory.sharp.last_iterate import certify_last_iterate, prescribe_last_iterate
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
@@ -50,7 +50,7 @@ def test_the_leading_terms() -> None:
     It is theta alpha (sigma^2/(2 K)) G^2, and half of the corresponding term of the directions.
     """
     at = Run(step_size=1e-9, steps=10, clip=8.0, smoothing=1e-12, noise_std=0.6, direction="gaussian")
-    step = step_of(PAPER, failure=0.1, **at)
+    step = step_moments(PAPER, failure=0.1, **at)
     share = 1e-4
     kept, g, lost = step.progress(PAPER, share / 1e-9)
     expected = share / 2 * (0.36 * g**2 + 2 * g**4)
