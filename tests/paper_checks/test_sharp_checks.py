@@ -149,7 +149,7 @@ def test_a_wrong_bound_for_signs_fails(monkeypatch: pytest.MonkeyPatch, field: s
     [
         times(variance=0.5),
         times(rank=0.5),
-        lambda step: replace(step, mean=replace(step.mean, kept=1.2 * step.mean.kept)),
+        lambda step: replace(step, at_rank=replace(step.at_rank, kept=1.2 * step.at_rank.kept)),
     ],
     ids=["noise", "rank", "kept"],
 )
