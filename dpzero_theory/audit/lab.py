@@ -241,11 +241,7 @@ class _Influence:
 
 
 class _Residual(NamedTuple):
-    """The noise of one run, and the sums (or averages) to which it was added, in the unit of releases.
-
-    Attributes:
-        noise, sums: arrays of shape (steps, numbers of a step).
-    """
+    """The noise of one run, and the sums to which it was added, in the unit of releases; shape (steps, numbers)."""
 
     noise: Array
     sums: Array

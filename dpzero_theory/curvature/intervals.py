@@ -87,12 +87,9 @@ class Interval:
         """Return the interval of this number divided by the number in `bottom`; self.low >= 0 and bottom.low > 0.
 
         Both intervals hold with probability at least self.level + bottom.level - 1, which is the result's `level`, or 0
-        if that is negative. The quotient then lies between self.low/bottom.high and self.high/bottom.low. Its kind is
-        the weaker of the two kinds, in the order of `Interval.kind`.
-
-        Args:
-            bottom: the interval of the divisor.
-            least, most: bounds between which the quotient is known to lie, and to which its interval is cut.
+        if that is negative. The quotient then lies between self.low/bottom.high and self.high/bottom.low. These ends
+        are cut to [least, most], where the quotient is known to lie. Its kind is the weaker of the two kinds, in the
+        order of `Interval.kind`.
         """
         kind = max(self.kind, bottom.kind, key=list(_KINDS).index)
         low, estimate, high = (

@@ -305,12 +305,9 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
     """Return the name of an output of `run` that contains the noise times a constant, or None.
 
-    Args:
-        run: the run whose outputs are searched.
-        released, noise: the numbers that the run released and the noise in them (`_with_noise`), shape (N,). As
-            releases contain the noise, an output counts as the noise only if it is much nearer to it than they are.
-        level: None is also returned if numbers unrelated to the noise would count as it with a larger probability than
-            this.
+    `released` and `noise` are the numbers that the run released and the noise in them (`_with_noise`), shape (N,). As
+    releases contain the noise, an output counts as the noise only if it is much nearer to it than they are. None is
+    also returned if numbers unrelated to the noise would count as it with a probability above `level`.
     """
     if noise.size < _FEWEST_NUMBERS:
         return None
