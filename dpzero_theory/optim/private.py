@@ -247,7 +247,7 @@ def _make(
     ranks.share_(module)
     private = budget is not None
     isolation = isolation if private or isolation == "exact" else ""
-    if isolation == "exact":  # no other record can then change a bit of a loss
+    if isolation == "exact":  # A record that is evaluated alone has the same loss, to the last bit, in every batch
         micro_batch = 1
     header = Header(plan, ranks.lead(key.hex), "", private=private, isolation=isolation, unit=unit)
     weights = header.weights(module)
@@ -255,7 +255,7 @@ def _make(
         raise ValueError("data must not be by user where forwards need all ranks: users have unequal numbers of them")
     evaluation = examine(weights, losses, read, collate, plan, ranks, micro_batch, at_once, probe=isolation != "")
     header = replace(header, losses=of_losses(losses), fingerprint=weights.fingerprint())
-    files: Folder | None = None  # stays None on other ranks than 0
+    files: Folder | None = None  # Only rank 0 opens files
 
     def open_folder() -> Header:
         nonlocal files
@@ -269,10 +269,10 @@ def _make(
 
     try:
         header = ranks.lead(open_folder)
-        weights.directions = header.directions  # the header of a resumed run has that run's key
+        weights.directions = header.directions  # A resumed run goes on with the key in its file
         # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
         # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
-        secret = files.secret if files else bytes(SECRET_BYTES)  # other ranks than 0 draw no batches
+        secret = files.secret if files else bytes(SECRET_BYTES)  # Only rank 0 draws batches and needs the secret
         if seed is None:
             batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
         else:
@@ -333,7 +333,9 @@ def _same_on_every_rank(
         raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
     ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: settings)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
-    secret = ranks.lead(lambda: os.urandom(SECRET_BYTES))  # this key serves for the comparison alone
+    secret = ranks.lead(
+        lambda: os.urandom(SECRET_BYTES)
+    )  # A key for this comparison alone keeps the digest of the records secret
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 
@@ -348,7 +350,9 @@ def _require(module: object, losses: object, data: Data, folder: object, collate
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
-    Ranks().require_same("data must hold as many records", lambda: str(len(data)))  # the plan's n is this length
+    Ranks().require_same(
+        "data must hold as many records", lambda: str(len(data))
+    )  # A plan for another n on some rank would fail later, without naming data
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")

@@ -79,15 +79,17 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = weights
         self.weights.untrained.begin()
-        self.weights.guarded = False  # the start has refused losses that read weights in other ways
+        self.weights.guarded = (
+            False  # The start has refused losses that read weights in other ways, so steps need not look
+        )
         self.sums = sums
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
-        self._file: Any = file  # None on other ranks than 0
+        self._file: Any = file  # Only rank 0 has the file
         self._noise, self._batches = noise, batches
-        self._paid = range(0)  # the releases that are paid for and not made yet
-        self._position: int | None = None  # how many releases the weights have; None if unknown
-        self._current = False  # whether the weights have all releases in the file
+        self._paid = range(0)  # The releases that this process has paid for and not made yet
+        self._position: int | None = None  # How many releases have moved the weights; None if unknown
+        self._current = False  # Whether all releases in the file have moved the weights
 
     def step(self) -> Record:
         """Make one release, move the weights by it, and return what was released.
@@ -101,7 +103,7 @@ class Run:
         """
         if not self._current:
             self.catch_up()
-        self._current = False  # True again once the weights have this release too
+        self._current = False  # A step that fails leaves it False, so that the next one catches up first
         release, batch = self._ranks.lead(self._begin)
         total = self.sums.total(release, batch)
         record = self._ranks.lead(lambda: self._write(release, self.plan.noisy(total, self._noise)))
@@ -129,7 +131,7 @@ class Run:
             if shown and (now - told > _REFRESH or not left):
                 told = now
                 rest = f", about {left * (now - started) / made:,.0f} s left" if made and left else ""
-                # spaces cover what a longer line has left
+                # The spaces overwrite the end of a longer line before
                 line = f"\r{self.plan.steps - left:,} of {self.plan.steps:,} steps{rest:32}"
                 print(line, end="" if left else "\n", file=sys.stderr, flush=True)
             if not left:
@@ -258,6 +260,6 @@ class Run:
         return [Record(number, self.plan.row.unpack(sums)) for number, sums in self._file.records()]
 
     def _move(self, record: Record) -> None:
-        self._position = None  # how many releases the weights have is unknown while they move
+        self._position = None  # A move that is interrupted leaves weights that belong to no release
         self.weights.move_(self.plan.moves(*record))
         self._position = record.release + 1

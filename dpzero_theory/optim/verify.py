@@ -159,7 +159,7 @@ def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -
         return [*found, _Finding("final weights", "a checkpoint of another run", holds=False)]
     try:
         weights = content.replayed(_module(initial.weights), final.position)
-        # bit for bit, so that a NaN is the same as a NaN with the same bits, and 0 is not -0
+        # Fingerprints compare bits: a NaN equals a NaN with the same bits, and 0 is not -0
         equal = content.header.weights(_module(final.weights)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
         return [*found, _Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
@@ -190,7 +190,7 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"
-    if not path.is_file():  # reading a pipe could wait for ever
+    if not path.is_file():  # To open a pipe could wait for ever
         raise ValueError(f"{rule}; got {path}")
     try:
         with warnings.catch_warnings():
