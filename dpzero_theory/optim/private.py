@@ -333,9 +333,8 @@ def _same_on_every_rank(
         raise ValueError(f"data must hold the plan's n = {first.n} records; got {len(data)}")
     ranks.require_same("micro_batch, points_at_once and isolation must be the same", lambda: settings)
     ranks.require_same("losses must be the same function", lambda: of_losses(losses))
-    secret = ranks.lead(
-        lambda: os.urandom(SECRET_BYTES)
-    )  # A key for this comparison alone keeps the digest of the records secret
+    # Ranks exchange digests under a key that nothing else uses, so that they say nothing of the records later
+    secret = ranks.lead(lambda: os.urandom(SECRET_BYTES))
     ranks.require_same("data must hold the same records in the same order", lambda: unit + digest(secret))
     return first
 
@@ -350,9 +349,8 @@ def _require(module: object, losses: object, data: Data, folder: object, collate
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
-    Ranks().require_same(
-        "data must hold as many records", lambda: str(len(data))
-    )  # A plan for another n on some rank would fail later, without naming data
+    # Else a plan for another n on some rank would be refused later, without a word of the data
+    Ranks().require_same("data must hold as many records", lambda: str(len(data)))
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")

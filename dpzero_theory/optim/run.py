@@ -79,9 +79,8 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = weights
         self.weights.untrained.begin()
-        self.weights.guarded = (
-            False  # The start has refused losses that read weights in other ways, so steps need not look
-        )
+        # The start has refused losses that read weights in other ways, so that steps need not look
+        self.weights.guarded = False
         self.sums = sums
         self.private = header.private and noise.private
         self._header, self._ranks = header, ranks
