@@ -34,8 +34,9 @@ class Difference:
 
     Attributes:
         name: the rule's name in plans, commands and result files.
-        points: a function of K that returns how many evaluations of a record's loss a step with K directions takes. A
-            derivative along one direction counts as one evaluation, though it takes the time of one to two.
+        points: a function of K that returns how many evaluations of a record's loss a step with K directions takes: the
+            entries of `at`, and for derivatives the loss at x besides, which they compute too. A derivative along one
+            direction counts as one evaluation, though it takes the time of one to two.
         at: a function of the K directions' indices in the run and lambda that returns what is to be computed, a list of
             `Point`.
         combine: a function of what was computed for this list, losses or derivatives as float64 of shape (entries,

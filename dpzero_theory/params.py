@@ -47,7 +47,8 @@ def _directions(text: str) -> int | str:
 
 
 def _pair(text: str) -> tuple[float, float]:
-    """Return the two numbers of a word such as 2=1.5; else raise argparse's error."""
+    """Return the two numbers of a word such as 2=1.5, the value of --gradient-moment (M=VALUE) or --mean-excess
+    (LEVEL=VALUE); else raise argparse's error."""
     left, _, right = text.partition("=")
     try:
         return float(left), float(right)
@@ -237,10 +238,9 @@ def _calculate(
 
 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
-    """Return the answer with a note of a bound that a single run meets with probability `confidence`.
-
-    Answers of other results than theorem-3-sharp are returned without such a note.
-    """
+    """Return the answer with a note of a bound on the mean of ||grad F_S(x_t)||^2 over the steps t of a single run,
+    which holds with probability `confidence`. Only the result theorem-3-sharp has such a bound; answers of other
+    results are returned as they are."""
     if answer.result.id != "theorem-3-sharp":
         return answer
     bound = certify_run(problem, failure=1 - confidence, **answer.prescription.run).bound

@@ -44,7 +44,10 @@ _SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Return one answer of the calculator as an entry of "results" in the JSON output."""
+    """Return one answer of the calculator as an entry of "results" in the JSON output: its keys are `id`, `algorithm`,
+    `calibration`, `form` ("minimised" or "closed-form"), `guarantee`, `relation`, `sampling`, `direction`,
+    `difference`, the names of the numbers in `_ROWS`, `trivial_bound`, `vacuous` (a boolean) and `notes` (a list of
+    sentences)."""
     p = answer.prescription
     return {
         "id": p.id,
@@ -212,7 +215,8 @@ def _block(block: Sequence[Calculated]) -> list[str]:
 
 
 def _shown(value: float | int) -> str:
-    """Return a number as text tables show it: integers below 10^15 with commas, other numbers with four digits."""
+    """Return a number as text tables show it: integers below 10^15 with commas, and others with four significant
+    digits, in scientific notation outside [0.001, 10^5)."""
     if isinstance(value, int):
         return f"{value:,}" if value < 10**15 else f"{value:.3e}"
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3e}"

@@ -40,7 +40,7 @@ from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.sampling import drawn
+from dpzero_theory.privacy.sampling import sampling_of_run
 from dpzero_theory.privacy.schedule import SECRET_BYTES
 from dpzero_theory.privacy.step import step_of
 
@@ -143,7 +143,7 @@ def _by_gradients(r: Recipe, top: Top, losses: Losses, data: States, after: Call
         noise = dz.calibrate(epsilon=r.epsilon, delta=DELTA, steps=r.steps, **law).upper
         generator = torch.Generator(weights[0].device)
         generator.manual_seed(int.from_bytes(os.urandom(8), "little", signed=True))
-        batches = drawn("poisson", rate).drawer(random.SystemRandom(), os.urandom(SECRET_BYTES), n)
+        batches = sampling_of_run("poisson", rate).drawer(random.SystemRandom(), os.urandom(SECRET_BYTES), n)
     for step in range(r.steps):
         optimizer.zero_grad()
         if r.epsilon is None:

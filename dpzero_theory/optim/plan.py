@@ -21,7 +21,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated
 from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.sampling import Sampling, drawn
+from dpzero_theory.privacy.sampling import Sampling, sampling_of_run
 from dpzero_theory.privacy.step import Step, steps_in
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Prescription
@@ -166,7 +166,7 @@ class Plan:
         rule = _private_algorithm(given["algorithm"])
         law = rule.law(take("noise"))
         goal, delta = check.real("target_epsilon", take("target_epsilon"), above=0), take("target_delta")
-        batches = drawn(take("sampling"), _rate(n, take("expected_batch")))
+        batches = sampling_of_run(take("sampling"), _rate(n, take("expected_batch")))
         alphas = _step_sizes(take("step_size"), given["steps"])
         # A plan with the most noise is made first, so that what does not fit is refused before seconds of calibration.
         most = _MOST_SCALE / rule.levels
@@ -192,7 +192,7 @@ class Plan:
         law = _private_algorithm(p.algorithm).law("gaussian")
         same = ("n", "steps", "clip", "smoothing", "algorithm", "direction", "directions_per_step", "difference")
         return cls(
-            Step(noise, drawn(p.sampling, p.sample_rate), p.relation, law.name),
+            Step(noise, sampling_of_run(p.sampling, p.sample_rate), p.relation, law.name),
             step_sizes=(p.step_size,),
             **{name: getattr(p, name) for name in same},
         )
@@ -206,7 +206,7 @@ class Plan:
         The arguments are those of `for_target` with the same names. `settings` must have smoothing, and may have
         direction, directions_per_step and difference. Raises ValueError for one outside its range.
         """
-        sizes, batches = _step_sizes(step_size, steps), drawn(sampling, _rate(n, expected_batch))
+        sizes, batches = _step_sizes(step_size, steps), sampling_of_run(sampling, _rate(n, expected_batch))
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -324,7 +324,7 @@ class Plan:
         """Return the plan whose `settings` these are. Raises ValueError, TypeError or KeyError for anything else."""
         values = dict(check.entries("the plan", found, _SETTINGS))
         take = values.pop
-        step: Any = drawn(take("sampling"), take("sample_rate"))
+        step: Any = sampling_of_run(take("sampling"), take("sample_rate"))
         noise, relation, multiplier = take("noise"), take("relation"), take("noise_multiplier")
         if ALGORITHMS[values["algorithm"]].private:
             step = Step(multiplier, step, relation, ALGORITHMS[values["algorithm"]].law(noise).name)

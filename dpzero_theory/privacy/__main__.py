@@ -120,9 +120,10 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
     """Return the name of the number that the flags leave out, which is the one to find. `given` has the six numbers by
-    their names, with None for a number without a flag. With full batches (the word `sampling` is "full" or None)
-    --batch may be left out, too. Raises ValueError if neither epsilon nor the noise multiplier is given, or if both are
-    and the other numbers are not all given but one."""
+    the names in `_FLAGS`, with None for a number without a flag. It is epsilon or noise_multiplier if one of the two is
+    None. If both are given, it is the only other one that is None, not counting `batch` with full batches (the word
+    `sampling` is "full" or None). Raises ValueError if both of these are None, or if both are given and not exactly one
+    other number is left out."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")

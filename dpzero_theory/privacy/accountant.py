@@ -29,14 +29,14 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0  # an integral for one epsilon, with tilt tau, is used for those at most this over 1 + tau away from it
-_VAGUE = 1.5  # where upper > this * lower, the bound by releases without sampling is tried too: it may be smaller
-_ROUNDING = 1e-12  # a bound on the relative rounding error of `Group._one_by_one`
-_MOST_EPSILON = 700.0  # the largest epsilon of one record at which a group is bounded: e^700 is still a float
+_CLOSE = 3.0  # Farther than this over 1 + tau from its own epsilon an integral with the tilt tau is vague.
+_VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampling is tried too, as it may be smaller.
+_ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
+_MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.
 _MOST_IN_GROUP = 10**9  # the largest number of records in a group
 _ONE_BY_ONE = "one record after another"
 _LARGE = 10.0  # above this epsilon a note says that the guarantee protects hardly anything
-_ABOUT_EXACT = 1.1  # where upper <= this * lower for a group, changing one record after another is not tried
+_ABOUT_EXACT = 1.1  # Where upper <= this * lower for a group, changing one record after another would gain little.
 
 
 def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int | None = None) -> Bracket:

@@ -243,7 +243,7 @@ def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, de
 
 def confirm(text: str) -> tuple[float, float, float]:
     """Epsilon, delta and a bound on delta(epsilon) of the certificate `text` (JSON). Raises Refused if unconfirmed."""
-    ctx.prec = 256  # the precision of interval arithmetic, in bits
+    ctx.prec = 256  # with so many bits, intervals hardly widen
     certificate = _parse(text)
     history, statement = certificate["history"], certificate["statement"]
     if not isinstance(history, list) or not 1 <= len(history) <= 100:

@@ -55,7 +55,7 @@ class _Moments:
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
-        self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)  # few digits: exact multiples
+        self.step = math.ldexp(math.floor(mantissa * 2**11), exponent - 11)  # so its multiples are exact
         reach = s * (math.sqrt(2 * wanted) + 0.5)
         chance = math.exp(min(math.log(law.rate) - (2 * reach + 1) / (2 * s * s), 0.0)) / (1 - law.rate)
         first, last = -reach - max(-power, 0.0) * min(chance, 1.0), reach + max(power, 0.0) + fall

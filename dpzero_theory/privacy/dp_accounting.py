@@ -88,7 +88,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
         case "PoissonSampledDpEvent":
             rate = event.sampling_probability
             made = _release(event, event.event, relation, count, Poisson(rate) if rate else FullBatch())
-            if rate:  # else no record is ever used
+            if rate:  # with the rate 0 no record is ever used, which costs nothing
                 yield made
         case "SampledWithoutReplacementDpEvent":
             if type(event.event).__name__ != "GaussianDpEvent":
@@ -97,7 +97,7 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             yield _release(event, event.event, relation, count, drawn)
         case "TruncatedSubsampledGaussianDpEvent":
             n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
-            if 0 not in (n, largest, rate):  # else no record is ever used
+            if 0 not in (n, largest, rate):  # with a 0 no record is ever used, which costs nothing
                 drawn = FullBatch() if largest >= n else FixedSize(largest / n)
                 if rate < 1:
                     drawn = TruncatedPoisson(rate, largest, n)
@@ -107,12 +107,12 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             yield concentrated(event.rho, event.xi, steps=count, relation=relation)
         case "EpsilonDeltaDpEvent" | "ExponentialMechanismDpEvent" | "PermuteAndFlipDpEvent":
             e, d = event.epsilon, getattr(event, "delta", 0.0)
-            if e or d:  # else the event reveals nothing
+            if e or d:  # with 0 and 0 the event reveals nothing
                 yield approximate(e, d, steps=count, relation=relation) if d != 1 and e != math.inf else None
         case "MixtureOfGaussiansDpEvent":
             if relation.replaces:
                 raise _Unsupported(event, f"{kind} with replace-one")
-            if any(event.sensitivities):  # else the event reveals nothing
+            if any(event.sensitivities):  # a sum that does not move reveals nothing
                 moved = event.standard_deviation, event.sensitivities, event.sampling_probs
                 yield gaussian_mixture(*moved, steps=count, relation=relation) if event.standard_deviation else None
         case "RandomizedResponseDpEvent":

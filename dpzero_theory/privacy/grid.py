@@ -106,7 +106,7 @@ class _Curve:
         bottom, top, self._up, self._down = window(_tilted(self._sketches, self.tau), log_folded)
         lowest = bottom - top
         broadest = max(float(np.max(loss)) - max(float(np.min(loss)), lowest) for _, loss, _ in self._sketches)
-        # The laws on the grid spread a little more than their sketches, from which the range of the grid comes.
+        # The range comes from the laws' sketches. On the grid they spread a little more, so the range is widened.
         more = 0.01 * (top - bottom)
         bottom, top = bottom - more, top + more
         self._width = max((top - bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
@@ -368,7 +368,7 @@ def _root(parts: Parts, delta: float, lower_at: float) -> _Make:
         (laws, rough), at = _refined(parts, delta, points), start
         for _ in range(8):
             curve = _Curve(laws, at, delta, points)
-            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is below all that is known
+            if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is lower than this curve knows
                 upper, at = curve.known, 0.8 * curve.known
                 continue
             upper = crossed(curve.upper, delta, at, 1 + curve.tau, way=1)

@@ -325,7 +325,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         level = "FULL" if durable else "NORMAL"
         try:
             if not self._level:  # not before the first write: a file that is only opened does not change
-                # The file itself says that it is open before the log has anything else: without its log it is refused.
+                # The file says that it is open before the log gets a row, so a file that has lost its log is refused.
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("UPDATE header SET open = 1")

@@ -64,7 +64,7 @@ class NoiseSource(ABC):
         """Draw an array of integers x, each with probability exactly proportional to exp(-x^2/(2 scale^2)), for a whole
         number `scale` from 1 to 2^56. The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by
         less than float64 can show from scale 2."""
-        # Laplace noise of scale t is kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)).
+        # Laplace noise of scale t, kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)), is discrete Gaussian.
         sigma = scale if type(scale) is int and 0 < scale <= _LARGEST_SCALE else _scale(scale)
         t = sigma + 1
         peak, twice = Fraction(sigma**2, t), 2 * sigma**2

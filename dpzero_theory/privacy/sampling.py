@@ -249,7 +249,7 @@ class Poisson(Sampling):
             return Cost.of(*pairs, count=steps)
         if noise < _LEAST_GROUP_NOISE * size:
             return UNKNOWN
-        # One record with this noise that is drawn whenever any record of the group is costs at least as much.
+        # One record that moves the sum by `size` clips whenever a record of the group is drawn costs as much or more.
         any_of_them = Poisson(any_drawn(self.sample_rate, size))
         return any_of_them.cost(noise / size, steps, relation).bounding(self.amplified(noise, steps, relation))
 
@@ -308,8 +308,8 @@ class TruncatedPoisson(Poisson):
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
-        # P(M >= B) and P(M < B) for the number M of others that are drawn; and q E[B/(M + 1); M >= B], which is
-        # B/n P(M' > B) for the number M' of all n records that are drawn.
+        # `full` is P(M >= B) and `usual` is P(M < B) for the number M of others that are drawn. `kept` is q E[B/(M
+        # + 1); M >= B], which is B/n P(M' > B) for the number M' of all n records that are drawn.
         full, usual = float(betainc(largest, n - largest, q)), float(betaincc(largest, n - largest, q))
         kept = largest / n * float(betainc(largest + 1, n - largest, q))
         error = min(1e-11 + 4e-16 * n, 1e-6)
@@ -434,7 +434,7 @@ class FixedSize(Sampling):
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        if relation is Relation.ADD_REMOVE:  # the only known bound goes from one record to the next
+        if relation is Relation.ADD_REMOVE:  # only changing one record after another has a bound
             return UNKNOWN
         return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
 
@@ -607,7 +607,7 @@ def _runnable() -> tuple[str, ...]:
     return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
 
-def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
+def sampling_of_run(word: str | Sampling, sample_rate: float | None) -> Sampling:
     """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`, and
     from `sample_rate`, the expected batch size over the number of records, or None with full batches only. Raises
     ValueError for batches that runs cannot draw, or a `Sampling` with another rate (by more than 1e-9 of it)."""
@@ -615,7 +615,7 @@ def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
         if sample_rate is not None and not math.isclose(word.sample_rate, sample_rate, rel_tol=1e-9):
             rule = f"sampling must have the rate of expected_batch over n, {sample_rate:.10g}, or be a name"
             raise ValueError(f"{rule}, {word.word!r}; got {word!r}")
-        return drawn(word.word, sample_rate)
+        return sampling_of_run(word.word, sample_rate)
     name = word.partition(":")[0] if isinstance(word, str) else ""
     if not (name in SAMPLINGS and SAMPLINGS[name].runnable):
         check.choice("sampling", word, _runnable())

@@ -92,14 +92,14 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
 
 
 def _whole(
-    asked: Callable[[int], Group], first: int, most: int, guess: float, rule: str, *,
+    asked: Callable[[int], Group], first: int, most: int, guess: float, cheapest: str, *,
     epsilon: float, delta: float, rising: bool = True,
 ) -> Bracket:  # fmt: skip
     """The bracket of the largest whole number with which a run meets the target (`epsilon`, `delta`) if the run's cost
     rises with the number (`rising`), and of the smallest such number otherwise. `asked` takes a number and returns the
     privacy of the run with it. The search begins at `guess` and stays between `first` and `most`. Raises
-    PreconditionError if not even the cheapest run meets the target; `rule` says what that run has, such as "one step",
-    for the message."""
+    PreconditionError if not even the cheapest run meets the target; for the message, `cheapest` says what that run has,
+    such as "one step"."""
     deltas = cache(lambda number: asked(number).delta(epsilon))
 
     def missed_by(number: float, *, least: bool = False) -> float:
@@ -118,7 +118,7 @@ def _whole(
     missed, met = crossing(missed_by, guess, least=first, most=most, rising=rising, whole=True)
     if met is None:
         real = asked(first if rising else most).epsilon(delta, ends="upper").upper
-        raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {epsilon:g}")
+        raise check.PreconditionError(f"{cheapest} must meet the target; got epsilon {real:.6g}, above {epsilon:g}")
     other: float | None = met
     if missed is not None and missed_by(missed, least=True) <= 0:
         least, largest = (missed, most) if rising else (first, missed)
@@ -128,14 +128,14 @@ def _whole(
     return Bracket(min(value, end), value, max(value, end), "search")
 
 
-def _about(unit: Step, epsilon: float, delta: float, group: int) -> float:
-    """About how many releases like `unit` meet a target (epsilon, delta) for a group; searches begin there, so its
+def _about(step: Step, epsilon: float, delta: float, group: int) -> float:
+    """About how many releases like `step` meet a target (epsilon, delta) for a group; searches begin there, so its
     error does not affect any answer. It solves mu^2 = T q^2 (e^(1/s^2) - 1), the central limit theorem, for T, the
     number of releases, with q the sample rate, s the noise over the sensitivity, and mu the parameter of Gaussian DP at
     the target. For Laplace noise, and at delta = 0, it is about the number of releases whose pure epsilons add up to
     the target."""
-    rate, change = unit.sampling.sample_rate, unit.relation.sensitivity / unit.noise
-    if delta == 0 or unit.mechanism == "laplace":
+    rate, change = step.sampling.sample_rate, step.relation.sensitivity / step.noise
+    if delta == 0 or step.mechanism == "laplace":
         return epsilon / (change * rate)
     gdp, loss = float(gdp_from_epsilon(epsilon, delta)), min(change**2, 600.0)
-    return gdp * gdp / (loss if unit.cost().closed else rate**2 * math.expm1(loss)) / group**2
+    return gdp * gdp / (loss if step.cost().closed else rate**2 * math.expm1(loss)) / group**2

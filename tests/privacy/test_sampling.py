@@ -20,8 +20,8 @@ from dpzero_theory.privacy.sampling import (
     Poisson,
     RandomAllocation,
     Sampling,
-    drawn,
     sampling_of,
+    sampling_of_run,
 )
 from tests.privacy import oracle
 from tests.privacy.oracle import around, made
@@ -93,7 +93,7 @@ class Source(random.Random):
 def test_what_can_be_run_is_what_draws():
     """One that is only accounted for refuses to make a batch."""
     with pytest.raises(ValueError, match="one of full, poisson, fixed-size, random-allocation; got 'fixed-order'"):
-        drawn("fixed-order", 0.25)
+        sampling_of_run("fixed-order", 0.25)
     for word in WORDS:
         sampling = sampling_of(word, 1.0 if word == "full" else 0.25)
         if sampling.runnable:
@@ -203,8 +203,11 @@ RUNNABLE = "^sampling must be one of full, poisson, fixed-size, random-allocatio
                 *("random-allocation:0", "random-allocation:x"),
             )
         ),
-        *((lambda name=name: drawn(name, 0.05), RUNNABLE) for name in ("fixed-order", 3)),
-        (lambda: drawn(Poisson(1 / 16), 0.125), r"^sampling must have the rate of expected_batch over n, 0\.125"),
+        *((lambda name=name: sampling_of_run(name, 0.05), RUNNABLE) for name in ("fixed-order", 3)),
+        (
+            lambda: sampling_of_run(Poisson(1 / 16), 0.125),
+            r"^sampling must have the rate of expected_batch over n, 0\.125",
+        ),
     ],
 )
 def test_what_is_none_is_refused(ask, named):
@@ -213,6 +216,6 @@ def test_what_is_none_is_refused(ask, named):
 
 
 def test_a_value_is_drawn_as_its_word_is():
-    assert drawn(Poisson(1 / 16), 1 / 16) == drawn("poisson", 1 / 16) == Poisson(1 / 16)
+    assert sampling_of_run(Poisson(1 / 16), 1 / 16) == sampling_of_run("poisson", 1 / 16) == Poisson(1 / 16)
     for name in ("cyclic-poisson:10", "random-allocation:4"):
-        assert drawn(name, 0.05).word == name
+        assert sampling_of_run(name, 0.05).word == name

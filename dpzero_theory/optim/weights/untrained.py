@@ -117,7 +117,7 @@ class Untrained:
             )
 
     def _take(self) -> None:
-        """Note the module's buffers, frozen parameters and entries as they are now."""
+        """Note the module's buffers, frozen parameters and entries (see the class) as they are now."""
         self.taken += 1
         self._live = None  # it stays None if a line below raises, so that nothing is compared or put back
         parts = list(self._module.modules())

@@ -113,14 +113,14 @@ class Epoch(Law):
     def refined(self, points: int, z: float) -> Law:
         kind_of = self.noise, self.epoch, self.released
         if self.released == 1:
-            # The record is in the first step with probability k/t.
+            # The record is in the first step with probability k/t, as in a Poisson batch.
             kind = "replace" if self.replaced else ("remove", "add")[self.way]
             return Gaussian(kind, self.taken / self.epoch, self.noise)
         if self.end == "lower":
             count = _FEW_POINTS if points <= _FEW_POINTS else _MANY_POINTS
             return dominated_pairs(*kind_of, self.taken, replaced=self.replaced, points=count)[self.way]
         ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
-        # Outputs beyond z, or beyond that distance in any of the steps, do not matter. Few distances serve many z.
+        # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one kept law serve many z.
         each = self.released if self.replaced else 1
         reach = math.ceil(-float(ndtri_exp(log_ndtr(-z) - math.log(each))))
         near = min(reach, math.ceil(4 + reach / math.sqrt(self.epochs)))
@@ -191,7 +191,7 @@ def _summed(s: float, steps: int, reach: float, near: float, ratio: float) -> _V
     at, most = _points(s, steps, one[0] + other[0], one[-1] + other[-1], near, ratio), 0
     found, rows = np.zeros(len(at)), max(_PAIRS // len(other), 1)
     for first in range(0, len(one), rows):
-        # Of two equal laws each pair of different values counts twice.
+        # With two equal laws a pair of different values stands for its mirror image too, and counts twice.
         start = first if half == steps - half else 0
         weight = np.multiply.outer(p[first : first + rows], q[start:])
         if half == steps - half:
@@ -214,7 +214,7 @@ def _spread_pairs(
     if wrong > 0.01:
         raise OverflowError("rounding errors exceed the answer")
     more, weights = at / epoch, weights * (1 + wrong)
-    # S has few roundings to each addition, relative to S and to 1.
+    # Each addition rounds S a few times, by shares of S and of 1; `slip` bounds them all.
     slip = UNIT * (16 * released.bit_length() + 8 * (reach / s + 1 / s**2))
     high, low = more + slip * (2 + more), more - slip * (2 + more)
     # What the mean of Y lacks in the last cell counts as an infinite loss, and so do weights that all but are 0.
@@ -245,7 +245,7 @@ class _Grid:
         value = np.exp((2 * x - 1) / (2 * s * s)) - a * np.exp((-2 * x - 1) / (2 * s * s))
         least, largest, root = -math.inf, math.inf, math.sqrt(steps)
         for _ in range(12):
-            # Values farther away than matters are clipped, so that they are not to widen the cells.
+            # Values farther away than matters are clipped, so that they do not widen the cells.
             clipped = np.clip(value, least, largest)
             mean = float(weight @ clipped)
             deviation = math.sqrt(float(weight @ (clipped - mean) ** 2))
@@ -266,7 +266,7 @@ class _Grid:
         near = math.sqrt(float(tilted[best] @ (clipped - middle) ** 2 / total[best]))
         ratio = max(ratio, 32 * root / _LONGEST)
         self.width = ratio * min(max(deviation, beyond * min(s / 8, 0.3) / root), near)
-        # The size of Y where it is a Y': with little noise most values are far smaller than their deviation.
+        # `size` is Y where Y = a Y': with little noise most values are so small, far below their deviation.
         size = max(math.sqrt(a) * math.exp(-1 / (2 * s * s)), 1.0)
         self.width = min(self.width, max(ratio * size * root, ratio * largest / _FINER))
         if not self.width > 0:
@@ -367,7 +367,7 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
             if k == 0 and not math.isfinite(value[0]):
                 raise
         found[k] = (value[0] + released * lost * (1 + 1e-12)) / epoch * (1 + 16 * UNIT)
-        # Divergences fall with the ratio.
+        # Divergences fall with the ratio, so a bound holds for all larger ratios.
         if not found[k] < math.inf or found[k] <= least:
             found[k:] = min(found[k], found[max(k - 1, 0)])
             break
@@ -434,7 +434,7 @@ def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float
     """
     low, high = max(0, taken - (epoch - released)), min(taken, released)
 
-    # Ratios of neighbouring probabilities, not log-gamma functions: those of 10^8 steps err by 1e-7 of a probability.
+    # Ratios of neighbours are multiplied, since log-gamma functions of 10^8 steps err by 1e-7 of a probability.
     j = np.arange(low, high, dtype=np.float64)
     ratios = (released - j) / (j + 1) * ((taken - j) / (epoch - released - taken + j + 1))
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
@@ -541,7 +541,7 @@ def dominated_pairs(
     setting = noise, epoch, released, taken, replaced
     families = _rough_families(*setting)
     if points > _FEW_POINTS:
-        # On a fine grid the few constants do that are the best on a rough one.
+        # A fine grid takes long, so it is made only for the constants that are the best on a rough one.
         best = set()
         for way in (0, 1):
             pairs = [dominated(*family[way]) for family in families.values()]

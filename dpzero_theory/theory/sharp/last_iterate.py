@@ -46,10 +46,11 @@ _TRIED = np.geomspace(1e-6, 10.0, 300)  # The theorem holds for every y > 0, and
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
-    """Return the bound on E[F_S(x_T) - F_S^*] at given parameters.
+    """Return the bound on E[F_S(x_T) - F_S^*] at given parameters, where only runs whose iterates stay where the
+    assumptions hold count in the mean, as the module's docstring says.
 
-    The theorem (the module's docstring) has a free number y > 0; the bound is the smallest one over a grid of y. It is
-    infinite if no y of the grid has a one-step contraction factor rho in [0, 1).
+    The theorem has a free number y > 0; the bound is the smallest one over a grid of y. It is infinite if no y of the
+    grid has a one-step contraction factor rho in [0, 1).
 
     Args:
         problem: the constants, with `pl`.
