@@ -31,6 +31,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
+from dpzero_theory.optim.engines.engine import Engine
 from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
@@ -65,6 +66,7 @@ class _Execution(TypedDict, total=False):
     resume: bool | str
     paid_at_once: int | None
     isolation: str
+    engine: Engine | str | None
 
 
 class _Options(Target, _Execution, total=False):
@@ -73,7 +75,7 @@ class _Options(Target, _Execution, total=False):
 
 @named
 def make_private_with_epsilon(
-    module: nn.Module, losses: Losses, data: Data, *, folder: _Place, **options: Unpack[_Options]
+    module: nn.Module, losses: Losses | None, data: Data, *, folder: _Place, **options: Unpack[_Options]
 ) -> Run:
     """Start or resume a run of private releases that together cost at most (target_epsilon, target_delta).
 
@@ -97,7 +99,7 @@ def make_private_with_epsilon(
     """
     how: Any = {name: value for name, value in options.items() if name in _Execution.__annotations__}
     target: Any = {name: value for name, value in options.items() if name not in how}
-    _require(module, losses, data, folder, how.get("collate"))
+    _require(module, losses, data, folder, how)
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
     return make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
 
@@ -105,7 +107,7 @@ def make_private_with_epsilon(
 @named
 def make_private(
     module: nn.Module,
-    losses: Losses,
+    losses: Losses | None,
     data: Data,
     plan: Plan,
     *,
@@ -120,7 +122,7 @@ def make_private(
         module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
             process makes the same run, of the whole module or of one that `fully_shard` has sharded over them.
         losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
-            no other record; see `losses.evaluation.Losses`.
+            no other record; see `losses.evaluation.Losses`. None with an `engine`.
         data: the private records, a map-style data set; their number is the plan's n.
         plan: what is released and how it moves the weights; of a private algorithm.
         target_delta: the delta that the run's cost must meet, 0 < delta < 1; with Laplace noise also 0.
@@ -147,7 +149,11 @@ def make_private(
             none that a checkpoint has). None takes up to 16 where a step is quicker than the disk, else 1.
         isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
             records at the start, or "exact", to the last bit, since every record is evaluated by itself (micro_batch is
-            then 1); see `losses.isolation`.
+            then 1); see `losses.isolation`. With a batch-invariant engine it is "exact" at any micro_batch.
+        engine: evaluates the losses in place of `losses` and `collate`, which must then be None: an
+            `engines.engine.Engine`, which gets lists of records as the data set returns them; or "vllm", for an engine
+            of vLLM (the `vllm` extra) in this process, if the module is a causal language model of transformers with
+            LoRA factors of peft (`engines.texts` describes the records). None evaluates `losses` with the module.
 
     Returns:
         The run, before its first step or resumed. A resumed run's module must have the weights with which the run
@@ -160,7 +166,7 @@ def make_private(
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         LedgerError: the run's file is damaged or in use.
     """
-    _require(module, losses, data, folder, execution.get("collate"), plan)
+    _require(module, losses, data, folder, execution, plan)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
     if Ranks().rank == 0:
         for note in weak(epsilon, target_delta, n=plan.n):
@@ -172,7 +178,7 @@ def make_private(
 @named
 def make_from_seed_not_private(
     module: nn.Module,
-    losses: Losses,
+    losses: Losses | None,
     data: Data,
     plan: Plan,
     *,
@@ -199,14 +205,14 @@ def make_from_seed_not_private(
     Raises:
         Exception: the errors of `make_private`.
     """
-    _require(module, losses, data, "" if folder is None else folder, execution.get("collate"), plan)
+    _require(module, losses, data, "" if folder is None else folder, execution, plan)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     return _make(module, losses, data, plan, folder, key, seed=int(seed), **execution)
 
 
 def _make(
     module: nn.Module,
-    losses: Losses,
+    losses: Losses | None,
     data: Data,
     plan: Plan,
     folder: _Place | None,
@@ -220,6 +226,7 @@ def _make(
     resume: bool | str = False,
     paid_at_once: int | None = None,
     isolation: str = "probed",
+    engine: Engine | str | None = None,
 ) -> Run:
     """Test the losses, create or open the folder, and return the run. The other arguments are those of `make_private`.
 
@@ -240,15 +247,18 @@ def _make(
     ranks = Ranks()
     if folder is not None and not resume:
         ranks.lead(lambda: require_new(Path(folder)))
+    losses = _chosen(engine, losses, module, _points(plan))
     unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
     same = f"{micro_batch} {at_once} {isolation}"
     plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, same)
     read, losses, collate, micro_batch = _evaluated(data, losses, collate, micro_batch)
     ranks.share_(module)
     private = budget is not None
-    isolation = isolation if private or isolation == "exact" else ""
-    if isolation == "exact":  # A record that is evaluated alone has the same loss, to the last bit, in every batch
+    if isinstance(losses, Engine) and losses.invariant:
+        isolation = "exact"
+    elif isolation == "exact":  # A record that is evaluated alone has the same loss, to the last bit, in every batch
         micro_batch = 1
+    isolation = isolation if private or isolation == "exact" else ""
     header = Header(plan, ranks.lead(key.hex), "", private=private, isolation=isolation, unit=unit)
     weights = header.weights(module)
     if unit and weights.collective:
@@ -288,14 +298,44 @@ def _make(
         raise
 
 
+def _chosen(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
+    """Return the engine of a run if it has one, and otherwise its loss function, `losses`.
+
+    Args:
+        engine: an `Engine`; "vllm" for an engine of vLLM in this process, which serves the model of `module` with the
+            settings of `VLLMEngine.of`; or None for no engine.
+        losses: the run's argument `losses`, which must be None if there is an engine, and only then.
+        module: the module of the run.
+        points: how many points a step evaluates, an integer >= 1.
+
+    Raises:
+        ValueError: `engine` is something else, both are given, or the engine cannot serve the model.
+    """
+    if engine is None:
+        assert losses is not None  # `_require` has refused it
+        return losses
+    if losses is not None:
+        raise ValueError(f"losses must be None with an engine, which evaluates them; got {type(losses).__name__}")
+    if isinstance(engine, Engine):
+        return engine
+    choice("engine, if it is no Engine,", engine, ("vllm",))
+    from dpzero_theory.optim.engines.vllm import VLLMEngine
+
+    return VLLMEngine.of(module, points)
+
+
 def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
     """Return the data set, losses, collate function and micro-batch with which a run evaluates its records.
 
-    They are the arguments, with two exceptions. If the collator masks tokens at random, masks are drawn by record and
-    step (`losses.masked`). If a record is a user, users are evaluated one by one, in parts of `micro_batch` texts; the
-    micro-batch that is returned is then 1, a user.
+    They are the arguments, with three exceptions. An engine gets records as they are, in a list. If the collator masks
+    tokens at random, masks are drawn by record and step (`losses.masked`). If a record is a user, users are evaluated
+    one by one, in parts of `micro_batch` texts; the micro-batch that is returned is then 1, a user.
     """
     users = data if isinstance(data, ByUser) else None
+    if isinstance(losses, Engine):
+        if collate is not None or users is not None:
+            raise ValueError("collate must be None, and data not by user, with an engine, which gets lists of records")
+        collate = list
     if Masked.by(collate):
         masked = Masked(data if users is None else users.texts, collate)
         data, collate = masked, masked.collate
@@ -339,11 +379,14 @@ def _same_on_every_rank(
     return first
 
 
-def _require(module: object, losses: object, data: Data, folder: object, collate: object, *plans: object) -> None:
+def _require(module: object, losses: object, data: Data, folder: object, execution: Any, *plans: object) -> None:
     """Raise ValueError unless the arguments of a `make_` function have the types that `make_private` states.
 
-    `plans` is the plan alone, or empty for `make_private_with_epsilon`, which makes its plan afterwards.
+    `execution` has the settings of `_Execution`. `plans` is the plan alone, or empty for `make_private_with_epsilon`,
+    which makes its plan afterwards.
     """
+    engine, collate = execution.get("engine"), execution.get("collate")
+    losses = list if losses is None and engine is not None else losses  # `_chosen` looks at both
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
     if not isinstance(module, nn.Module):

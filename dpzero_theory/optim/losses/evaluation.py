@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.check import Array
 from dpzero_theory.difference import Point
+from dpzero_theory.optim.engines.engine import Engine, trained
 from dpzero_theory.optim.losses.records import Collate, Data, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
@@ -80,9 +81,9 @@ class Evaluation:
     def record(self, weights: Weights) -> None:
         """Record the evaluation of later batches as CUDA graphs (`weights.recorded`), one for each shape of a batch.
 
-        Nothing changes if the weights are on no GPU, or cannot be recorded (`Weights.recorder`).
+        Nothing changes if the weights are on no GPU, cannot be recorded (`Weights.recorder`), or an engine evaluates.
         """
-        recorder = weights.recorder()
+        recorder = None if isinstance(self._losses, Engine) else weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
     def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> _Batch:
@@ -129,6 +130,9 @@ class Evaluation:
         Raises:
             Exception: what the loss function raises, and what `losses` raises.
         """
+        if isinstance(self._losses, Engine):
+            adapters: Any = weights.evaluated(points, trained)  # type: ignore[arg-type]
+            return self._losses.scores(adapters, batch.content)
         if self._recorded is not None and points[0][1] is not None:
             found = self._recorded.evaluated(
                 points,

@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import dpzero_theory
+from dpzero_theory.optim.engines.engine import Engine
 from dpzero_theory.optim.losses.records import read
 
 _MOST_READ = 1000
@@ -37,8 +38,10 @@ def of_losses(losses: Callable[..., object]) -> str:
     """Return the name of a loss function and a digest of its source, by which a resumed run is seen to have the same.
 
     Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. Where there
-    is no source, the text is the name alone.
+    is no source, the text is the name alone. Of an engine the text is `Engine.name`.
     """
+    if isinstance(losses, Engine):
+        return losses.name
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # A functools.partial has no source of its own, but the function in it has.
         function = inspect.unwrap(function.func)

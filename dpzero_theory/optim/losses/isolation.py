@@ -9,8 +9,9 @@ the run does it (with equal draws of the global generators). The losses of a rec
     alone                                shows a dependence on the place in the batch, on its size, on padding
 
 Losses are refused if one changes by more than rounding can change it, or by any bit if the same operations ran on
-tensors of the same shapes. Rounding is taken to be below eps^(2/3) of the largest loss, where eps is the rounding of
-the coarsest number type that any operation used. A record whose loss raises counts as 0 in a run, and is left out here.
+tensors of the same shapes or an engine (`engines.engine`) is batch-invariant. Rounding is taken to be below eps^(2/3)
+of the largest loss, where eps is the rounding of the coarsest number type that any operation used. A record whose loss
+raises counts as 0 in a run, and is left out here.
 
 These records cannot show everything: not a coupling through rare values, after many calls, in batches of sizes that
 were not tried, below rounding, or through what the first batch leaves in plain attributes; and not that entries of the
@@ -21,7 +22,8 @@ holds the data, and not for publication. The module and its buffers are left as 
     probed       what is said above. In floating point a loss's last bits may still depend on how many other records
                  are in its batch and how long they are, since kernels round by shape; a warning says if lambda makes
                  that visible
-    exact        the bits of a loss depend on the record alone, since every record is evaluated by itself
+    exact        the bits of a loss depend on the record alone, since every record is evaluated by itself, or by an
+                 engine that is batch-invariant (`Engine.invariant`)
 """
 
 import math
@@ -38,6 +40,8 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.check import Array
+from dpzero_theory.optim.engines.engine import Engine, trained
+from dpzero_theory.optim.engines.probe import probe as compare_engine
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
 from dpzero_theory.optim.losses.records import Collate, Data
 from dpzero_theory.optim.plan import Plan
@@ -102,6 +106,8 @@ def examine(
 
     def work() -> None:
         rounding = 0.0
+        if isinstance(losses, Engine) and ranks.rank == 0:
+            compare_engine(losses, weights.module, trained(weights.module))
         if probe:
             _require_no_shared_columns(weights.module)
             values, rounding = _probed(look, micro_batch)
@@ -144,6 +150,11 @@ class _Trace(TorchDispatchMode):
         self.operations: list[tuple[str, ...]] = []
         self.coarsest = 0.0
 
+    def add(self, engine: Engine) -> None:
+        """Record an evaluation by an engine. Its operations cannot be seen, so no two evaluations count as equal."""
+        self.operations.append((f"evaluation {id(self)}",))
+        self.coarsest = max(self.coarsest, engine.rounding)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         found = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
@@ -181,8 +192,12 @@ class _Look:
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
         def traced(module: nn.Module, batch: Any) -> object:
             with self._trace:
-                return losses(module, batch)
+                found = losses(module, batch)
+            if isinstance(losses, Engine):
+                self._trace.add(losses)
+            return found
 
+        self.invariant = isinstance(losses, Engine) and losses.invariant
         self.weights, self.plan, self._evaluation = weights, plan, Evaluation(traced, data, collate)
         self._points = plan.difference_rule.at(range(2), plan.smoothing)[:2]
         self._trace = _Trace()
@@ -315,7 +330,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         if _equal(found, expected).all():
             return
         gap = _gap(found, expected)
-        alike = steady and sorted(seen.trace.operations) == sorted(first.trace.operations)
+        alike = look.invariant or (steady and sorted(seen.trace.operations) == sorted(first.trace.operations))
         if alike or not gap <= _rounding(seen, first):
             size = _largest(seen.values, first.values)
             raise ValueError(

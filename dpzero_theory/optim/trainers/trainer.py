@@ -32,6 +32,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy, TrainOutput, rotate_checkpoints, sort_checkpoints
 
 from dpzero_theory.check import names_of, settings
+from dpzero_theory.optim.engines.engine import Engine
 from dpzero_theory.optim.files.folder import KEY, made_whole
 from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import OF_TRAINER, Record, read
@@ -58,7 +59,11 @@ def _require_settings(private: object) -> None:
     """Raise ValueError unless `private` is a mapping as `DPZeroTrainer` takes it."""
     if not isinstance(private, Mapping):
         raise ValueError(f"private must be a mapping of settings, dict(target_epsilon=2, ...); got {private!r:.60}")
-    of_trainer = {"folder": f"{OF_TRAINER}/ in the output folder", "collate": "data_collator of the Trainer"}
+    of_trainer = {
+        "folder": f"{OF_TRAINER}/ in the output folder",
+        "collate": "data_collator of the Trainer",
+        "engine": "an argument of the trainer",
+    }
     for name, instead in of_trainer.items():
         if name in private:
             raise ValueError(f"{name} must be left out of private: it is {instead}")
@@ -106,6 +111,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         losses: a function (module, collated batch) -> one loss for each record. None takes the losses of the model's
             task (`task_losses.losses_for`), or, for a class with a `compute_loss` of its own, the values of
             `compute_loss` for each record alone.
+        engine: "vllm" or an `engines.engine.Engine` to evaluate the losses of the entries of train_dataset, without
+            data_collator, as in `make_private`; `losses` must then be None.
         public_evaluation: whether metrics on training records may be computed, because the records are public or the
             metrics stay with whoever holds the records. If False, an evaluation set is refused if it shares a record
             with the training data, or cannot be compared with it.
@@ -126,6 +133,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         *,
         private: Mapping[str, Any],
         losses: Losses | None = None,
+        engine: Engine | str | None = None,
         public_evaluation: bool = False,
         **options: Any,
     ) -> None:
@@ -137,13 +145,15 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             require_data(options["train_dataset"], "train_dataset")
         with _without_backward(model):
             super().__init__(model=model, args=args, **options)
-        self._begin(private, losses, public_evaluation)
+        self._begin(private, losses, public_evaluation, engine)
 
-    def _begin(self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool) -> None:
+    def _begin(
+        self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool, engine: Engine | str | None
+    ) -> None:
         """Store these arguments of the class.
 
-        Raises ValueError for a Trainer with an optimizer or steps of its own, or with a quantised model that cannot be
-        saved.
+        Raises ValueError for a Trainer with an optimizer or steps of its own, with a quantised model that cannot be
+        saved, or with both losses and an engine.
         """
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
@@ -158,6 +168,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 "model must be one that can be saved, or save_strategy 'no'; got a base quantised by"
                 f" {getattr(method, 'value', method)}, which cannot: train an adapter on it (peft)"
             )
+        if engine is not None and losses is not None:
+            raise ValueError(f"losses must be None with an engine, which evaluates them; got {losses!r:.60}")
+        self._engine = engine
         self._losses = known_losses(self) if losses is None else losses  # `_started` reads None as compute_loss.
         self._private, self._public_evaluation = dict(private), public_evaluation
         self._looked_at: dict[int, object] = {}
@@ -214,7 +227,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 " output_dir to begin a new one"
             )
         data = self._of_the_model(self.train_dataset)
-        if self._losses is None:
+        losses: Any = None
+        collate: Any = None
+        if self._engine is not None:
+            pass
+        elif self._losses is None:
             losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
         else:
             losses, collate = self._on_device(self._losses), self.data_collator
@@ -222,6 +239,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             **self._private,
             "folder": self._folder,
             "collate": collate,
+            "engine": self._engine,
             "resume": resume if self._begun() else False,
         }
         return make_private_with_epsilon(self.model, losses, data, **options)
@@ -235,6 +253,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if isinstance(data, ByUser):
             return data.over(self._of_the_model(data.texts))
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
+
+    def _move_model_to_device(self, model: Any, device: torch.device) -> None:
+        if not any(parameter.is_meta for parameter in model.parameters()):  # frozen weights that an engine alone has
+            super()._move_model_to_device(model, device)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of an evaluation set: a data set, the name of one of the Trainer's, or None for its own.
@@ -430,6 +452,7 @@ def privatize(
     *,
     private: Mapping[str, Any],
     losses: Losses | None = None,
+    engine: Engine | str | None = None,
     public_evaluation: bool = False,
     train_dataset: Any = None,
 ) -> _T:
@@ -439,8 +462,8 @@ def privatize(
         trainer: a Trainer that has not trained, with arguments that a private run honours (`trainers.arguments`). The
             private run calls the methods of its class for the loss, evaluation and saving, but for no other part of
             training.
-        private, losses, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own needs a
-            forward for each record, unless losses are given.
+        private, losses, engine, public_evaluation: as in `DPZeroTrainer`. A class with a `compute_loss` of its own
+            needs a forward for each record, unless losses or an engine are given.
         train_dataset: the data set that the trainer was made with. It must be given if the trainer may have left out
             entries, as TRL's trainers do.
 
@@ -471,7 +494,7 @@ def privatize(
     require_data(trainer.train_dataset, "train_dataset")
     trainer.__class__ = type(f"Private{kind.__name__}", (DPZeroTrainer, kind), {})
     try:
-        trainer._begin(private, losses, public_evaluation)
+        trainer._begin(private, losses, public_evaluation, engine)
     except ValueError:
         trainer.__class__ = kind
         raise

@@ -1,0 +1,1 @@
+"""Serving engines that evaluate the losses of a run."""

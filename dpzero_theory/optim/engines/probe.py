@@ -1,0 +1,162 @@
+"""Compares an engine with the model that it should serve, before a run begins, on random tokens.
+
+Random tokens tell nothing of the private records. Faults that were seen in servers, and that no record of a run shows:
+an adapter on a layer that the server ignores without a word, weights of another model, values cached for an earlier
+adapter, and losses that depend on the batch.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from dpzero_theory.check import Array
+from dpzero_theory.optim.engines.engine import Adapter, Engine
+from dpzero_theory.optim.engines.texts import base_of, losses_of_records
+
+_RECORDS, _TOKENS = 32, (8, 24)
+"""How many records the probe makes, and the fewest and most tokens of a record."""
+_SIZE = 0.5
+"""The size of the products of LoRA factors in the probe, with which a loss that ignores an adapter is seen at once."""
+_AT_ONCE = 8
+"""How many adapters with one pair of factors are evaluated in one call."""
+
+
+def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
+    """Compare the losses of an engine with those of the model that it should serve.
+
+    Both evaluate 32 records with an adapter of random numbers, with the same of the other sign, and without adapter.
+    Then each pair of LoRA factors is used alone, and must change a loss. Finally the engine evaluates the records in
+    another order, and one record alone. Losses may differ by rounding; the engine's own must not differ at all if it is
+    `invariant`. Of an engine of several parts each is compared. If `longest` is 0, nothing is compared.
+
+    Args:
+        engine: the engine.
+        module: the run's module, a causal language model of transformers with LoRA factors of peft. If its weights are
+            on the meta device, the model that it was made from is loaded again.
+        adapter: the module's trained parameters, for their names and shapes.
+
+    Raises:
+        ValueError: losses differ, or a pair of factors changes none. The message names the first fault.
+    """
+    if not engine.longest:
+        return
+    model = _loaded(module) if any(parameter.is_meta for parameter in module.parameters()) else module
+    draw, vocabulary = np.random.default_rng(0), int(model.config.vocab_size)  # type: ignore[arg-type, union-attr]
+    most = min(_TOKENS[1], engine.longest)
+    sizes = draw.integers(min(_TOKENS[0], most), most + 1, _RECORDS)
+    records = [_record(draw.integers(0, vocabulary, size).tolist()) for size in sizes]
+    generator = torch.Generator().manual_seed(0)
+    large = {name: _factor(name, value, generator) for name, value in adapter.items()}
+    without = {name: torch.zeros_like(value) for name, value in adapter.items()}
+    points = [without, large, {name: -value if "lora_B" in name else value for name, value in large.items()}]
+    targets = sorted({name.partition(".lora_")[0] for name in adapter})
+    single = [
+        {name: (large if name.startswith(f"{target}.lora_") else without)[name] for name in large} for target in targets
+    ]
+    reference = _reference(model)
+    wanted, meant = reference(points, records), reference(single, records[:2])
+    eps = max(engine.rounding, *(torch.finfo(p.dtype).eps for p in model.parameters() if p.is_floating_point()))
+    allowed = float(eps ** (2 / 3)) * (float(np.abs(wanted).max()) + 0.1)  # as in `losses.isolation`
+    for part in engine.parts():
+        _compare(part, points, records, wanted, allowed)
+        for first in range(0, len(single), _AT_ONCE):
+            here = slice(first, first + _AT_ONCE)
+            changes = np.abs(part.scores(single[here], records[:2]) - part.scores([without], records[:2])).max(1)
+            expected = np.abs(meant[here] - wanted[0, :2]).max(1)
+            for target, change, should in zip(targets[here], changes, expected, strict=True):
+                if not change > should / 100 and should > allowed:
+                    raise ValueError(
+                        f"engine must use every adapter; got none of {target}, which changes no loss: leave it out of"
+                        " target_modules"
+                    )
+        _compare(part, points, records, wanted, allowed, signs=True)
+        _require_own(part, large, records, allowed)
+
+
+def _compare(
+    engine: Engine,
+    points: Sequence[Adapter],
+    records: Sequence[Any],
+    wanted: Array,
+    allowed: float,
+    *,
+    signs: bool = False,
+) -> None:
+    """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to `allowed`: those without
+    adapter, or, if `signs`, those with adapters of both signs. `points` are the three adapters."""
+    here = slice(1, None) if signs else slice(0, 1)
+    gap = _gap(engine.scores(points[here], records), wanted[here])
+    if not gap <= allowed:
+        rule = "use adapters as the run's module does" if signs else "serve the model of the run's module"
+        how = "with adapters of both signs" if signs else "without adapters: it has other weights or another vocabulary"
+        raise ValueError(f"engine must {rule}; got losses of random tokens that differ by {gap:.2g} {how}")
+
+
+def _require_own(engine: Engine, adapter: Adapter, records: Sequence[Any], allowed: float) -> None:
+    """Raise ValueError if a record's loss depends on the batch: on its place in it, or on other records."""
+    first = engine.scores([adapter], records)
+    others = {
+        "at another place in the batch": engine.scores([adapter], records[::-1])[:, ::-1],
+        "alone": np.concatenate([engine.scores([adapter], [record]) for record in records[:2]], axis=1),
+    }
+    for how, found in others.items():
+        gap = _gap(found, first[:, : found.shape[1]])
+        if not gap <= (0.0 if engine.invariant else allowed):
+            raise ValueError(f"engine must give each record a loss of its own; got one that changes by {gap:.2g} {how}")
+
+
+def _loaded(module: nn.Module) -> nn.Module:
+    """Return the model that a module of `texts.adapted` was made from, with adapters of the same names, on the CPU."""
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    name, config = base_of(module)
+    base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    found: nn.Module = get_peft_model(base, config)
+    return found
+
+
+def _reference(module: nn.Module) -> Callable[[Sequence[Adapter], Sequence[Any]], Array]:
+    """Return a function (adapters, records) -> losses by the module, float64 of shape (adapters, records).
+
+    It leaves the module's parameters and modes as they are.
+    """
+
+    def losses(adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
+        modes = {part: part.training for part in module.modules()}
+        module.eval()
+        try:
+            with torch.no_grad():
+                return np.stack(
+                    [losses_of_records(partial(_at, module, adapter), records).numpy() for adapter in adapters]
+                )
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+
+    return losses
+
+
+def _at(module: nn.Module, adapter: Adapter, **inputs: torch.Tensor) -> Any:
+    return functional_call(module, dict(adapter), (), inputs)
+
+
+def _record(ids: list[int]) -> dict[str, Any]:
+    return {"input_ids": ids, "labels": [-100] * (len(ids) // 2) + ids[len(ids) // 2 :]}
+
+
+def _factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return random numbers in the place of a LoRA factor, such that the product of both factors has size `_SIZE`."""
+    size = (1.0 if "lora_A" in name else _SIZE / value.shape[-1]) / math.sqrt(value.shape[-1])
+    return (size * torch.randn(value.shape, generator=generator, dtype=torch.float32)).to(value)
+
+
+def _gap(found: Array, wanted: Array) -> float:
+    """Return the largest difference of two arrays of losses; infinity if one of them has a NaN."""
+    return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max())

@@ -1,0 +1,223 @@
+"""Several engines as one: each scores its share of a batch at all points. Numbers travel, the model's weights never.
+
+If an engine dies, it is started again and its share is scored once more. A run waits for it: a step pays for its
+numbers once, and releases them once, when all shares are there.
+"""
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpzero_theory.check import Array, choice, integer
+from dpzero_theory.optim.engines.engine import Adapter, Engine, EngineError
+
+_MOST_DEATHS = 3
+"""How often an engine may die at the same work before the run ends."""
+_HELD: list[Engine] = []
+"""The engine of this process, if `_Process` has started it."""
+
+
+class SpreadEngine(Engine):
+    """Engines in processes of their own, on this machine or, under Ray, on several.
+
+    Args:
+        make: a function without arguments that makes an engine. It is called in each process, and again if that dies.
+            It must be one that pickle can send there, and its engines must be equal.
+        count: how many engines, an integer >= 1.
+        under: "processes" of this machine; or "ray" (the `ray` extra), actors of the cluster to which the caller has
+            connected by `ray.init`, and otherwise of this machine.
+        resources: the options of an actor of Ray, such as {"num_gpus": 1}.
+
+    Raises:
+        ValueError: an argument outside its range, engines with different names, or Ray is not installed.
+        EngineError: an engine cannot be started.
+        Exception: what `make` raises.
+    """
+
+    def __init__(
+        self, make: Callable[[], Engine], count: int, under: str = "processes", resources: dict[str, Any] | None = None
+    ) -> None:
+        integer("count", count)
+        if choice("under", under, ("processes", "ray")) == "ray":
+            self._workers: list[_Worker] = [_Actor(make, resources or {}) for _ in range(count)]
+        else:
+            self._workers = [_Process(make) for _ in range(count)]
+        about = self._each([(_about,)] * count)
+        if about != about[:1] * count:
+            names = " and ".join(sorted({str(one[0]) for one in about}))
+            raise ValueError(f"make must return equal engines; got {names}")
+        self.name, self.rounding, self.invariant, self.longest = about[0]
+
+    def scores(self, adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
+        shares = np.array_split(np.arange(len(records)), min(len(self._workers), len(records)))
+        sent = _sent(adapters)
+        work = [(_scores, sent, [records[row] for row in share]) for share in shares]
+        return np.concatenate(self._each(work), axis=1)
+
+    def parts(self) -> Sequence[Engine]:
+        return [_Part(self, number) for number in range(len(self._workers))]
+
+    def processes(self) -> list[int]:
+        """Return the number of each engine's process, on the machine that it runs on."""
+        return self._each([(_process,)] * len(self._workers))
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def _each(self, work: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
+        """Give each worker from number `first` on its work, a function of its engine with further arguments.
+
+        Returns what the functions return. The work of a worker that dies is given to the one started in its place;
+        raises EngineError if that dies too often.
+        """
+        workers = self._workers[first : first + len(work)]
+        pending = [worker.submit(*each) for worker, each in zip(workers, work, strict=True)]
+        found = []
+        for worker, future, each in zip(workers, pending, work, strict=True):
+            for deaths in range(1, _MOST_DEATHS + 1):
+                try:
+                    found.append(future.result())
+                    break
+                except worker.died as error:
+                    if deaths == _MOST_DEATHS:
+                        raise EngineError(f"an engine has died {deaths} times at the same records") from error
+                    worker.stop()
+                    worker.start()
+                    future = worker.submit(*each)
+        return found
+
+
+class _Part(Engine):
+    """One of the engines of a `SpreadEngine`, by its number."""
+
+    def __init__(self, whole: SpreadEngine, number: int) -> None:
+        self._whole, self._number = whole, number
+        self.name, self.rounding = whole.name, whole.rounding
+        self.invariant, self.longest = whole.invariant, whole.longest
+
+    def scores(self, adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
+        (found,) = self._whole._each([(_scores, _sent(adapters), list(records))], self._number)
+        scores: Array = found
+        return scores
+
+
+def _sent(adapters: Sequence[Adapter]) -> list[dict[str, Any]]:
+    """Return adapters as arrays: tensors would travel as handles of memory that ends with a process."""
+    return [
+        {name: p.to(torch.promote_types(p.dtype, torch.float32)).numpy(force=True) for name, p in adapter.items()}
+        for adapter in adapters
+    ]
+
+
+def _scores(engine: Engine, adapters: Any, records: Sequence[Any]) -> Array:
+    # copies, as the arrays that Ray hands over are read-only
+    return engine.scores([{name: torch.tensor(value) for name, value in one.items()} for one in adapters], records)
+
+
+def _process(engine: Engine) -> int:
+    return os.getpid()
+
+
+def _about(engine: Engine) -> tuple[str, float, bool, int]:
+    return engine.name, engine.rounding, engine.invariant, engine.longest
+
+
+class _Worker:
+    """An engine in another process.
+
+    Attributes:
+        died: the exceptions with which work ends if the process has died, or its engine can do no more.
+    """
+
+    died: tuple[type[BaseException], ...]
+
+    def start(self) -> None:
+        """Start a process, which makes the engine."""
+        raise NotImplementedError
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Return the future result of work(engine, *arguments)."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End the process, if it has not ended."""
+        raise NotImplementedError
+
+
+class _Process(_Worker):
+    """An engine in a process of this machine, made by `make`."""
+
+    died = (BrokenProcessPool, EngineError)
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self._make = pickle.dumps(make)
+        self.start()
+
+    def start(self) -> None:
+        context = get_context("forkserver")
+        context.set_forkserver_preload([__name__])  # a process that is started again has torch at once
+        self._pool = ProcessPoolExecutor(1, context)
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        try:
+            return self._pool.submit(_with_held, self._make, work, *arguments)
+        except BrokenProcessPool as error:  # it died while it had nothing to do
+            found: Future[Any] = Future()
+            found.set_exception(error)
+            return found
+
+    def stop(self) -> None:
+        self._pool.shutdown()
+
+
+def _with_held(make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return work(engine, *arguments) with the engine of this process, which is made first if there is none."""
+    if not _HELD:
+        _HELD.append(pickle.loads(make)())
+    return work(_HELD[0], *arguments)
+
+
+class _Actor(_Worker):
+    """An engine in an actor of Ray with the given options, made by `make`."""
+
+    def __init__(self, make: Callable[[], Engine], resources: dict[str, Any]) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ValueError("under='ray' needs Ray: pip install 'dpzero-theory[ray]'") from error
+        if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+        self.died = (ray.exceptions.RayActorError, EngineError)
+        self._make, self._kind = pickle.dumps(make), ray.remote(_Holder).options(**resources)
+        self.start()
+
+    def start(self) -> None:
+        self._actor = self._kind.remote()
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        found: Future[Any] = self._actor.do.remote(self._make, work, *arguments).future()
+        return found
+
+    def stop(self) -> None:
+        import ray
+
+        ray.kill(self._actor)
+
+
+class _Holder:
+    """What an actor of Ray holds: an engine."""
+
+    def do(self, make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return _with_held(make, work, *arguments)
+        except EngineError:
+            os._exit(1)  # Ray hands over exceptions of class Exception alone, so the actor dies

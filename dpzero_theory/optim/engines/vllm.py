@@ -1,0 +1,176 @@
+"""An engine of vLLM (the `vllm` extra), which serves a frozen language model with LoRA factors at a step's points.
+
+A point is an adapter: a step of K directions has 2 K of them by central differences, K + 1 by forward ones. Records of
+tokens (`engines.texts`) are scored with every adapter in one batch by `prompt_logprobs`, the log-probabilities of their
+own tokens; nothing is generated. vLLM gets no tokenizer.
+
+Private records pass through vLLM. Its cache of prefixes, its statistics and its usage reports are off, and this class
+of vLLM's logs no requests; `docs/explanation/threat-model.md` says what is left.
+"""
+
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpzero_theory.check import Array, choice, integer
+from dpzero_theory.optim.engines.engine import Adapter, Engine, EngineError
+from dpzero_theory.optim.engines.texts import Text, base_of, loss_of, texts_of
+
+_MEMORY = Path("/dev/shm")
+"""A file system in memory, for the files of adapters; if there is none, the folder for temporary files has them."""
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The largest ranks of adapters that vLLM can be started with."""
+_LONGEST = 1024
+"""The largest number of tokens of a record in an engine that a run makes (`VLLMEngine.of`)."""
+
+
+class VLLMEngine(Engine):
+    """An engine of vLLM in this process. It sets environment variables of vLLM.
+
+    Args:
+        model: the folder of the frozen model, or its name on the Hugging Face hub.
+        config: peft's LoraConfig of the adapters, whose target_modules are names.
+        points: how many adapters are evaluated in one batch, an integer >= 1: best a step's number of points.
+        longest: the largest number of tokens of a record, an integer >= 2; the loss of a longer one is NaN.
+        dtype: the number type of weights and adapters: "float32", "bfloat16" or "float16". In half precision a shift
+            lambda u that is small beside an adapter's numbers is rounded away.
+        invariant: whether vLLM computes the same bits whatever the batch (VLLM_BATCH_INVARIANT; on GPUs of compute
+            capability 8.0 and newer).
+        compared: whether a run's start compares the engine with the model (`engines.probe`), for which the CPU must
+            hold the model too. If not, the engine's name says "not compared".
+        options: further arguments of `vllm.LLM`, such as tensor_parallel_size; they replace those chosen here.
+
+    Raises:
+        ValueError: an argument outside its range, or vLLM is not installed.
+        Exception: what `vllm.LLM` raises.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        config: Any,
+        *,
+        points: int = 2,
+        longest: int = _LONGEST,
+        dtype: str = "float32",
+        invariant: bool = False,
+        compared: bool = True,
+        **options: Any,
+    ) -> None:
+        self._points, self._most = integer("points", points), integer("longest", longest, at_least=2)
+        choice("dtype", dtype, ("float32", "bfloat16", "float16"))
+        if isinstance(config.target_modules, str) or not config.target_modules:
+            raise ValueError(f"target_modules must be names of projections; got {config.target_modules!r}")
+        rank = next((most for most in _RANKS if config.r <= most), None)
+        if rank is None:
+            raise ValueError(f"r must be at most {_RANKS[-1]}, the largest rank of vLLM; got {config.r}")
+        os.environ.update({"VLLM_NO_USAGE_STATS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+        os.environ["VLLM_BATCH_INVARIANT"] = str(int(invariant))
+        try:
+            import vllm
+        except ImportError as error:
+            raise ValueError("engine='vllm' needs vLLM: pip install 'dpzero-theory[vllm]'") from error
+        self._config = config
+        settings = {
+            "enable_lora": True, "max_loras": points, "max_lora_rank": rank,
+            "lora_target_modules": sorted(config.target_modules), "max_model_len": longest + 1,
+            "enforce_eager": True, "enable_prefix_caching": False, "disable_log_stats": True,
+            "skip_tokenizer_init": True,
+        }  # fmt: skip
+        self._llm = vllm.LLM(model=model, dtype=dtype, **settings | options)
+        self._vocabulary = self._llm.llm_engine.model_config.get_vocab_size()
+        self._asked = vllm.SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        self._folder = tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
+        self._close = weakref.finalize(self, self._folder.cleanup)
+        self.name = f"vllm {vllm.__version__} {Path(model).name} {dtype}" + ("" if compared else ", not compared")
+        self.rounding, self.invariant = torch.finfo(getattr(torch, dtype)).eps, invariant
+        self.longest = longest if compared else 0
+
+    @classmethod
+    def of(cls, module: nn.Module, points: int) -> Self:
+        """Return an engine that serves the model of a run's module, in the number type of its frozen weights.
+
+        Records may have at most 1,024 tokens, or as many as the model takes.
+
+        Args:
+            module: a causal language model of transformers with LoRA factors of peft.
+            points: how many points a step evaluates, an integer >= 1.
+        """
+        name, config = base_of(module)
+        dtype = next(p.dtype for p in module.parameters() if not p.requires_grad)
+        most = getattr(module.config, "max_position_embeddings", _LONGEST + 1)
+        longest = min(_LONGEST, int(most) - 1)
+        return cls(name, config, points=points, longest=longest, dtype=str(dtype).removeprefix("torch."))
+
+    def scores(self, adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
+        texts = [texts_of(record) for record in records]
+        found = np.empty((len(adapters), len(records)))
+        for first in range(0, len(adapters), self._points):
+            some = adapters[first : first + self._points]
+            logs = self._logs(some, [text for each in texts for text in each])
+            for row in range(len(some)):
+                rest = iter(logs[row])
+                for column, (record, each) in enumerate(zip(records, texts, strict=True)):
+                    found[first + row, column] = loss_of(record, [next(rest) for _ in each])
+        return found
+
+    def close(self) -> None:
+        self._close()
+
+    def _logs(self, adapters: Sequence[Adapter], texts: Sequence[Text]) -> list[list[Array]]:
+        """Return the log-probabilities of the counted tokens of each text with each adapter: one NaN for a text that is
+        too long or has a token that is not in the vocabulary. There may be at most `points` adapters."""
+        from vllm import TokensPrompt
+        from vllm.lora.request import LoRARequest
+
+        able = [
+            len(text.ids) <= self._most and 0 <= min(text.ids) <= max(text.ids) < self._vocabulary for text in texts
+        ]
+        prompts = [TokensPrompt(prompt_token_ids=text.ids) for text, one in zip(texts, able, strict=True) if one]
+        try:
+            for number, adapter in enumerate(adapters, 1):
+                request = LoRARequest(f"point {number}", number, self._written(number, adapter), load_inplace=True)
+                self._llm.llm_engine.add_lora(request)
+            # without load_inplace, which would read the file again in every pass of the model
+            loaded = [
+                LoRARequest(f"point {number}", number, str(self._path(number)))
+                for number in range(1, len(adapters) + 1)
+            ]
+            answers = self._llm.generate(
+                prompts * len(adapters), self._asked, use_tqdm=False,
+                lora_request=[request for request in loaded for _ in prompts],
+            )  # fmt: skip
+        except Exception as error:
+            raise EngineError(f"vLLM cannot evaluate losses: {' '.join(str(error).split()):.200}") from error
+        rest = iter(answers)
+        return [
+            [_counted(text, next(rest)) if one else np.array([np.nan]) for text, one in zip(texts, able, strict=True)]
+            for _ in adapters
+        ]
+
+    def _path(self, number: int) -> Path:
+        return Path(self._folder.name, str(number))
+
+    def _written(self, number: int, adapter: Adapter) -> str:
+        """Write an adapter into the folder of its number as peft does, and return the folder."""
+        from safetensors.torch import save_file
+
+        folder = self._path(number)
+        if not folder.exists():
+            folder.mkdir()
+            self._config.save_pretrained(str(folder))
+        values = {name.replace(".default.", "."): value.contiguous() for name, value in adapter.items()}
+        save_file(values, folder / "adapter_model.safetensors")
+        return str(folder)
+
+
+def _counted(text: Text, answer: Any) -> Array:
+    """Return the log-probabilities of the counted tokens of a text, given vLLM's output for it."""
+    return np.array([answer.prompt_logprobs[place][text.ids[place]].logprob for place in text.counted])
