@@ -30,8 +30,8 @@ _MOST = 10**15  # --solve-for looks for n and d up to this value
 _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
 _HARDEST = {"d": _MOST, "epsilon": _SMALLEST_EPSILON}  # If even this value meets the target, a note says so
 _EASIEST = {"n": _MOST, "epsilon": _LARGEST_EPSILON}  # If even this value misses the target, no value meets it
-_SOLVABLE = ("n", "epsilon", "d")  # The flags whose value --solve-for can find
-_TAILS = ("gradient_moment", "mean_excess")  # The bounds on gradients that a problem may have in place of `lipschitz`
+_SOLVABLE = ("n", "epsilon", "d")  # --solve-for can find the values of these flags
+_TAILS = ("gradient_moment", "mean_excess")  # A problem may have one of these in place of `lipschitz`
 _GIVEN = (
     *("n", "epsilon", "delta", *CONSTANTS, "pl", "directions_per_step", "max_steps", "max_evaluations", "max_points"),
     *("direction", "difference", *_TAILS),

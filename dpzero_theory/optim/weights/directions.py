@@ -172,7 +172,7 @@ class Directions:
                 for parameter, size in enumerate(sizes)
                 for start, count in blocks(size, device)
             ]
-            squared_norm = sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU
+            squared_norm = sum(map(int, torch.stack(sums).tolist()))  # one transfer from a GPU for all blocks
             self._factor = number, sizes, math.sqrt(sum(sizes) / (squared_norm * grid**2))
         return self._factor[2]
 

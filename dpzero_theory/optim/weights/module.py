@@ -162,7 +162,7 @@ class Weights:
         training = [part for part in self.untrained.parts if part.training]
         guard = None
         if self.guarded:
-            at_x = shifts is not None and not any(scales)  # reading x from memory is then right
+            at_x = shifts is not None and not any(scales)  # without a shift, reading x from memory is right
             held = zip(self.pieces(), self.names, strict=True)
             trained = {} if at_x else {storage_of(part): name for (part, _), name in held}
             guard = Guard(trained, self.untrained.guarded, sharded=self.collective)
@@ -180,7 +180,7 @@ class Weights:
                 if guard is not None:
                     stack.enter_context(guard)
                 yield
-        except RuntimeError as error:  # TorchScript's interpreter hides the guard's error
+        except RuntimeError as error:  # TorchScript's interpreter replaces the guard's error by its own
             raise error if guard is None or guard.refused is None else guard.refused from error
         finally:
             self._evaluating = False
@@ -207,7 +207,7 @@ class Weights:
         """Return the index of `value` among the trainable parameters, whole ones that FSDP has gathered included; None
         if it is none of them."""
         found = self.ids.get(id(value), -1)
-        if found == -1 and self.collective and type(value) is nn.Parameter:  # FSDP gathers into other objects
+        if found == -1 and self.collective and type(value) is nn.Parameter:  # FSDP gathers into objects of its own
             names = {name: index for index, name in enumerate(self.names)}
             for name, parameter in self.module.named_parameters(remove_duplicate=False):
                 if type(parameter) is nn.Parameter:

@@ -145,7 +145,7 @@ class Shifted(TorchFunctionMode):
         return False
 
     def _shifted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func.__name__ == "__get__":  # an attribute is read: `.shape` says nothing of the weights, `.T` does
+        if func.__name__ == "__get__":  # an attribute that is no tensor, such as `.shape`, says nothing of the weights
             found = func(*args)
             if not isinstance(found, Tensor):
                 return found
@@ -215,7 +215,7 @@ class Shifted(TorchFunctionMode):
         index = self._read(value)
         if index is None:
             return value
-        with nullcontext() if self._guard is None else _disable_current_modes():  # `_hidden` without a call
+        with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`, whose call takes time
             own, dtype = value.detach(), value.dtype
             summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
@@ -477,7 +477,7 @@ class Guard(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunction():  # `Shifted` must see calls of the losses, not of this
+        with torch._C.DisableTorchFunction():  # `Shifted` must see calls of the losses, not of this method
             if not func.is_view:
                 written = _written(func, args, kwargs) if func._schema.is_mutable else []
                 for value in _pytree.tree_leaves((args, kwargs)):

@@ -168,5 +168,5 @@ def _state(tensor: Tensor) -> tuple[int, int]:
     """Return the address of a tensor's memory, and how often torch counted a write to it (0 if it does not count)."""
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
-    except RuntimeError:  # a tensor subclass without memory of its own
+    except RuntimeError:  # a tensor subclass may have no memory of its own
         return 0, 0

@@ -36,12 +36,12 @@ that matters, at cells of relative width 1."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
 normal tail probability from that cell outward."""
-_CLIPPED = 4.0
+_CLIPPED = 4.0  # Cells are not made wider for values of V this many deviations of the sum beyond those that matter.
 _DENSE = 12.0
 """Every cell of the grid has a weight up to this many standard deviations from the mean of V; beyond, fewer do."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
 """The log of about the share of a tilted sum that lies beyond the grid, if its errors must be small, and if not."""
-_SPARED = 9.0
+_SPARED = 9.0  # For the shortest grid, errors may be about e to this number times the least ones.
 _ACCURATE = 3e-3
 """The largest share of a divergence that its errors may be; if they are more, a longer grid is tried."""
 _COARSE, _LESS_FINE, _FINE = (0.15, 0.4), (0.025, 0.15), (0.016, 0.1)

@@ -49,7 +49,6 @@ def _beta(size: int) -> float:
 
 
 def _norm(x: Array) -> float:
-    """The Euclidean norm of the array x."""
     return math.sqrt(float(np.sum(x * x)))
 
 
