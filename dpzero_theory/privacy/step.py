@@ -33,8 +33,8 @@ class Step:
 
     Args:
         noise: noise multiplier s > 0: the parameter of the noise on the sum, divided by the per-record clip C. The
-            parameter is the standard deviation for Gaussian laws and the scale b for Laplace. The multiplier does not
-            depend on the relation, although with replace-one the sum changes by up to 2 C.
+            parameter is the standard deviation for Gaussian laws (nearly, on integers) and the scale b for Laplace. The
+            multiplier does not depend on the relation, although with replace-one the sum changes by up to 2 C.
         sampling: how the batch is drawn, a value such as `Poisson(1 / 16)` or `FullBatch()`.
         relation: which data sets are neighbours, a `Relation` or its name; there is no default.
         mechanism: the noise law, a name of `mechanism.MECHANISMS`. `discrete-gaussian:M` and `discrete-laplace:M` are

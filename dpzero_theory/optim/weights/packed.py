@@ -34,7 +34,7 @@ from dpzero_theory.optim.weights.directions import Directions
 
 NAME = "packed_moves"
 """The name of the parameter of a packed layer that holds its moves."""
-_HEAD = 4  # The first rows of that parameter are no moves.
+_HEAD = 4  # So many rows of that parameter come before the first move.
 _CHUNK = 1 << 20
 """The most signs that are unpacked to numbers at a time."""
 
@@ -72,7 +72,7 @@ def train_packed(module: nn.Module) -> list[str]:
 
 
 def _is_packed(part: nn.Module) -> bool:
-    """Whether a module is a linear layer with packed weights, and not a layer that holds one."""
+    """Whether a module is a linear layer with packed weights, and not a wrapper with such a layer as its child."""
     if not all(isinstance(getattr(part, name, None), int) for name in ("in_features", "out_features")):
         return False
     weight: Any = getattr(part, "weight", None)
@@ -102,7 +102,7 @@ def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: 
     """Add moves to those of a packed layer.
 
     Args:
-        parameter: its moves.
+        parameter: the parameter `packed_moves` of the layer, which is changed.
         directions: the directions of the run, of low rank.
         first: the number of the layer's first sign among the signs of a direction.
         amounts: the moves, pairs (number of a direction, amount).
@@ -181,7 +181,7 @@ class _Hook:
 
     def __init__(self) -> None:
         self._known: Any = None
-        self._held: Any = None  # the moves that were read, kept so that others do not get their memory
+        self._held: Any = None  # the moves that were read: as long as they live, no others have their address
         self._head: list[list[float]] = []
         self._numbers: list[float] = []
         self._bits = torch.zeros(0)  # for each move the signs a, then b, eight in a byte
@@ -191,9 +191,10 @@ class _Hook:
         return moved(output, x, layer.packed_moves, self)
 
     def factors(self, moves: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield M in parts: pairs of factors (left, right) of type `dtype`, whose products left^T right sum to M.
+        """Yield M, the sum of the layer's moves, in parts: pairs of factors (left, right) of type `dtype`, whose
+        products left^T right sum to M. Their shapes are (terms, outputs) and (terms, inputs).
 
-        Their shapes are (terms, outputs) and (terms, inputs). `moves` are those of the layer.
+        `moves` is the parameter `packed_moves` of the layer.
         """
         if len(moves) == _HEAD:
             return
@@ -212,7 +213,8 @@ class _Hook:
             yield left.reshape(-1, self._rows) * scale, right.reshape(-1, self._columns)
 
     def _read(self, moves: Tensor) -> None:
-        """Make the signs of those moves of the layer that are new."""
+        """Compute the signs of those directions in `moves`, the parameter `packed_moves`, whose signs are not kept
+        yet."""
         head, numbers = moves[:_HEAD].tolist(), moves[_HEAD:, 0].tolist()
         kept = len(self._numbers) if head == self._head and numbers[: len(self._numbers)] == self._numbers else 0
         self._rows, self._columns, self._rank, first = (int(value) for row in head[:2] for value in row)
