@@ -54,12 +54,10 @@ def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
 @lru_cache(maxsize=1)
 def _quantiles() -> Array:
     """Return the table of the 65,536 equally likely values of a coordinate that is nearly N(0, 1), in ascending order.
-
     Value k is a q + b q^3, rounded to a multiple of `GRID` = 2^-16, where q is the normal quantile at (k + 1/2)/65536.
     With a and b the rounded values have the mean square 1 and the mean fourth power 3 of N(0, 1) to 1e-6; odd moments
     are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. No value is 0, and the largest
-    is 4.33.
-    """
+    is 4.33."""
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
     positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID
     table: Array = np.concatenate([-positive[::-1], positive])
@@ -108,12 +106,10 @@ for _law in (
 
 
 def _low_rank(text: str) -> DirectionLaw:
-    """Return the direction law `low-rank:RANK` for the text RANK; an empty text is rank 1, and the law `low-rank`.
-
-    The directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
+    """Return the direction law `low-rank:RANK` for the text RANK; an empty text is rank 1, and the law `low-rank`. The
+    directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
     product of the others), and weights with fewer axes have independent random signs. So the law's `sample`, which is
-    not told the shapes, raises PreconditionError. ValueError is raised if RANK is not an integer from 1 to 64.
-    """
+    not told the shapes, raises PreconditionError. ValueError is raised if RANK is not an integer from 1 to 64."""
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
         raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")
     rank = int(text or 1)

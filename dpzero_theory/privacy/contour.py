@@ -146,17 +146,16 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon, as sums over the nodes z = tau + i t. With M_j the moment of law j and T_j the
-    number of its releases, m(tau) is the product of the M_j(tau)^T_j.
+    """Bounds on delta near an epsilon, as sums over the nodes z = tau + i t. m(tau) is the product of the M(tau)^T of
+    all laws.
 
     Attributes:
         tau, t: the real part of the nodes, and their imaginary parts, which rise from 0 in equal steps.
         terms: the summands divided by m(tau), without their factor e^{-i t epsilon}.
         log_moment, common: log m(tau), and a bound on the relative error of m(tau).
         wrong: a bound on the error of the sum of `terms` by all else but the step in t.
-        shift, log_second: the error by the step in t is limited by Chernoff's bound on delta at the second tau `tau` +
-            `shift`, c m(tau + shift) e^{-(tau + shift) epsilon} with the c of `law.log_c`; `log_second` is log(c m(tau
-            + shift)).
+        shift, log_second: that error is limited by Chernoff's bound on delta at the tau `tau` + `shift`, and
+            `log_second` is the log of the bound's constant, c m(tau + shift) with the c of `law.log_c`.
     """
 
     tau: float

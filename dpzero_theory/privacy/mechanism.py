@@ -144,16 +144,9 @@ class Gaussian(Mechanism):
 
 
 class _OnLattice(Mechanism):
-    """Noise on integers, on a lattice with M units to the clip.
-
-    Args:
-        levels: M; the law's name is then FAMILY:M, such as discrete-gaussian:16. 0 stands for every M from `fine` on,
-            and the law's name is `whole`. Training runs choose by `on`, from the M of their sums.
-
-    Attributes:
-        family, whole: the two kinds of names.
-        fine: the least M for the law named `whole`.
-    """
+    """Noise on integers, on a lattice with M = `levels` units to the clip; the law's name is `family`:M, such as
+    discrete-gaussian:16. With `levels` 0 the law is that of any M >= `fine`, and its name is `whole`. Training runs
+    choose between the two by `on`, from the M of their sums."""
 
     family: ClassVar[str]
     whole: ClassVar[str]
@@ -308,10 +301,9 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that a training run draws from: for sums that are integers on a `lattice` discrete Gaussian noise
-    for `noise` "gaussian" and discrete Laplace noise for "laplace"; else continuous Gaussian noise for "gaussian". A
-    law that was registered besides these is named by its attribute `noise`. Raises ValueError if there is no such
-    law."""
+    """The noise law that a training run draws from: for integer sums on a `lattice` discrete Gaussian noise for `noise`
+    "gaussian" and discrete Laplace noise for "laplace", else continuous Gaussian noise for "gaussian"; or a registered
+    law with this attribute `noise`. Raises ValueError if there is no such law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 
@@ -344,13 +336,11 @@ def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
 
 
 def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
-    """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it for rounding; some data attain it.
-
-    With a = 1/`noise_multiplier`, one record in the batch changes the probability of a value by a factor of at most
-    e^a. So with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)). If neighbours differ in a
-    record that is `replaced` by another, it is log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Raises ValueError with q <
-    1 for a multiplier below 1/700.
-    """
+    """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it for rounding; some data attain it. With
+    a = 1/`noise_multiplier`, one record in the batch changes the probability of a value by a factor of at most e^a. So
+    with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)). If neighbours differ in a record
+    that is `replaced` by another, it is log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Raises ValueError with q < 1 for
+    a multiplier below 1/700."""
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
     if q < 1 and a > _LARGEST:

@@ -78,14 +78,11 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
         secret: `SECRET_BYTES` bytes, which determine all batches.
         n: the number of records, whose releases are drawn independently of one another and anew in each epoch.
         epoch: the number of releases of an epoch.
-        taken: the number of releases of an epoch in which each record is, 1 <= taken <= epoch.
+        taken: the number of releases of an epoch in which each record is, 1 <= taken <= epoch, else ValueError.
 
     Returns:
         A function that takes the index of a release, from 0, and returns the indices of its batch's records, ascending.
         The function keeps the batches of one epoch in memory.
-
-    Raises:
-        ValueError: a `taken` outside its range.
     """
 
     integer("taken", taken, at_most=epoch)

@@ -112,11 +112,9 @@ class Products:
 
 
 def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None) -> tuple[Start, ...]:
-    """Return the inner products of a set of runs for the identity and each further matrix M.
-
-    `scaled` has the directions times each of these matrices, `metrics` the diagonals of the further ones, and y and
-    `noise` are the starting points and the noise of the runs, as for `Products.of`.
-    """
+    """Return the inner products of a set of runs for the identity and each further matrix M. `scaled` has the
+    directions times each of these matrices, `metrics` the diagonals of the further ones, and y and `noise` are the
+    starting points and the noise of the runs, as for `Products.of`."""
     drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
     heavy = [y, *(metric[:, None] * y for metric in metrics)]
     return tuple(
@@ -126,10 +124,8 @@ def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, nois
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
     """Return the inner products of a set of runs for the matrix M whose diagonal is `metric`, the identity if None.
-
     `scaled` and `heavy` are the directions w_t and the starting points y, shape (d, L), times M. `drift` has the sums
-    N_t of the noise, shape (S + 1, d); None for scalar noise.
-    """
+    N_t of the noise, shape (S + 1, d); None for scalar noise."""
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
         return start
@@ -203,10 +199,8 @@ def step_loop(
 def _joint_loop(
     data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
 ) -> Tensor:
-    """Do what `step_loop` does, with K directions a step, whose differences are clipped jointly.
-
-    Returns the coefficients, alpha/K (clipped mean + shift), shape (S, L). The arguments are those of `coefficients`.
-    """
+    """Do what `step_loop` does, with K directions a step, whose differences are clipped jointly. Returns the
+    coefficients, alpha/K (clipped mean + shift), shape (S, L). The arguments are those of `coefficients`."""
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
         step = slice(t, t + directions_per_step)
@@ -227,11 +221,9 @@ def _sort_rows(rows: Tensor) -> Tensor:
 
 
 def _sort(values: Array, place: Array) -> None:
-    """Sort `values` into the array `place`: first by 2^16 bins, which leaves few out of order, then by a merge sort.
-
-    On 10,000 numbers this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and
-    about as fast elsewhere.
-    """
+    """Sort `values` into the array `place`: first by 2^16 bins, which leaves few out of order, then by a merge sort. On
+    10,000 numbers this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and about
+    as fast elsewhere."""
     low, high = values.min(), values.max()
     bins = ((values - low) / ((high - low) or 1) * (2**16 - 1)).astype(np.uint16)
     values.take(bins.argsort(kind="stable"), out=place, mode="clip")

@@ -254,12 +254,9 @@ class Unmet:
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
     """Return the mu of Gaussian DP from which noise for (epsilon, delta)-DP is computed; a smaller mu means more noise.
-
-    The `calibration` "paper" is mu = epsilon/sqrt(8 log(e + epsilon/delta)), by the paper's Lemma lm:composition, which
-    promises too much privacy if epsilon is large (`privacy.gaussian.paper_gdp`). "exact" is the largest mu with which a
-    mu-GDP mechanism is (epsilon, delta)-DP. Raises ValueError for another calibration, or unless epsilon > 0 and 0 <
-    delta < 1.
-    """
+    "paper" is epsilon/sqrt(8 log(e + epsilon/delta)), by the paper's Lemma lm:composition, which promises too much
+    where epsilon is large (`privacy.gaussian.paper_gdp`); "exact" is the largest mu with which a mu-GDP mechanism is
+    (epsilon, delta)-DP. Raises ValueError for another `calibration`, or unless epsilon > 0 and 0 < delta < 1."""
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
@@ -268,10 +265,8 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def _applicable(problem: Problem) -> tuple[str, ...]:
-    """Return the ids of the results that are calculated if the user names none.
-
-    Left out are results that are `opt_in`, or that need a `pl` or `lipschitz` that the problem lacks.
-    """
+    """Return the ids of the results that are calculated if the user names none. Left out are results that are `opt_in`,
+    or that need a `pl` or `lipschitz` that the problem lacks."""
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     if math.isinf(problem.lipschitz):
         stated = (result for result in stated if result.search is not None)

@@ -139,11 +139,9 @@ class _Displayed(NamedTuple):
 
 def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
     """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
-
     With the noise level v, `spread` is d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. If X <= 1, which the paper
-    does not exclude, PreconditionError is raised. For its text `id` is the corollary's id, such as "corollary-1", and
-    `condition` the formula of kappa spread/v^2, such as "kappa d^3".
-    """
+    does not exclude, PreconditionError is raised, whose text has the corollary's `id` and kappa spread/v^2 as
+    `condition`."""
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
     check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")
@@ -176,9 +174,7 @@ def _theorem_2(p: Problem, v: float) -> _Displayed:
 
 def _theorem_3(p: Problem, v: float) -> _Displayed:
     """Return what Theorem 3 (thm:d-free) displays at the module's noise level v: Algorithm 2, asp:rank and |F_S| <= B.
-
-    Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive.
-    """
+    Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive."""
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
     argument = 2 * math.sqrt(2 * math.pi) * p.n * (p.r + 2) * dimension / rate**2
@@ -214,9 +210,8 @@ def _corollary_1_or_2(
     p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float
 ) -> _Displayed:
     """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
-
-    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for the noise level v, and `log` is log X of `_log_ratio`.
-    """
+    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for the noise level v, and `log` is log X of
+    `_log_ratio`."""
     kappa = p.condition_number
     return _Displayed(
         step_size=step_size,
@@ -232,10 +227,8 @@ def _corollary_1_or_2(
 
 def _corollary_3(p: Problem, v: float) -> _Displayed:
     """Return what Corollary 3 (cor:pl-free) displays at the module's noise level v: Algorithm 2, asp:rank and asp:pl.
-
     Raises PreconditionError if the logarithm in the paper's L-tilde (8 L times its root) is not positive, and if gap >
-    2 B, which |F_S(x_t)|, |F_S^*| <= B exclude.
-    """
+    2 B, which |F_S(x_t)|, |F_S^*| <= B exclude."""
     kappa = p.condition_number
     check.precondition(
         p.gap <= 2 * p.loss_bound,

@@ -60,10 +60,8 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=8)
 def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...], int]:
-    """Return where the signs of each parameter lie in a direction of this rank, and how many signs it has in all.
-
-    A place is a triple (number of the first sign, rows, columns) for a matrix; for a vector, columns is 0.
-    """
+    """Return where the signs of each parameter lie in a direction of this rank, and how many signs it has in all. A
+    place is a triple (number of the first sign, rows, columns) for a matrix; for a vector, columns is 0."""
     found, start = [], 0
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
@@ -349,11 +347,9 @@ class Directions:
                 self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
-        """Return the values of a coordinate, times `scale`, rounded to `dtype`: an array for a CPU, else a tensor.
-
-        For random signs its shape is (256, 8), since a byte of a random word stands for eight signs; for the other laws
-        it is (65536,). The last few tables are kept.
-        """
+        """Return the values of a coordinate, times `scale`, rounded to `dtype`: an array for a CPU, else a tensor. For
+        random signs its shape is (256, 8), since a byte of a random word stands for eight signs; for the other laws it
+        is (65536,). The last few tables are kept."""
         found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:
@@ -381,10 +377,8 @@ def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[in
 
 @lru_cache(maxsize=8)
 def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> list[float]:
-    """Return the amounts rounded to multiples of a power of two, so that sums of them with any signs are exact.
-
-    A sum has each amount `rank` times, and is formed in `dtype`, float32 or float64.
-    """
+    """Return the amounts rounded to multiples of a power of two, so that sums of them with any signs are exact. A sum
+    has each amount `rank` times, and is formed in `dtype`, float32 or float64."""
     largest = max(map(abs, amounts))
     if largest == 0 or not math.isfinite(largest):
         return list(amounts)

@@ -275,10 +275,8 @@ class Weights:
         replay()
 
     def _move(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Move the pieces of all parameters that this process holds.
-
-        `scales` has pairs (number of a direction, amount times the direction's `Directions.factor`).
-        """
+        """Move the pieces of all parameters that this process holds. `scales` has pairs (number of a direction, amount
+        times the direction's `Directions.factor`)."""
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             if index in self._packed:
@@ -367,10 +365,8 @@ class Weights:
             reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
-        """Return amount * factor, where `Directions.factor` gives the factor of direction `number`.
-
-        Raises ValueError, which calls the amount `name`, if it is not finite.
-        """
+        """Return amount * factor, where `Directions.factor` gives the factor of direction `number`. Raises ValueError,
+        which calls the amount `name`, if it is not finite."""
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not self.directions.law.normalised:
@@ -379,10 +375,8 @@ class Weights:
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of a module by name, in alphabetical order, a tied one by its first name.
-
-    Raises ValueError for a module or parameter that is not supported.
-    """
+    """Return the trainable parameters of a module by name, in alphabetical order, a tied one by its first name. Raises
+    ValueError for a module or parameter that is not supported."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if any(isinstance(part, nn.DataParallel) for part in module.modules()):

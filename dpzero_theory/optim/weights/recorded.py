@@ -38,9 +38,8 @@ def recorder(device: torch.device) -> _Recorder | None:
 
 def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
     """Record the kernels that `function` starts on the current GPU, without running them, and return the replay: a
-    function that runs them. Each replay overwrites the tensors that `function` returned while it was recorded, and
-    returns the same ones, so the caller must copy them. Raises what `function` raises, and torch's RuntimeError for
-    operations that cannot be recorded."""
+    function that runs them. All replays return the same tensors, overwritten, so the caller must copy them. Raises what
+    `function` raises, and torch's RuntimeError for operations that cannot be recorded."""
     graph, pool = torch.cuda.CUDAGraph(), _kept().pool()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -144,9 +143,7 @@ class Recorded:
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
         """Record the evaluation of the points `part` in one pass under `key`, or warn once why that is not possible.
-
-        The other arguments are those of `evaluated`. Raises what the losses raise.
-        """
+        The other arguments are those of `evaluated`. Raises what the losses raise."""
         own = each_tensor(content, Tensor.clone)
         scale = torch.zeros(len(part), dtype=torch.float64, device=self._device)
         untrained = self._weights.untrained
@@ -192,7 +189,6 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def _shape_of(content: Any) -> str:
-    """Return a text for a collated batch, by which recordings are found: the same for batches that differ in the
-    numbers in their tensors or in their device only, and another one for batches that differ in their nesting, in a
-    tensor's shape or type, or in a value that is no tensor."""
+    """Return a text by which recordings are found. Two collated batches have the same one if only the numbers in their
+    tensors or their devices differ, not their nesting, a tensor's shape or type, or a value that is no tensor."""
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

@@ -176,11 +176,9 @@ class Shifted(TorchFunctionMode):
         return str(next(self._weights.names[index] for index in found if index is not None))
 
     def _hidden(self) -> AbstractContextManager[Any]:
-        """A context manager that hides operations from other torch modes as long as a `Guard` is used.
-
-        Shifted weights are made inside, by operations that differ from call to call, since some results are kept. A
-        trace of what the losses do must not see them (`losses.isolation`).
-        """
+        """A context manager that hides operations from other torch modes as long as a `Guard` is used. Shifted weights
+        are made inside, by operations that differ from call to call, since some results are kept. A trace of what the
+        losses do must not see them (`losses.isolation`)."""
         return nullcontext() if self._guard is None else _disable_current_modes()
 
     def _read(self, value: Any) -> int | None:
@@ -254,11 +252,9 @@ class Shifted(TorchFunctionMode):
         return func(x, other) + (x.reshape(self._points, -1, len(other)) @ left[:, :, None]).view(x.shape[:-1])
 
     def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
-        """Return plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points.
-
-        The weight has the shape (outputs, inputs), or with `turned` (inputs, outputs). Returns NotImplemented if x is
-        itself trainable or the weight is no matrix.
-        """
+        """Return plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points. The
+        weight has the shape (outputs, inputs), or with `turned` (inputs, outputs). Returns NotImplemented if x is
+        itself trainable or the weight is no matrix."""
         index = self._read(weight)
         if self._ids.get(id(x)) is not None or weight.ndim != 2:
             return NotImplemented
@@ -310,9 +306,8 @@ class Shifted(TorchFunctionMode):
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        """Whether shifting the whole weight takes less time than adding to its product with x, and rounds no more.
-
-        x has `width` columns."""
+        """Whether shifting the whole weight takes less time than adding to its product with x, and rounds no more. x
+        has `width` columns."""
         return (
             (weight.numel() <= _SMALLEST or (weight.numel() <= _SMALL and x.numel() >= width * width))
             and weight.dtype == x.dtype
@@ -339,10 +334,8 @@ class Shifted(TorchFunctionMode):
 
     def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, index: int) -> Any:
         """Look up ids by `func` in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
-
         Returns NotImplemented if so many rows are looked up that shifting the whole matrix takes less time. `index` is
-        that of the matrix among the trainable parameters.
-        """
+        that of the matrix among the trainable parameters."""
         if ids.device.type != "cpu" or ids.numel() * _ROWS_SHARE > len(weight):
             return NotImplemented
         width, summed = weight.shape[1], WIDE.get(weight.dtype, torch.float32)
@@ -521,10 +514,8 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def _derivative_of(found: Tensor) -> Tensor:
-    """Return the derivative by the shift of losses that were computed inside `Shifted` with exact=True.
-
-    It is NaN where the losses are not finite. Raises ValueError for losses without a derivative.
-    """
+    """Return the derivative by the shift of losses that were computed inside `Shifted` with exact=True. It is NaN where
+    the losses are not finite. Raises ValueError for losses without a derivative."""
     value, tangent = forward_ad.unpack_dual(found)  # type: ignore[no-untyped-call]
     if tangent is None:
         raise ValueError(f"{NONE}: they do not depend on the weights by operations that can be differentiated")

@@ -85,15 +85,14 @@ probability is dropped, and under Q it is added to the bounds."""
 
 @dataclass(frozen=True)
 class Epoch(Law):
-    """The first `released` of the steps of an epoch of random allocation. The record is in `taken` uniformly random
-    steps of the whole epoch.
+    """The first `released` steps of an epoch of random allocation. The record is in `taken` random steps of the whole
+    epoch.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of the whole epoch.
         released: the number of its steps that are released, from 1 to t.
-        replaced: whether the record has another value under Q, at worst with the opposite contribution; else it is not
-            there under Q.
+        replaced: whether the record has another value under Q, at worst the opposite; else it is not there under Q.
         way: 0 for (P, Q), 1 for (Q, P).
         taken: 1, or any number below `epoch` with `end` "lower".
         end: "upper" for a law that dominates, "lower" for one that is dominated.
@@ -134,11 +133,8 @@ _Values = tuple[Array, Array, float]
 def _one_step(s: float, reach: float, ratio: float) -> _Values:
     """A law on few points that is larger in convex order than that of Y - 1 under R = N(0, s^2), so that what is
     computed from it is an upper bound. Y = exp((2 x - 1)/(2 s^2)) is the density ratio of one step at its output x, and
-    `s` the noise multiplier.
-
-    Cells of outputs, `ratio` s wide, reach up to 1 + `reach` s. The mass of a cell is split between the values at its
-    ends so that its mean is kept.
-    """
+    `s` the noise multiplier. Cells of outputs, `ratio` s wide, reach up to 1 + `reach` s. The mass of a cell is split
+    between the values at its ends so that its mean is kept."""
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
     density = np.exp(-((x[:-1, None] / s + beyond) ** 2) / 2) * (ratio * _SHARES / math.sqrt(8 * math.pi))
@@ -157,11 +153,9 @@ def _one_step(s: float, reach: float, ratio: float) -> _Values:
 def _points(s: float, steps: int, lowest: float, highest: float, near: float, ratio: float) -> Array:
     """The points on which the sum of Y - 1 over `steps` steps is put, from its value `lowest` to its value `highest`.
     They are `ratio` standard deviations of the sum apart as far as `near` of these from 0, and farther out they are
-    wider and wider apart. Y is the density ratio of a step with the noise multiplier `s` (see the module).
-
-    Far points are multiples of powers of two, and those for more steps are mostly points for fewer steps, so that a
-    large value is not moved each time that steps are added.
-    """
+    wider and wider apart. Y is the density ratio of a step with the noise multiplier `s` (see the module). Far points
+    are multiples of powers of two, and those for more steps are mostly points for fewer steps, so that a large value is
+    not moved each time that steps are added."""
     z = max(-float(ndtri(_SELDOM / steps)), 3.0)
     variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
     deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
@@ -335,7 +329,7 @@ class _Grid:
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
     """Upper bounds on the divergences of the first `released` steps of an epoch under replace-one, the same for (P, Q)
-    and (Q, P), at each entry of `loss`.
+    and (Q, P), at each entry of `loss`. Raises OverflowError if the noise is so small that the grid would be too long.
 
     Args:
         noise: the noise multiplier s.
@@ -344,9 +338,6 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
         loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
         ratio: the width of the cells, in standard deviations; the width of the bounds falls as its square.
         least: from the first divergence on whose bound is at most this number, all get that bound.
-
-    Raises:
-        OverflowError: the noise is so small that the grid would be too long.
     """
     if 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
@@ -381,10 +372,8 @@ _MOST_LOSSES = 500
 def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
     """The losses at which divergences of an epoch under replace-one are computed, from 0 to beyond the largest one that
     matters: `ratio` standard deviations of an epoch's loss apart up to `near` of them, and then farther and farther.
-
     The noise multiplier is `s`; `released` of the `epoch` steps are released, and outputs farther than `reach` standard
-    deviations from their means do not matter.
-    """
+    deviations from their means do not matter."""
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation, spread = math.sqrt(math.log1p(4 * variance)), math.sqrt(math.log1p(variance))
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
@@ -461,12 +450,9 @@ def _masses(pair: Gaussian, cells: NDArray[np.int64], width: float) -> dict[tupl
 
 def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
     """The integers k of the cells k width into which the loss of one step is rounded, and the width, with which the sum
-    of an epoch's losses has about `points` cells.
-
-    The loss is that of `pair`: log(1 - c + c Y) with Y the step's density ratio and c the rate of the pair, or for
-    `replaced` the loss between two values of a record. `released` steps of the epoch are released, and the record is in
-    `taken` steps of the whole epoch.
-    """
+    of an epoch's losses has about `points` cells. The loss is that of `pair`: log(1 - c + c Y) with Y the step's
+    density ratio and c the rate of the pair, or for `replaced` the loss between two values of a record. `released`
+    steps of the epoch are released, and the record is in `taken` steps of the whole epoch."""
     s, (branch,) = pair.noise, pair.branches
     x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
     level = pair.losses(branch, x)[0]

@@ -263,9 +263,7 @@ class _Invariant:
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
         """Return E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] at clips c, for v of `law`.
-
-        P + Q v^2 is the weight of the class's text, v^2 + (r-1)(p0 - q0 v^2).
-        """
+        P + Q v^2 is the weight of the class's text, v^2 + (r-1)(p0 - q0 v^2)."""
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
         return beta, p * beta + q * third, p * second + q * weighted

@@ -48,10 +48,8 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """Return the constants at clips c for the moment bound of p: the samples' mean of ||grad f_i||^m is at most A^m.
-
     `k` has the constants at these clips if all gradients have norm at most A, in whose units c is. The law of the
-    directions and K are `direction` and `directions`.
-    """
+    directions and K are `direction` and `directions`."""
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = _suprema(p.d, p.r, direction, directions, power)
@@ -69,10 +67,8 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 
 
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most share t.
-
-    `k` has the constants at these clips if all gradients have norm at most t, the unit of gradients; r is the rank.
-    """
+    """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most share t. `k` has the
+    constants at these clips if all gradients have norm at most t, the unit of gradients; r is the rank."""
     return replace(
         k,
         bias=k.bias + k.kept * share,
@@ -84,11 +80,9 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Return upper bounds on b_m and w_m, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x).
-
-    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient (see the module's docstring) for
-    a direction law in d dimensions, K = `directions` and effective rank r; m is `power`.
-    """
+    """Return upper bounds on b_m and w_m, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x). beta(x)
+    and omega(x) are the shares that clipping at x removes from a unit gradient (see the module's docstring) for a
+    direction law in d dimensions, K = `directions` and effective rank r; m is `power`."""
     law = law_of(direction)
     # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
     if law.removed is None:
@@ -114,11 +108,8 @@ def _gaussian_moment(directions: int, power: float) -> float:
 
 
 def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> float:
-    """Return an upper bound on the supremum of x^power falling(x) over an interval, where power > 0.
-
-    `edges` are increasing numbers that divide the interval into cells, and `falling` is a function that falls as x
-    grows.
-    """
+    """Return an upper bound on the supremum of x^power falling(x) over an interval, where power > 0. `edges` are
+    increasing numbers that divide the interval into cells, and `falling` is a function that falls as x grows."""
     # On a cell x^power is largest at the upper end and `falling` at the lower one, so their product is an upper bound.
     low, high = edges[:-1], edges[1:]
     for _ in range(_ROUNDS - 1):

@@ -91,10 +91,8 @@ class Projection:
         return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
-        """Return v - c, v and the mass of each quadrature node above each c, along a new last axis.
-
-        The masses are those of the law times a number that is the same for each c.
-        """
+        """Return v - c, v and the mass of each quadrature node above each c, along a new last axis. The masses are
+        those of the law times a number that is the same for each c."""
         # Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x =
         # pi/2. Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far
         # from its mode, or beyond c, the density can matter.

@@ -87,10 +87,8 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
 def _square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
     """Return an upper bound on E(length v - c)_+^2, where v = ||U'a||/sqrt(K) for a unit vector a and K random signs U.
-
     `length` > 0 is a factor. The bound is 4/(27 h) E(length v_inf - c + h)_+^3, with v_inf of the law `law` (see the
-    module). It holds for any h in (0, c]; h is the smaller one of `apart` > 0 and the clip c.
-    """
+    module). It holds for any h in (0, c]; h is the smaller one of `apart` > 0 and the clip c."""
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]
     return bound
