@@ -175,8 +175,8 @@ class Group:
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
         """Bounds on the smallest delta at an `epsilon` >= 0. Bounds far from `near`, a delta with which the caller
         compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends at the
-        relative width `wanted`. `ends` says which ends the caller uses, "lower", "upper" or "both"; an unused end is
-        true, but may be 0 or infinite."""
+        relative width `wanted`. `ends` says which ends the caller uses, "lower", "upper" or "both"; an end that is not
+        used is true, but may say nothing."""
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -332,10 +332,10 @@ def _bounds(
     composed: Callable[[list[Parts]], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; an unused end is true,
-    but may be 0 or infinite. `composed` returns bounds on the largest delta (or epsilon) of several compositions of
-    laws. `plain` returns a bound for Gaussian releases without sampling from the sum of their mu^2 and 0 for an upper
-    bound or 1 for a lower one: it is `_plain_delta` or `_plain_epsilon` without its first argument."""
+    """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; an end that is not
+    used is true, but may say nothing. `composed` returns bounds on the largest delta (or epsilon) of several
+    compositions of laws. `plain` returns a bound for Gaussian releases without sampling from the sum of their mu^2 and
+    0 for an upper bound or 1 for a lower one: it is `_plain_delta` or `_plain_epsilon` without its first argument."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
