@@ -149,7 +149,7 @@ def embedded(texts: list[str]) -> Tensor:
 
 def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
     for name in options.trained:
-        for law in LAWS[: 2 if name == WHOLE else 3]:
+        for law in options.laws:
             yield {"trained": name, "direction": law}, options.seeds
 
 
@@ -212,7 +212,10 @@ EXPERIMENT = studied(
     __doc__,
     STUDY,
     seeds=5,
-    flags=[flag("--trained", nargs="+", choices=tuple(SIZES), default=list(SIZES)[:3], help="which weights")],
+    flags=[
+        flag("--trained", nargs="+", choices=tuple(SIZES), default=list(SIZES)[:3], help="which weights"),
+        flag("--laws", nargs="+", choices=LAWS, default=list(LAWS), help="which laws (default: all)"),
+    ],
     key=("trained", "direction", "setting", "seed"),
     fields=(
         "n", "d", "k", "steps", "batch", "clip", "scale", "gradient_norm", "dev_accuracy", "dev_loss", "test_accuracy",
