@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -22,16 +23,26 @@ from tests.optim.small import BUDGET, FULL, STEP, D, data, losses
 
 KERNELS: tuple[dict[str, str], ...] = (
     OLDEST,
-    {
-        **{"ATEN_CPU_CAPABILITY": "avx2", "OPENBLAS_CORETYPE": "Haswell", "MKL_CBWR": "AVX2"},
-        **{"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
-    },
-    {
-        **{"ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "MKL_CBWR": "COMPATIBLE"},
-        **{"NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4"},
-    },
+    {"ATEN_CPU_CAPABILITY": "avx2", "OPENBLAS_CORETYPE": "Haswell", "MKL_CBWR": "AVX2"},
+    {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"},
+    {"ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "OMP_NUM_THREADS": "2"},
+    {"NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4", "OPENBLAS_CORETYPE": "Sandybridge", "MKL_NUM_THREADS": "2"},
+    {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
 )
 """Settings of the environment under which torch, BLAS and numpy take other kernels."""
+PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "dot"}
+
+
+class Rounding(TorchDispatchMode):
+    """Rounds the factors of float32 products to bfloat16 where torch's precision lets a processor do so, which the
+    processor at hand may not do."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in PRODUCTS and torch.get_float32_matmul_precision() != "highest":
+            first, *factors = args if "add" in func.overloadpacket.__name__ else (None, *args)
+            factors = [x.bfloat16().float() if x.dtype == torch.float32 else x for x in factors]
+            args = factors if first is None else [first, *factors]
+        return func(*args, **(kwargs or {}))
 
 
 class Layers(nn.Module):
@@ -66,7 +77,7 @@ CASES = {
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels are chosen by the names of x86 processors")
 def test_other_kernels_replay_the_same_bits(tmp_path: Path) -> None:
-    """Three settings choose other kernels, and products may be rounded to bfloat16 where nothing forbids it."""
+    """Six settings choose other kernels, and products are rounded to bfloat16 where nothing forbids it."""
     expected = []
     for name in CASES:
         run = started(tmp_path / name, **CASES[name])
@@ -91,7 +102,8 @@ def test_other_kernels_replay_the_same_bits(tmp_path: Path) -> None:
 
 def replayed(folder: str) -> list[float]:
     module = Layers()
-    read(Path(folder) / RUN).replayed(module)
+    with Rounding():
+        read(Path(folder) / RUN).replayed(module)
     return bits(module)
 
 
