@@ -140,6 +140,8 @@ class Directions:
         self._on_device: dict[torch.device, Tensor] = {}
         self._factor: tuple[int, tuple[int, ...], float] | None = None
         self._kept: dict[int, _Kept] = {}
+        self._shapes: _Shapes | None = None
+        self._dealt: tuple[tuple[int, int, int], ...] = ()
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
         """Return `count` random 64-bit words of Philox, from word `start` on, for one parameter of direction `number`.
@@ -281,7 +283,10 @@ class Directions:
         Both tensors have the shape of what `signs` returns, (P, signs of a direction). They are these signs, or the
         signs of each direction times a number. `shapes` are the shapes of all parameters.
         """
-        (start, rows, columns), rank = _places(shapes, self.law.rank)[0][parameter], self.law.rank
+        rank = self.law.rank
+        if self._shapes is not shapes:  # to look the shapes up in a cache takes longer than all that follows
+            self._shapes, self._dealt = shapes, _places(shapes, rank)[0]
+        start, rows, columns = self._dealt[parameter]
         if not columns:
             return first[:, start : start + rows], None
         middle, split = start + rank * rows, (len(first), rank, -1)

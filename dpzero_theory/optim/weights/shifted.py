@@ -105,10 +105,11 @@ class Shifted(TorchFunctionMode):
         self._exact, self._guard, self.written = exact, guard, False
         self._points, self._rows = len(numbers), rows
         self._factors, self._still = shifts, not exact and not any(shifts)
+        self._recorded = scale is not None
         self._scale: Any = torch.tensor(shifts, dtype=torch.float64) if scale is None else scale
         if exact:
             self._scale = forward_ad.make_dual(torch.zeros_like(self._scale), self._scale)  # type: ignore[no-untyped-call]
-        self._scaled: dict[Any, Tensor] = {}
+        self._scaled: dict[Any, tuple[Tensor, Tensor]] = {}
         self._ids = weights.ids
         calls: dict[Any, Callable[..., Any]] = {
             functional.linear: self._linear, functional.embedding: self._embedding, torch.addmm: self._addmm,
@@ -196,14 +197,14 @@ class Shifted(TorchFunctionMode):
         one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None. `index` is
         that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors."""
         numbers, shapes, directions = self._numbers, self._weights.shapes, self._directions
-        if (dtype, device) not in self._scaled:
+        found = self._scaled.get((dtype, device))
+        if found is None:
             wide = WIDE.get(dtype, torch.float32)
             with self._hidden():
                 signs = directions.signs(numbers, shapes, wide, device)
-                self._scaled[dtype, device] = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
-                directions.signs(numbers, shapes, dtype, device)
-        signs = directions.signs(numbers, shapes, dtype, device)
-        left, right = directions.parts(self._scaled[dtype, device], signs, index, shapes)
+                scaled = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
+                found = self._scaled[dtype, device] = scaled, directions.signs(numbers, shapes, dtype, device)
+        left, right = directions.parts(*found, index, shapes)
         return (left if right is None or directions.law.rank == 1 else left / directions.law.rank**0.5), right
 
     def _whole(self, value: Any) -> Any:
@@ -222,7 +223,11 @@ class Shifted(TorchFunctionMode):
                 if right is None:
                     found = source + left.view(own.shape)
                 else:
-                    found = torch.addmm(source.reshape(len(own), -1), left[0].T, right[0]).view(own.shape)
+                    matrix = source.reshape(len(own), -1)
+                    # a recording keeps its own memory
+                    out = None if self._recorded or self._exact else self._weights.spare(source).view(matrix.shape)
+                    add = torch.addcmul if self._directions.law.rank == 1 else torch.addmm
+                    found = add(matrix, left[0].T, right[0], out=out).view(own.shape)
             elif self._exact:
                 u = self._directions.coordinates(self._numbers[0], index, 0, own.numel(), 1.0, summed, own.device)
                 found = own.to(summed) + self._scale[0].to(own.device, summed) * u.view(own.shape)
