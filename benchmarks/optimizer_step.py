@@ -98,7 +98,7 @@ PRESETS = {
     "low-rank": [
         StepCase("tiny", 64, 64, methods=_KS + _STACKED),
         StepCase("minilm", 16, 32, methods=_KS),
-        StepCase("smollm2-shape", 8, 16, methods=_KS[:6]),
+        StepCase("smollm2-shape", 8, 16, methods=_KS[:8]),
         StepCase("tiny", 8, 64, methods=_KS + _STACKED),
         StepCase("tiny", 1, 64, methods=_KS + _STACKED),
     ],
