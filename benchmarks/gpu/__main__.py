@@ -66,14 +66,6 @@ _GPU_TESTS = (
 _STEP = "benchmarks optimizer_step --preset gpu --budget 60 --device cuda --sizes"
 JOBS = (
     Job(
-        "tests",
-        "bits of the directions against the CPU's, engines against the reference, replays",
-        f"pytest -q -m gpu -W default -p no:cacheprovider {_GPU_TESTS}",
-        "",
-        150,
-        2,
-    ),
-    Job(
         "step-low-rank",
         "a private step of rank 1, recorded, beside two forwards and MeZO's in place: RoBERTa-large and OPT-1.3B",
         "benchmarks optimizer_step --preset gpu-low-rank --budget 25 --device cuda",
@@ -81,6 +73,14 @@ JOBS = (
         200,
         30,
         parts=4,
+    ),
+    Job(
+        "tests",
+        "bits of the directions against the CPU's, engines against the reference, replays",
+        f"pytest -q -m gpu -W default -p no:cacheprovider {_GPU_TESTS}",
+        "",
+        150,
+        2,
     ),
     Job(
         "step-roberta-large",

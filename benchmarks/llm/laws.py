@@ -105,7 +105,7 @@ class Embedded:
         texts = [[record.texts["text"] for record in part] for part in records.values()]
         vectors = embedded([*SENTENCES, *chain(*texts)])
         self.start = vectors[: len(about.values)]
-        each = vectors[len(about.values) :].split([len(part) for part in texts])
+        each: Any = torch.split(vectors[len(about.values) :], [len(part) for part in texts])
         self.parts = {
             name: TensorDataset(x, torch.tensor([record.label for record in part]))
             for x, (name, part) in zip(each, records.items(), strict=True)
@@ -159,6 +159,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     if options.work is None or options.work[0] != kind:
         options.work = kind, Embedded(options.data) if name == VECTORS else last_layer.prepared(options.data, "trec")
     work: Any = options.work[1]
+    top: Any
     if name == VECTORS:
         top, data, norm = Vectors(work.start), work.parts["train"], work.gradient_norm()
     else:
