@@ -16,7 +16,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Prescription, Problem, Run
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
+from paper_checks.outcome import EVERY_KIND, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 SAMPLES = 10**9
 
@@ -91,7 +91,7 @@ def _sampled_steps() -> list[tuple[str, int, _Case, float, float]]:
     exponent. Frames, which are orthogonal, are left out in fewer than K dimensions."""
     rng = np.random.default_rng(SEED + 21)
     size, found = 50_000, []
-    for kind, k, case in itertools.product(KINDS, (1, 4), _steps()):
+    for kind, k, case in itertools.product(EVERY_KIND, (1, 4), _steps()):
         d, alpha = len(case.curvature), case.step_size
         if kind == "frame" and d < k:
             continue

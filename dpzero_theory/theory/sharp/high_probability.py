@@ -13,10 +13,11 @@ delta_2 + T delta_1. Psi has the theorem's q G^2 - p G - ..., less what the expo
 adds, of which theta alpha sigma^2 G^2/(2 K) is the largest part. The maximum is over G because a run may spend its
 gradient in a few large steps, whose directions then average less. Where steps are many this costs little.
 
-Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10.
+Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10, and section 15 for directions of low rank.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -31,6 +32,7 @@ from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
 _SHARE = 0.01  # Of delta, this share is kept for the event that some step's directions are too long.
+_MOMENTS = 64  # The highest moment of v^2 that bounds how long directions of low rank are
 _GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
@@ -74,6 +76,8 @@ class _StepMoments:
         overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
         projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
         trace: beta; tr(U'HU) <= beta K unless the directions are too long.
+        projection_variance: a bound on Var((u'a)^2) for a direction u and a unit vector a.
+        trace_variance: a bound on Var(u'Hu).
     """
 
     step_size: float
@@ -87,6 +91,8 @@ class _StepMoments:
     overlong: float
     projection: float
     trace: float
+    projection_variance: float
+    trace_variance: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
         """Return the parts of Psi_theta(G) = kept G^2 - lost(G), a lower bound on a step's progress -(1/(theta alpha))
@@ -114,11 +120,12 @@ class _StepMoments:
         longest = gamma * g + a * beta * c
         usual = g + a * math.sqrt(beta) * moved
         expected = first * g + curved + exponent * a / 2 * noise * usual * usual + a / 2 * noise * self.rank
+        projected = math.sqrt(self.projection_variance / directions)
         spread = (
-            g * (g * math.sqrt(2 / directions) + float(self.at_one.excess[0]) + e * self.at_one.smooth_second)
+            g * (g * projected + float(self.at_one.excess[0]) + e * self.at_one.smooth_second)
             + a / 2 * math.sqrt(beta) * c * moved
             + exponent * a / 2 * noise * longest * usual
-            + a * noise * math.sqrt(self.rank / (2 * directions))
+            + a * noise * math.sqrt(self.trace_variance / (4 * directions))
         )
         highest = (
             (gamma + 1) * g * c
@@ -146,12 +153,15 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _St
     """
     p, at = problem, ScaledRun.of(problem, **run)
     p.require_lipschitz("the bound for a single run")
-    unproved = f"the bound for a single run is not proved for {at.direction} directions"
-    check.precondition(math.isinf(law_of(at.direction).rank), unproved)
     # In a wider range the products of a step's moments would overflow or underflow in float64.
     check.real("step_size smoothness", at.alpha, at_least=1e-100)
     check.real("noise_std", run["noise_std"], at_most=1e100)
-    overlong, c = _SHARE * failure / at.steps, np.array([at.clip])
+    overlong, c, law = _SHARE * failure / at.steps, np.array([at.clip]), law_of(at.direction)
+    if math.isinf(law.rank):
+        projection, trace = (_longest(at.directions * r, overlong / 2) for r in (1, p.r))
+    else:
+        projection = trace = _longest_product(law.moment, at.directions, overlong / 2)
+    crossed = p.r + 2 if p.layer_rank is None else min(p.r + 2, p.layer_rank + 1)
     return _StepMoments(
         step_size=at.alpha,
         directions=at.directions,
@@ -159,11 +169,13 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _St
         variance=at.variance,
         rank=p.r,
         error=at.error,
-        at_rank=constants(c, p.d, p.r, at.direction, p.sample_rank, at.directions),
+        at_rank=constants(c, p.d, p.r, at.direction, p.sample_rank, at.directions, p.layer_rank),
         at_one=constants(c, p.d, 1.0, at.direction, p.sample_rank, at.directions),
         overlong=overlong,
-        projection=math.sqrt(_longest(at.directions, overlong / 2)),
-        trace=p.r * _longest(at.directions * p.r, overlong / 2),
+        projection=math.sqrt(projection),
+        trace=p.r * trace,
+        projection_variance=2 + 6 / law.rank,
+        trace_variance=2 * p.r * (1 + crossed / law.rank),
     )
 
 
@@ -216,6 +228,28 @@ def _longest(degrees: float, chance: float) -> float:
     exp(-(k/2)(x - 1 - log x)) = chance (Chernoff's bound), rounded up."""
     target = 2 * math.log(1 / chance) / degrees
     return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
+
+
+def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
+    """Return a number x with P(v^2 > x) <= chance, where v bounds projections on low-rank directions (proof.md, 15).
+
+    K v^2 is the sum of K = `directions` independent products X Z^2 with Z ~ N(0, 1) and E[X^j] = moment(j). x is the
+    least of Markov's bounds by the moments E[v^(2 j)], j = 2, ..., 64.
+    """
+    order = np.arange(_MOMENTS + 1)
+    logs = [math.log(moment(j)) + _log_normal_moment(j) - math.lgamma(j + 1) - j * math.log(directions) for j in order]
+    # E[(v^2)^j]/j! for one term; for sums of independent terms these sequences convolve, and all numbers are positive
+    term, total, left = np.exp(logs), np.eye(1, _MOMENTS + 1)[0], directions
+    while left:
+        total = np.convolve(total, term)[: len(order)] if left % 2 else total
+        term, left = np.convolve(term, term)[: len(order)], left // 2
+    bounds = [(math.log(total[j]) + math.lgamma(j + 1) - math.log(chance)) / j for j in order[2:]]
+    return math.exp(min(bounds)) * (1 + 1e-9)  # rounding errors are smaller
+
+
+def _log_normal_moment(j: float) -> float:
+    """Return log E[Z^(2 j)] for Z ~ N(0, 1)."""
+    return math.lgamma(j + 0.5) - math.lgamma(0.5) + j * math.log(2)
 
 
 def _second_order(x: Array) -> Array:
