@@ -4,7 +4,7 @@ all (9), and a bound that holds for a single run with high probability (10)."""
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -79,7 +79,7 @@ def run_step() -> Checked:
         kept, levels, lost = step.progress(problem, case.share / alpha)
         i = int(np.searchsorted(levels, float(np.linalg.norm(g)) * (1 - 1e-12)))
         stated = case.share * (float(lost[i]) - kept * float(g @ g))
-        worst = max(worst, (mean - math.exp(stated)) / error)
+        worst = max(worst, (mean - math.exp(min(stated, 700))) / error)
     text = "exponential moment of one step's decrease, every law, K = 1 and 4: largest violation (z)"
     return within(worst, STANDARD_ERRORS, text)
 
@@ -92,6 +92,8 @@ def _sampled_steps() -> list[tuple[str, int, _Case, float, float]]:
     rng = np.random.default_rng(SEED + 21)
     size, found = 50_000, []
     for kind, k, case in itertools.product(EVERY_KIND, (1, 4), _steps()):
+        if kind.startswith("low-rank"):  # directions may be so long that the bound for a large theta is infinite
+            case = replace(case, share=case.share / 30)
         d, alpha = len(case.curvature), case.step_size
         if kind == "frame" and d < k:
             continue

@@ -231,25 +231,31 @@ def _longest(degrees: float, chance: float) -> float:
 
 
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
-    """Return a number x with P(v^2 > x) <= chance, where v bounds projections on low-rank directions (proof.md, 15).
+    """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on low-rank
+    directions, over sqrt(K).
 
-    K v^2 is the sum of K = `directions` independent products X Z^2 with Z ~ N(0, 1) and E[X^j] = moment(j). x is the
-    least of Markov's bounds by the moments E[v^(2 j)], j = 2, ..., 64.
+    x is the least of Markov's bounds by the moments of `product_moments`, from the second on.
     """
-    order = np.arange(_MOMENTS + 1)
-    logs = [math.log(moment(j)) + _log_normal_moment(j) - math.lgamma(j + 1) - j * math.log(directions) for j in order]
-    # E[(v^2)^j]/j! for one term; for sums of independent terms these sequences convolve, and all numbers are positive
-    term, total, left = np.exp(logs), np.eye(1, _MOMENTS + 1)[0], directions
+    found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
+    return math.exp(float(found[1:].min())) * (1 + 1e-9)  # rounding errors are smaller
+
+
+def product_moments(moment: Callable[[float], float], directions: int) -> Array:
+    """Return log E[S^j] for j = 1, ..., 64, with S the mean of K independent products X Z^2; proof.md, section 15.
+
+    Args:
+        moment: a function j -> E[X^j]; Z ~ N(0, 1) is independent of X.
+        directions: K.
+    """
+    order = range(_MOMENTS + 1)
+    factorials = np.array([math.lgamma(j + 1) for j in order])
+    logs = [math.log(moment(j)) + math.lgamma(j + 0.5) - math.lgamma(0.5) + j * math.log(2 / directions) for j in order]
+    # E[S^j]/j! of a sum of independent terms is a convolution of theirs; all numbers are positive, so none cancel
+    term, total, left = np.exp(logs - factorials), np.eye(1, len(order))[0], directions
     while left:
         total = np.convolve(total, term)[: len(order)] if left % 2 else total
         term, left = np.convolve(term, term)[: len(order)], left // 2
-    bounds = [(math.log(total[j]) + math.lgamma(j + 1) - math.log(chance)) / j for j in order[2:]]
-    return math.exp(min(bounds)) * (1 + 1e-9)  # rounding errors are smaller
-
-
-def _log_normal_moment(j: float) -> float:
-    """Return log E[Z^(2 j)] for Z ~ N(0, 1)."""
-    return math.lgamma(j + 0.5) - math.lgamma(0.5) + j * math.log(2)
+    return (np.log(total) + factorials)[1:]
 
 
 def _second_order(x: Array) -> Array:

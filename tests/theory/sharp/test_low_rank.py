@@ -13,8 +13,8 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
-from dpzero_theory.theory.sharp.constants import constants, known_direction
-from dpzero_theory.theory.sharp.high_probability import certify_run
+from dpzero_theory.theory.sharp.constants import constants, known_direction, law_of
+from dpzero_theory.theory.sharp.high_probability import certify_run, product_moments, step_of
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.products import Products
 
@@ -131,6 +131,66 @@ def test_the_other_certificates() -> None:
         for law in ("sphere", "low-rank")
     ]
     assert batches == sorted(batches)
+
+
+@pytest.mark.parametrize("factored", [False, True])
+@pytest.mark.parametrize(("m", "n", "rank"), [(3, 4, 1), (5, 4, 1), (2, 3, 2)])
+def test_variances_of_all_signs_are_below_those_of_one_run(m: int, n: int, rank: int, factored: bool) -> None:
+    """Random and extreme curvature within I and gradients; factored curvature is a product."""
+    u, d, rng = _all(m, n, rank), m * n, np.random.default_rng(m * n + rank)
+    nearest = 0.0
+    for turn in range(60):
+        left, right = (rng.standard_normal((size, 1 + turn % size)) for size in (m, n))
+        if turn % 4 == 0:
+            left[:, 0], right[:, 0] = 1, 1
+        if not factored:
+            h = rng.standard_normal((d, 1 + turn % d))
+            if turn % 3 == 0:  # flat along the rows
+                h = np.kron(np.ones((m, 1)), rng.standard_normal((n, 1 + turn % n)))
+            h = h @ h.T
+        else:
+            h = np.kron(left @ left.T, right @ right.T)
+        h /= np.linalg.eigvalsh(h)[-1]
+        factors = [np.trace(x @ x.T) / np.linalg.eigvalsh(x @ x.T)[-1] for x in (left, right)]
+        r = float(np.trace(h))
+        problem = Problem(n=10, d=d, r=max(r, 1.0), layer_rank=max(2.0, sum(factors)) if factored else None)
+        step = step_of(problem, **STEP, direction=f"low-rank:{rank}", failure=0.1)
+        variance = float(np.var(np.einsum("ai,ij,aj->a", u, h, u)))
+        assert variance <= step.trace_variance * (1 + 1e-9)
+        nearest = max(nearest, variance / step.trace_variance)
+        a = np.kron(left[:, 0], right[:, 0])
+        assert np.var((u @ a) ** 2) <= step.projection_variance * float(a @ a) ** 2 * (1 + 1e-9)
+    assert nearest > 0.3
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("k", [1, 4])
+def test_directions_are_seldom_longer_than_one_run_allows(rank: int, k: int) -> None:
+    """The moments of sums of products are the exact ones, and the sums' quantiles are below the bound from them."""
+    second, third = 1 + 2 / rank, (1 + 2 / rank) * (1 + 4 / rank)
+    moments = np.exp(product_moments(law_of(f"low-rank:{rank}").moment, k))
+    three = (15 * third + 9 * (k - 1) * second + (k - 1) * (k - 2)) / k**2
+    np.testing.assert_allclose(moments[:3], [1, (3 * second + k - 1) / k, three], rtol=1e-12)
+    rng, size, chance = np.random.default_rng(rank + k), 400_000, 1e-3
+    squares = (rng.chisquare(rank, (size, k)) / rank * rng.standard_normal((size, k)) ** 2).mean(axis=1)
+    at = {**STEP, "steps": 1, "directions_per_step": k, "direction": f"low-rank:{rank}"}
+    step = step_of(Problem(n=10, d=50, r=5.0), **at, failure=2 * chance * 100)
+    assert step.overlong == pytest.approx(2 * chance)
+    assert step.trace == pytest.approx(5 * step.projection**2)
+    assert 1.2 < step.projection**2 / np.quantile(squares, 1 - chance) < 2
+    shorter = step_of(Problem(n=10, d=50, r=5.0), **{**at, "directions_per_step": 4 * k}, failure=0.2)
+    assert shorter.projection < step.projection
+
+
+@pytest.mark.parametrize(("law", "most"), [("low-rank", 1.4), ("low-rank:4", 1.25), ("low-rank:64", 1.15)])
+def test_one_run_beside_the_mean_over_runs(law: str, most: float) -> None:
+    p = prescribe(PAPER, GDP, max_steps=155_200, direction=law)
+    runs = [certify_run(PAPER, failure=failure, **p.run) for failure in (0.5, 0.05, 1e-6)]
+    assert p.bound < runs[0].bound < runs[1].bound < runs[2].bound < 1
+    assert runs[1].bound < most * p.bound
+    layered = Problem(n=10_000, d=2000, r=8.178, layer_rank=4.0)
+    assert certify_run(layered, failure=0.05, **p.run).bound < runs[1].bound
+    assert certify_run(PAPER, failure=0.05, **{**p.run, "direction": "rademacher"}).bound < runs[1].bound
 
 
 @pytest.mark.parametrize("name", ["low-rank:0", "low-rank:-1", "low-rank:1.5", "low-rank:x", "low-rank:65", "rank:2"])
