@@ -14,6 +14,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ EPSILON = "2"
 
 def packed(work: Records, trained: str = "") -> Top:
     """Return the whole model with packed matrices, of which the weights that `trained` names have requires_grad."""
-    import bitsandbytes as bnb
+    bnb = import_module("bitsandbytes")
 
     top = work.top(TRAINED[WHOLE]).requires_grad_(requires_grad=False)
     for name, part in list(top.layers.named_modules()):

@@ -255,7 +255,8 @@ def product_moments(moment: Callable[[float], float], directions: int) -> Array:
     while left:
         total = np.convolve(total, term)[: len(order)] if left % 2 else total
         term, left = np.convolve(term, term)[: len(order)], left // 2
-    return (np.log(total) + factorials)[1:]
+    found: Array = (np.log(total) + factorials)[1:]
+    return found
 
 
 def _second_order(x: Array) -> Array:

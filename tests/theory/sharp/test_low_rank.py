@@ -14,7 +14,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants, known_direction, law_of
-from dpzero_theory.theory.sharp.high_probability import certify_run, product_moments, step_of
+from dpzero_theory.theory.sharp.high_probability import certify_run, product_moments, step_moments
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.products import Products
 
@@ -154,7 +154,7 @@ def test_variances_of_all_signs_are_below_those_of_one_run(m: int, n: int, rank:
         factors = [np.trace(x @ x.T) / np.linalg.eigvalsh(x @ x.T)[-1] for x in (left, right)]
         r = float(np.trace(h))
         problem = Problem(n=10, d=d, r=max(r, 1.0), layer_rank=max(2.0, sum(factors)) if factored else None)
-        step = step_of(problem, **STEP, direction=f"low-rank:{rank}", failure=0.1)
+        step = step_moments(problem, **STEP, direction=f"low-rank:{rank}", failure=0.1)
         variance = float(np.var(np.einsum("ai,ij,aj->a", u, h, u)))
         assert variance <= step.trace_variance * (1 + 1e-9)
         nearest = max(nearest, variance / step.trace_variance)
@@ -174,11 +174,11 @@ def test_directions_are_seldom_longer_than_one_run_allows(rank: int, k: int) -> 
     rng, size, chance = np.random.default_rng(rank + k), 400_000, 1e-3
     squares = (rng.chisquare(rank, (size, k)) / rank * rng.standard_normal((size, k)) ** 2).mean(axis=1)
     at = {**STEP, "steps": 1, "directions_per_step": k, "direction": f"low-rank:{rank}"}
-    step = step_of(Problem(n=10, d=50, r=5.0), **at, failure=2 * chance * 100)
+    step = step_moments(Problem(n=10, d=50, r=5.0), **at, failure=2 * chance * 100)
     assert step.overlong == pytest.approx(2 * chance)
     assert step.trace == pytest.approx(5 * step.projection**2)
     assert 1.2 < step.projection**2 / np.quantile(squares, 1 - chance) < 2
-    shorter = step_of(Problem(n=10, d=50, r=5.0), **{**at, "directions_per_step": 4 * k}, failure=0.2)
+    shorter = step_moments(Problem(n=10, d=50, r=5.0), **{**at, "directions_per_step": 4 * k}, failure=0.2)
     assert shorter.projection < step.projection
 
 
