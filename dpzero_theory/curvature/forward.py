@@ -108,7 +108,7 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> _Differences:
-    """Estimate gradient norms and the Hessian at x by 12 evaluations of all losses for each pair of directions.
+    """Estimate gradient norms and the Hessian at x by 12 evaluations of all losses for each pair of directions, and 2.
 
     Args:
         losses: a function of x that returns the losses of all n samples, shape (n,); F is their mean, in float64.

@@ -89,10 +89,11 @@ class Tridiagonal:
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
-        """Return the approximate eigenvalues and eigenvectors of A (Ritz pairs); the basis must have been kept.
+        """Return the approximate eigenvalues and eigenvectors of A (Ritz pairs).
 
         With `accuracy` >= 0, only the pairs are returned whose residual is at most `accuracy` times the absolute value
-        of the eigenvalue. That saves memory, as each eigenvector has d entries.
+        of the eigenvalue. That saves memory, as each eigenvector has d entries. Without a `basis`, which
+        `tridiagonalise` returns with keep_basis=True, PreconditionError is raised.
         """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None

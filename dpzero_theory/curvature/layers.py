@@ -27,8 +27,8 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
         objective: the module, its losses and the samples.
 
     Returns:
-        A dictionary for each `nn.Linear` that the losses reach, in the order of the forward pass: "layer", its name;
-        "shape" of its weights; "input_rank", r_A; and "output_rank", r_B.
+        A dictionary for each `nn.Linear` (no subclass) that the losses reach, in the order of the forward pass, unless
+        its A or B is 0: "layer", its name; "shape" of its weights; "input_rank", r_A; and "output_rank", r_B.
     """
     module, losses = objective.module, objective.per_sample
     layers = {

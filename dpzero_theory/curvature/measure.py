@@ -25,10 +25,7 @@ from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Quantiles of the samples' gradient norms are reported at these probabilities.
-_MOMENTS = (
-    2,
-    4,
-)  # The means of ||grad f_i||^m are reported for these m, since the calculator's --gradient-moment takes them.
+_MOMENTS = (2, 4)  # Means of ||grad f_i||^m are reported for these m: --gradient-moment of the calculator takes one.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,16 +137,15 @@ class _Measurement:
         samples = max(point.samples.trace.high for point in self.points)
         return {
             "d": self.d,
-            "r": self._rank(self.trace_bound),
+            "r": self._effective_rank(self.trace_bound),
             "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),
             "smoothness": self.smoothness,
             "gap": self.points[0].value - self.settings.least_loss,
             "loss_bound": max(abs(point.value) for point in self.points),
-            "sample_rank": self._rank(samples),
+            "sample_rank": self._effective_rank(samples),
         }
 
-    def _rank(self, trace: float) -> float:
-        """Return trace/ell, cut to [1, d], where ell is the smoothness."""
+    def _effective_rank(self, trace: float) -> float:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:

@@ -82,8 +82,8 @@ class Objective:
 
     def _copied(self, x: Tensor) -> dict[str, Tensor]:
         """Return the module's weights by name, copied out of the flat vector x: views would cost `jvp` more memory."""
-        # If a weight is a view of x and its tangent is laid out differently in memory, torch copies the tangent into
-        # memory as large as all of x, once for each weight
+        # If a weight is a view of x and its tangent has other strides, torch copies the tangent into memory as large as
+        # all of x, once for each weight.
         return {name: part.clone() for name, part in self.unflatten(x).items()}
 
     def _flatten(self, weights: dict[str, Tensor]) -> Tensor:
@@ -149,7 +149,7 @@ class Objective:
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Return the Hessian at x of the loss of the sample with this index, which is below n, as an operator."""
+        """Return the Hessian at x of the loss of sample number `index` (0 to n - 1, else IndexError) as an operator."""
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
@@ -167,7 +167,7 @@ class Objective:
         return Operator(self.d, product, x.dtype, x.device)
 
     def _sample(self, index: int) -> Batch:
-        """Return the sample with this index as a batch of one."""
+        """Return sample number `index`, counted through all batches from 0, as a batch of one; else IndexError."""
         for batch, size in zip(self.batches, self.sizes, strict=True):
             if 0 <= index < size:
                 return pytree.tree_map(

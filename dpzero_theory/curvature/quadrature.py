@@ -81,9 +81,9 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
     """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0 (Golub 1973).
 
-    The rule has `count` points, or fewer if the measure, whose Jacobi matrix has the diagonal a and the off-diagonal b,
-    has fewer. If the measure ends before the point at 0 is added, so that its Gauss rule is exact, the Gauss rule is
-    returned, which need not have a point at 0.
+    The rule has `count` >= 1 points, or fewer if the measure, whose own Jacobi matrix has the diagonal a and the
+    off-diagonal b, has fewer. If the measure ends before the point at 0 is added (b is 0 there), its Gauss rule is
+    exact and is returned, which need not have a point at 0.
     """
     inner = min(count, len(a)) - 1
     if inner == 0:

@@ -41,13 +41,13 @@ class Task:
 
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
-    """Return the module's output for inputs that are one tensor, or a dictionary of keyword arguments."""
+    """Return module(inputs), or module(**inputs) for a dictionary; the module must return one tensor, of logits."""
     scores: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return scores
 
 
 def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the cross-entropy of the module's logits for a batch, a pair (inputs, labels); shape (batch,)."""
+    """Return each sample's cross-entropy, shape (batch,), for a batch (inputs, labels); inputs are as for `logits`."""
     inputs, labels = batch
     return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
 
@@ -92,7 +92,7 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
     """
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
-        width = check.integer("model", _integer(rest, model), at_most=100_000)
+        width = check.integer("model", _width(rest, model), at_most=100_000)
         if data != "digits":
             raise ValueError(f"data must be 'digits' for {model}; got {data!r}")
         return mlp_digits(width, samples, seed)
@@ -101,8 +101,7 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
     raise ValueError(f"model must be one of {_FORMS}; got {model!r}")
 
 
-def _integer(text: str, model: str) -> int:
-    """Return the width that `text` gives in the name `model`; raise ValueError, with `model`, if it is no integer."""
+def _width(text: str, model: str) -> int:
     try:
         return int(text)
     except ValueError:
@@ -112,8 +111,8 @@ def _integer(text: str, model: str) -> int:
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
     """Return the user's function MODULE:FUNCTION, which makes a task to measure.
 
-    Raises ValueError unless the module defines the function with exactly the parameters (data, samples, seed), so that
-    no other function is ever called by mistake.
+    Raises ValueError if the module cannot be imported or belongs to Python's library, and unless it defines a function
+    of this name with exactly the parameters (data, samples, seed), so that no other one is called by mistake.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):
@@ -131,11 +130,10 @@ def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
         raise ValueError(
             f"model must be a function defined in {module} as {function}(data, samples, seed); got {member!r}"
         )
-    return lambda *given: _task(member(*given), place)
+    return lambda *given: _checked_task(member(*given), place)
 
 
-def _task(made: object, place: str) -> Task:
-    """Return `made` if it is a task; else raise ValueError, which names the function `place` that returned it."""
+def _checked_task(made: object, place: str) -> Task:
     if not isinstance(made, Task):
         raise ValueError(
             f"model must return a dpzero_theory.curvature.tasks.Task; {place} returned {type(made).__name__}"

@@ -16,21 +16,23 @@ times as fast."""
 
 
 def _hard(q: Tensor) -> Tensor:
-    """Return the clip factor min(1, q^(-1/2)) of a vector whose squared norm is q times the squared clip, in place."""
+    """Return, in place of q, the factor min(1, q^(-1/2)) by which a vector of squared norm q C^2 is clipped to C."""
     return q.clamp_(min=1).rsqrt_()
 
 
 class ClippedMean:
     """Computes the clipped mean (1/n) sum_i clip_C(h - d_i) for each of L lanes, each with an h and a C of its own.
 
-    A lane is a run with one setting of the parameters. The d_i are vectors of n samples. Called with h, shape (d, L),
-    and C, shape (L,), the object returns the means, shape (d, L), and min_i ||h - d_i||, shape (L,). On a CPU a lane
-    with ||h|| + max_i ||d_i|| <= C, where no sample can be clipped, gets h as its mean and 0 in place of the minimum.
+    A lane is a run with one setting of the parameters. The d_i are vectors of n samples, and clip_C shortens a vector
+    to norm C if it is longer. Called with h, shape (d, L), and C, shape (L,), the object returns the means, shape (d,
+    L), and min_i ||h - d_i||, shape (L,). On a CPU a lane with ||h|| + max_i ||d_i|| <= C, where no sample can be
+    clipped, gets h as its mean and 0 in place of the minimum.
 
     Args:
         rows: the d_i, shape (n, d), which must sum to zero.
         dtype: the dtype of the products.
-        weight: a function of q = ||h - d_i||^2/C^2 that returns the clip factor; it may work in place.
+        weight: a function of q = ||h - d_i||^2/C^2 that returns the factor by which h - d_i is clipped; it may work in
+            place.
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype, weight: Callable[[Tensor], Tensor] = _hard) -> None:
@@ -53,7 +55,8 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each lane's clipped mean and min_i ||h - d_i||, with no lane left out; arguments as in `weighted`."""
+        """Return (1/n) sum_i clip_C(h - d_i), shape (d, L), and min_i ||h - d_i||, shape (L,), where lanes that clip no
+        sample are computed like all others. The d_i, and `h`, `clip` and `size` of L lanes, are those of `weighted`."""
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
@@ -66,8 +69,8 @@ class ClippedMean:
             size: ||h||^2, shape (L,).
 
         Returns:
-            The sum over the samples of the clip factors, shape (L,); the sum of the clip factor times d_i, shape (d,
-            L); and the least q = ||h - d_i||^2/C^2 of a sample, shape (L,).
+            With the class's d_i, one for each sample, and its `weight` as clip factor: the sum of the factors, shape
+            (L,); the sum of factor times d_i, shape (d, L); and the least q = ||h - d_i||^2/C^2, shape (L,).
         """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < _FEW

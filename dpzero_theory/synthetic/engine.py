@@ -250,8 +250,9 @@ class _Running:
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the paper's Algorithm 1 (`vector`) or 2 as one `Sweep`, whose attributes the arguments but the problem are,
-    by `run_together` with its `options`, and return the outcome."""
+    """Run the paper's Algorithm 1 (`vector` is true) or 2 for L lanes, and return the outcome. `x0`, `lanes`, `vector`
+    and `noise` are the attributes of a `Sweep`, and `options` keyword arguments of `run_together`, such as directions,
+    which must be given."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 

@@ -112,9 +112,10 @@ class Products:
 
 
 def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None) -> tuple[Start, ...]:
-    """Return the inner products of a set of runs for the identity and each further matrix M. `scaled` has the
-    directions times each of these matrices, `metrics` the diagonals of the further ones, and y and `noise` are the
-    starting points and the noise of the runs, as for `Products.of`."""
+    """Return the inner products of a set of runs for the identity and each further matrix M. `scaled` has the S
+    directions w_t as rows times each of these matrices, shape (S, d) each, and `metrics` the diagonals of the further
+    ones, shape (d,) each. y and `noise` are the starting points as columns, shape (d, L), and the noise of the runs,
+    shape (S, d) or None, as for `Products.of`."""
     drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
     heavy = [y, *(metric[:, None] * y for metric in metrics)]
     return tuple(
@@ -123,9 +124,13 @@ def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, nois
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
-    """Return the inner products of a set of runs for the matrix M whose diagonal is `metric`, the identity if None.
-    `scaled` and `heavy` are the directions w_t and the starting points y, shape (d, L), times M. `drift` has the sums
-    N_t of the noise, shape (S + 1, d); None for scalar noise."""
+    """Return all fields of `Start` for the matrix M whose diagonal is `metric`, shape (d,), the identity if None.
+
+    Args:
+        scaled: the S directions w_t as rows, times M, shape (S, d).
+        y, heavy: L starting points as columns, and M times these, both of shape (d, L).
+        drift: the sums N_t of the first t = 0, ..., S noise vectors, shape (S + 1, d); None for scalar noise.
+    """
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
         return start

@@ -23,8 +23,8 @@ class Guarantee(StrEnum):
 
 
 SMALLEST, LARGEST = 1e-150, 1e150
-"""The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. Beyond these
-their numbers overflow or underflow in float64."""
+"""The smallest and the largest value that the sharpened results accept for each of L, ell and gap ell/L^2. With values
+outside this range their computations overflow or underflow in float64."""
 _MOST_POWER = 64.0  # Moments of gradient norms with a larger power m are refused.
 _NOT_GIVEN = float("nan")  # `is` tells this default of `Problem.lipschitz` from every other number.
 
@@ -95,12 +95,12 @@ class Problem:
         if len(given) > 1:
             raise ValueError(f"only one of lipschitz, gradient_moment and mean_excess must be given; got {given}")
         if self.gradient_moment is not None:
-            power, value = _pair("gradient_moment", self.gradient_moment)
+            power, value = _checked_pair("gradient_moment", self.gradient_moment)
             power = check.real("m of gradient_moment", power, at_least=2, at_most=_MOST_POWER)
             value = check.real("value of gradient_moment", value, above=0)
             clean["gradient_moment"], unit = (power, value), math.pow(value, 1 / power)
         if self.mean_excess is not None:
-            level, value = _pair("mean_excess", self.mean_excess)
+            level, value = _checked_pair("mean_excess", self.mean_excess)
             level = check.real("t of mean_excess", level, above=0)
             unit, more = level, check.real("value of mean_excess", value, at_least=0)
             clean["mean_excess"] = level, more
@@ -147,7 +147,7 @@ class Problem:
         """gap ell/L^2, which has no unit, where L is `gradient_unit`.
 
         Raises:
-            ValueError: the relative gap, L or ell is outside [SMALLEST, LARGEST].
+            ValueError: the relative gap, L or ell is outside [1e-150, 1e150].
         """
         unit = self.gradient_unit
         name = "lipschitz" if unit == self.lipschitz else "unit of gradients"
@@ -158,8 +158,7 @@ class Problem:
         return gap
 
 
-def _pair(name: str, value: object) -> tuple[object, object]:
-    """Return the two entries of the argument `name` of `Problem`; raise ValueError if `value` is not a pair."""
+def _checked_pair(name: str, value: object) -> tuple[object, object]:
     if not (isinstance(value, tuple) and len(value) == 2):
         raise ValueError(f"{name} must be a pair of numbers; got {check.shown(value)}")
     return value[0], value[1]
@@ -205,14 +204,15 @@ class Prescription:
         directions_per_step: K >= 1, the number of directions in a step.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
         gdp: with full batches the run is gdp-Gaussian-DP (mu-GDP with mu = gdp), and privacy enters through this number
-            alone. With Poisson batches the run has the (epsilon, delta) that this mu would give, by another noise.
+            alone. A run with Poisson batches is not Gaussian-DP: its noise is set by the accountant so that it has the
+            (epsilon, delta) asked for, and gdp is the mu with which full batches have the same (epsilon, delta).
         step_size: alpha.
         T: the number of steps that the result's formula gives, not yet rounded to an integer; equal to `steps` if the
             parameters come from a search and not from a formula.
         steps: the number of steps to run, an integer >= 1.
         smoothing: lambda, how far the weights are shifted along a direction (in multiples of u): what the theorem
-            displays or, if parameters are searched for, the largest that hardly raises the bound; 0 where the
-            difference rule shifts no weights.
+            displays or, if parameters are searched for, the largest that raises the bound by at most 1% of it; 0 where
+            the difference rule shifts no weights.
         clip: C, the largest size of one sample's contribution: of its scalar difference of losses (dpzero) or of the
             norm of its vector (dpgd-0th).
         noise_std: sigma, the standard deviation of the noise on each number of a step's average, with which `steps`

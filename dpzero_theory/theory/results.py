@@ -33,8 +33,8 @@ class _Result:
         guarantee: the quantity that is bounded.
         search: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;
             None for a result of the paper, which displays its parameters.
-        formulas: the displayed formulas as text, by the name of the field of `Prescription` that they give. v in them
-            is sqrt(log(e + epsilon/delta))/epsilon.
+        formulas: the displayed formulas as text, by the name of the field of `Prescription` that they give. In them v
+            is sqrt(log(e + epsilon/delta))/epsilon, kappa is ell/mu_PL, and other letters are those of `Problem`.
         needs_pl: whether the PL inequality is assumed.
         opt_in: whether it is calculated only when asked for by id.
     """
@@ -57,8 +57,8 @@ class _Result:
         Args:
             problem: the constants.
             gdp: mu > 0 of Gaussian DP of the whole run.
-            options: what a search may choose from. A result of the paper ignores the three caps, and holds only for the
-                defaults of `direction`, `directions_per_step` and `difference`.
+            options: what a search may choose from. A result of the paper ignores max_steps, max_evaluations and
+                max_points, and holds only for the defaults of direction, directions_per_step and difference.
 
         Raises:
             ValueError: an argument outside its range.
@@ -264,9 +264,7 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
     return float(gdp_from_epsilon(epsilon, delta))
 
 
-def _applicable(problem: Problem) -> tuple[str, ...]:
-    """Return the ids of the results that are calculated if the user names none. Left out are results that are `opt_in`,
-    or that need a `pl` or `lipschitz` that the problem lacks."""
+def _calculated_by_default(problem: Problem) -> tuple[str, ...]:
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     if math.isinf(problem.lipschitz):
         stated = (result for result in stated if result.search is not None)
@@ -295,8 +293,8 @@ def calculate(
             ignore the caps, and apply only to one direction a step on the sphere and to central differences.
 
     Returns:
-        The list of the answers, ordered by result and then by calibration, and the list of the results whose
-        preconditions these inputs do not meet.
+        The list of the answers, ordered by result and then by calibration, and a list in the same order of the results
+        and calibrations left out of it, because these inputs do not meet their preconditions.
 
     Raises:
         ValueError: an argument outside its range.
@@ -315,7 +313,7 @@ def calculate(
         )
         holds = f"this noise gives epsilon = {true:.4g} {level}, below the {epsilon:g} asked for"
         said["paper"] = (fails if true > epsilon else holds,)
-    for id in _applicable(problem) if results is None else results:
+    for id in _calculated_by_default(problem) if results is None else results:
         result = RESULTS[check.choice("result", id, RESULTS)]
         for calibration, gdp in gdps.items():
             try:

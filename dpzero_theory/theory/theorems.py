@@ -139,9 +139,9 @@ class _Displayed(NamedTuple):
 
 def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
     """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
-    With the noise level v, `spread` is d^3 v^2, r d^2 v^2 or r v^2 for Corollary 1, 2 or 3. If X <= 1, which the paper
-    does not exclude, PreconditionError is raised, whose text has the corollary's `id` and kappa spread/v^2 as
-    `condition`."""
+    For mu-GDP and v = 1/(2 sqrt(2) mu), `spread` is d^3 v^2 (Corollary 1), r d^2 v^2 (2) or r v^2 (3). Unless 1 < X <
+    inf, which the paper takes for granted, PreconditionError is raised. Its message names the corollary, `id`, and the
+    least n^2 epsilon^2, for which `condition` is kappa spread/v^2 in letters, such as "kappa r"."""
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
     check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")
@@ -149,7 +149,7 @@ def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> floa
 
 
 def _theorem_1(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 1 (thm:d-dependent) displays at the module's noise level v: Algorithm 1 under asp:smooth."""
+    """Return what Theorem 1 (thm:d-dependent, Algorithm 1 under asp:smooth) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
     rate = math.sqrt(p.d) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * p.d),
@@ -161,7 +161,7 @@ def _theorem_1(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_2(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 2 (thm:d-dependent-rank) displays at the module's noise level v: Algorithm 1, asp:rank."""
+    """Return what Theorem 2 (thm:d-dependent-rank, Algorithm 1, asp:rank) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
     rate = math.sqrt(p.r) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
@@ -173,8 +173,8 @@ def _theorem_2(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_3(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 3 (thm:d-free) displays at the module's noise level v: Algorithm 2, asp:rank and |F_S| <= B.
-    Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive."""
+    """Return what Theorem 3 (thm:d-free, Algorithm 2, asp:rank, |F_S| <= B) displays; v = 1/(2 sqrt(2) mu) for mu-GDP.
+    Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive and finite."""
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
     argument = 2 * math.sqrt(2 * math.pi) * p.n * (p.r + 2) * dimension / rate**2
@@ -191,14 +191,14 @@ def _theorem_3(p: Problem, v: float) -> _Displayed:
 
 
 def _corollary_1(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 1 (cor:pl-d) displays at the module's noise level v: Algorithm 1, asp:smooth, asp:pl."""
+    """Return what Corollary 1 (cor:pl-d, Algorithm 1, asp:smooth, asp:pl) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
     spread = float(p.d) ** 3 * v**2
     step_size, smoothing = 1 / (4 * p.smoothness * p.d), 2 * p.lipschitz / p.smoothness * v / p.n
     return _corollary_1_or_2(p, step_size, p.d, spread, smoothing, _log_ratio(p, spread, "corollary-1", "kappa d^3"))
 
 
 def _corollary_2(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 2 (cor:pl-d-rank) displays at the module's noise level v: Algorithm 1, asp:rank, asp:pl."""
+    """Return what Corollary 2 (cor:pl-d-rank, Algorithm 1, asp:rank, asp:pl) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
     spread, step_size = p.r * float(p.d) ** 2 * v**2, 1 / (4 * p.smoothness * (p.r + 2))
     smoothing = 2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n
     return _corollary_1_or_2(
@@ -210,8 +210,8 @@ def _corollary_1_or_2(
     p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float
 ) -> _Displayed:
     """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
-    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for the noise level v, and `log` is log X of
-    `_log_ratio`."""
+    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for v = 1/(2 sqrt(2) mu) at mu-GDP, and `log` is the result
+    of `_log_ratio`."""
     kappa = p.condition_number
     return _Displayed(
         step_size=step_size,
@@ -226,9 +226,9 @@ def _corollary_1_or_2(
 
 
 def _corollary_3(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 3 (cor:pl-free) displays at the module's noise level v: Algorithm 2, asp:rank and asp:pl.
-    Raises PreconditionError if the logarithm in the paper's L-tilde (8 L times its root) is not positive, and if gap >
-    2 B, which |F_S(x_t)|, |F_S^*| <= B exclude."""
+    """Return what Corollary 3 (cor:pl-free, Algorithm 2, asp:rank, asp:pl) displays; v = 1/(2 sqrt(2) mu) for mu-GDP.
+    Raises PreconditionError if the logarithm in the paper's L-tilde (8 L times its root) is not positive and finite,
+    and if gap > 2 B, which |F_S(x_t)|, |F_S^*| <= B exclude."""
     kappa = p.condition_number
     check.precondition(
         p.gap <= 2 * p.loss_bound,
@@ -270,8 +270,8 @@ def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
     bound in the inequality of the proof; the noise, the evaluations and `bound_at_steps` are for `steps`.
 
     Args:
-        id: the result's name, such as 'theorem-3'.
-        problem: the constants.
+        id: the result's name, 'theorem-1' to 'theorem-3' or 'corollary-1' to 'corollary-3'.
+        problem: the constants, with `pl` for a corollary.
         gdp: mu > 0 of the whole run.
 
     Raises:

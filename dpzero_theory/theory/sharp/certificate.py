@@ -242,18 +242,20 @@ def at_point(
 
 
 def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, variance: float, rate: float) -> float:
-    """Return e = ell lambda/2, in units of L, for the lambda that raises the bound by the share `SMOOTHING_SHARE`.
+    """Return e = ell lambda/2, in units of L, for the largest lambda whose bound (`Certificate.bound`) is at most 1 +
+    `SMOOTHING_SHARE` times the bound for lambda -> 0 at the same parameters.
 
     Args:
-        k: the constants at the clip.
+        k: the constants of `constants_of` at the run's clip, arrays of one entry.
         p: the problem.
         alpha: the step size, in units of 1/ell.
         gap_per_step: gap/T, in units of L^2/ell.
         variance: sigma^2/K, in units of L^2, for noise sigma and K directions a step.
-        rate: the sampling rate.
+        rate: the sampling rate, 1 for full batches.
     """
     q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)
-    # The bound's root y is given, so that q y^2 - p y = K (the module's q, p and K) is an equation of degree 2 in e.
+    # The root y of the bound is now given, and p and K (the module's) depend on e, so that q y^2 - p y = K is an
+    # equation of degree 2 in e.
     y = math.sqrt(1 + SMOOTHING_SHARE) * least
     batch, second = (1 - rate) / (rate * p.n), k.smooth_second
     spare = (y - least) * (q * (y + least) - drift)

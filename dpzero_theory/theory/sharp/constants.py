@@ -104,18 +104,16 @@ LAWS: Registry[_SharpLaw] = Registry("direction")
 directions orthogonal to each other."""
 
 
-def _known_directions() -> tuple[str, ...]:
-    """Return the names of all laws of directions, and of families such as low-rank, also of laws that `LAWS` lacks,
-    which the sharpened theorem does not cover."""
-    return tuple(dict.fromkeys([*DIRECTIONS, *DIRECTIONS.families, *LAWS, *LAWS.families]))
-
-
 def known_direction(direction: str) -> str:
-    """Return the name of a direction law in its usual form, such as low-rank for low-rank:1; else raise ValueError."""
+    """Return the name of a direction law in its usual form, such as low-rank for low-rank:1.
+
+    Known are the laws in `sphere.DIRECTIONS` and in `LAWS`; another name raises ValueError, which lists them.
+    """
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
-    check.choice("direction", family if family in LAWS.families else direction, _known_directions())
+    known = dict.fromkeys([*DIRECTIONS, *DIRECTIONS.families, *LAWS, *LAWS.families])
+    check.choice("direction", family if family in LAWS.families else direction, tuple(known))
     return LAWS[direction].name
 
 

@@ -197,9 +197,10 @@ class _LastIterateBound:
         return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """Return the smallest bound, in units of L^2/ell, on a grid of the class's c and exponent, and these two.
+        """Return (bound, c, exponent): the smallest bound on grids of the class's variables, in units of L^2/ell.
 
-        `steps` is T. `rounds` grids are tried, each of them narrower, around the best point of the grid before.
+        `steps` is T. `rounds` >= 1 grids are tried, each of them narrower, around the best point of the grid before. If
+        no point has a finite bound, (inf, 1, 1) is returned.
         """
         p = self.problem
         clips, exponents = (
@@ -224,7 +225,7 @@ class _LastIterateBound:
 
 
 def _geometric(log_ratio: Array, steps: int) -> Array:
-    """Return the sum over k = 0, ..., steps - 1 of ratio^k, where ratio = e^log_ratio; infinite if it overflows."""
+    """Return the sum of ratio^k over k = 0, ..., steps - 1, where 0 < ratio = e^log_ratio <= 1, entry by entry."""
     small = np.abs(log_ratio) * steps < 1e-9
     with np.errstate(over="ignore"):
         total: Array = np.expm1(steps * log_ratio) / np.expm1(np.where(small, 1.0, log_ratio))

@@ -37,8 +37,8 @@ parts. The upper bound that is returned exceeds the supremum by less than (m - 1
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """Return the constants of a step for a problem p with a bound on a mean over samples in place of L.
 
-    `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c. The
-    law of the directions and K are `direction` and `directions`.
+    `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c.
+    `direction` is the name of the law of the directions, and `directions` is K, their number in a step.
     """
     if p.gradient_moment is not None:
         return _by_moment(k, c, p, direction, directions)

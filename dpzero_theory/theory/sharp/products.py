@@ -32,7 +32,7 @@ def _on_grid(rank: int, step: float) -> Array:
     """Return the probabilities of a law on 0, step, 2 step, ..., 2048 that stands in for the law of X Z^2. Here X ~
     chi^2_rho/rho and Z ~ N(0, 1), with rho = `rank`. Each value of X Z^2 is moved to its two neighbours on the grid,
     with probabilities that keep its mean. So means of convex functions can only grow, and bounds stay bounds, but for
-    values above 2048, which have a probability below e^-45 and are left out."""
+    values above 2048. These are dropped: the probabilities sum to 1 less theirs, which is below e^-45."""
     # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic.
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
     log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
@@ -61,9 +61,9 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """Return the values of v_rho (see `Products`) on the grid, ascending, and for m = 0, ..., 4 its tail moments. Entry
-    j of the m-th array is E[v_rho^m 1{v_rho >= value j}]; one more entry, 0, is for beyond the last value. `k` is K and
-    `rank` is rho."""
+    """Return the values of v_rho (see `Products`), ascending, with X Z^2 on the grid of `_on_grid`, and its tail
+    moments: entry j of array m = 0, ..., 4 is E[v_rho^m 1{v_rho >= value j}]. One more entry, 0, is for beyond the last
+    value. `k` is K and `rank` is rho."""
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:

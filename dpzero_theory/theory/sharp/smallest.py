@@ -21,8 +21,8 @@ from dpzero_theory.theory.problem import LARGEST, SMALLEST, Problem, Run
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.moments import without_lipschitz
 
-MOST_DIRECTIONS = 2**16  # A larger K is not tried, since no run takes more directions a step.
-MOST_STEPS = 10**15  # A search tries no more steps T, and a cap may not be larger.
+MOST_DIRECTIONS = 2**16  # The largest K, number of directions a step, that is tried; no run takes more
+MOST_STEPS = 10**15  # The largest number of steps T that a search tries, and the largest value of a cap on it
 SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that raises the bound by at most about this share of it
 STEPS_SHARE = 0.05  # Without a cap, T is the smallest number of steps whose bound is at most this share above the best
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # Float64 has no room for searches beyond this range of mu.
@@ -41,7 +41,8 @@ class Terms:
 
     q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2.
 
-    The fields are arrays of one shape, with an entry for each clip.
+    Here K is not the number of directions, L = ell = 1, and the fields are arrays of one shape with an entry for each
+    clip.
     """
 
     kept: Array
@@ -52,13 +53,14 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Make the coefficients for a problem and the constants of its clips and directions.
+        """Make the coefficients of a step from the constants k that `constants_of` has for its clips and directions.
 
         Args:
-            k: the constants of clipping and the directions.
-            p: the problem.
+            k: the constants, whose arrays have an entry for each clip.
+            p: the problem, of which r and n are used.
             e: ell lambda/2 in units of L, for the smoothing lambda.
-            variance: sigma^2/K in units of L^2, for the noise.
+            variance: in units of L^2, sigma^2 over the number of directions, for noise of standard deviation sigma on
+                each number of a step; one number, or one for each clip.
             rate: the Poisson sampling rate, 1 for full batches.
         """
         smooth = e * k.smooth_second
@@ -73,10 +75,10 @@ class Terms:
             )
 
     def root(self, gap_per_step: float, alpha: float) -> tuple[float, float, float, float]:
-        """Return q, p, the constant term K, and y, the square root of the bound, for coefficients of one clip.
+        """Return q, p, K (see the class) and y, the root of the bound on E||grad F_S(x_tau)||^2 over L, for one clip.
 
-        y is the largest y >= 0 with q y^2 - p y <= K, and infinite if q <= 0. `gap_per_step` is gap/T, in units of
-        L^2/ell, and `alpha` the step size, in units of 1/ell.
+        The fields must have one entry each. y is the largest y >= 0 with q y^2 - p y <= K, and infinite if q <= 0.
+        `gap_per_step` is gap/T in units of L^2/ell, for T steps, and `alpha` the step size in units of 1/ell.
         """
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
@@ -88,8 +90,8 @@ class Terms:
 def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_per_step: int) -> Constants:
     """Return the constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
 
-    A is `Problem.gradient_unit`. `clip` is c, `direction` the law of the directions and `directions_per_step` K, as for
-    `constants.constants`, which says what is raised.
+    A is `Problem.gradient_unit`. `clip` is c > 0, a number or an array, `direction` the name of the law of the
+    directions and `directions_per_step` K. What is raised is raised by `constants.constants`.
     """
     p = problem
     k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
@@ -102,9 +104,9 @@ def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
     """Return the square root y of the bound, minimised over the step size and rounded up, for each clip in `terms`. y
     is the root of kept y - first = sqrt(2 gap/T Q(y))/y with Q(y) = quadratic y^2 + 2 second y + constant, where the
     names are the fields of `terms`, and `gap_per_step` is gap/T, in units of L^2/ell. For fixed y the bound's condition
-    q y^2 - p y >= K is quadratic in alpha (`Terms` has q, p and K), and some alpha meets it exactly if the equation's
-    left side is at least its right side. The left side rises in y and the right side falls, so that y is found by
-    bisection."""
+    q y^2 - p y >= K is quadratic in alpha (`Terms` has q, p and K), and some alpha meets it if and only if the
+    equation's left side is at least its right side. The left side rises in y and the right side falls, so that y is
+    found by bisection."""
     a = 2 * gap_per_step
     # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
     # of the left side squared there, since kept <= 1.
@@ -313,10 +315,12 @@ class SmallestBound:
         Args:
             steps, variance, rate: the number of steps, the noise's variance over the clip's square C^2, and the Poisson
                 sampling rate, which is 1 for full batches.
-            clips, k: the clips c = C/(L sqrt(K)) and their constants; None is the first grid.
+            clips, k: the clips c = C/(L sqrt(K)) and the constants of `constants_of` at them; without both, the
+                attributes `clips` and `constants`.
 
         Returns:
-            Two arrays of the shape of the clips, in units of L and of 1/ell.
+            Two arrays of the shape of the clips, in units of L and of 1/ell. Where rounding hides the best step size,
+            the bound is infinite and the step size meaningless.
         """
         clips, k = self.clips if clips is None else clips, self.constants if k is None else k
         terms = Terms.of(k, self.problem, 0.0, variance * clips * clips, rate)
@@ -345,7 +349,7 @@ class SmallestBound:
     def limit(self, unit: float) -> float:
         """Return the square root of the smallest bound on the first grid of clips, for full batches and T -> infinity.
 
-        `unit` is sigma/(C sqrt(T)) for noise sigma and clip C, which stays the same as T grows.
+        `unit` is sigma/(C sqrt(T)) for noise sigma and clip C, which at equal privacy is the same for every T.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
@@ -353,13 +357,14 @@ class SmallestBound:
         return float(_smallest_root(terms, self.problem.relative_gap).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """Return a number of steps T whose bound is at most (1 + share) times the bound for T -> infinity, and which is
-        at most 0.1% above the smallest such number. If no number below `MOST_STEPS` is such a one, `MOST_STEPS` is
-        returned, whose bound may be larger.
+        """Return nearly the fewest steps T whose bound is at most 1 + share times the bound for T -> infinity.
+
+        Bounds are those of full batches, the smallest on the first grid of clips. T exceeds the fewest steps by at most
+        0.1%. If the fewest steps are not below `MOST_STEPS`, that number is returned, whose bound may be larger.
 
         Args:
-            unit: sigma/(C sqrt(T)) for noise sigma and clip C, the same for every T.
-            share: how much larger the bound may be, as a share.
+            unit: sigma/(C sqrt(T)) for noise sigma and clip C, which at equal privacy is the same for every T.
+            share: how much above the limit the bound may be, > 0, as a share of the limit.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
 
