@@ -1,4 +1,4 @@
-"""Private runs of torch modules: what most programs import, one step behind `dpzero_theory` itself.
+"""Private runs of torch modules: the names that most programs import.
 
     from dpzero_theory.optim import losses_for, make_private_with_epsilon
 

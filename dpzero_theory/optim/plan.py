@@ -1,7 +1,8 @@
 """The public settings of a run: how its releases are made and how they move the weights.
 
-A release is what one step publishes: sums over a batch of the records' clipped differences, with noise. Nothing is read
-or written here but the numbers that are handed in.
+A record's difference is how fast its loss changes along a random direction (`dpzero_theory.difference`). A release is
+what one step publishes: for each of its K directions the sum of the clipped differences over a batch, with noise. No
+file is read or written here.
 """
 
 import math
@@ -34,7 +35,7 @@ _MOST_STEPS = 10**9
 _MOST_STEP_SIZES = 10**7
 """The largest number of releases in a plan that has a step size for each of them."""
 _StepSize = float | Callable[[int], float]
-"""The step size alpha >= 0, or a function from a release's number, 0 to T - 1, to it."""
+"""The step size alpha >= 0, or a function from a release's number, counted from 0, to it."""
 
 
 class Target(TypedDict, total=False):
@@ -63,16 +64,17 @@ class Plan:
 
     Attributes:
         step: one release as the accountant counts it. Its mechanism is a law of noise on integers, such as
-            `discrete-gaussian` or `laplace`; its `coordinates` may be 1, the default, and become K. For the algorithm
-            `mezo`, which is not private, a `Sampling` in place of a `Step`: how batches are drawn.
+            `discrete-gaussian` or `laplace`; its `coordinates`, how many numbers a release has, may be left out and
+            become directions_per_step. For the algorithm `mezo`, which is not private, the `Sampling` alone.
         n: the number of records.
-        steps: T >= 1, the number of releases in all.
-        clip: C as in `for_target`; 0 for mezo.
+        steps: T, the number of releases in all, from 1 to 10^9.
+        clip: C as in `for_target`; 0 for mezo, which does not clip.
         step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
         smoothing, algorithm, direction, directions_per_step, difference: as in `for_target`.
 
     Raises:
-        ValueError: a value outside its range, or values that do not fit together.
+        ValueError: a value outside its range, a `Step` for mezo or none for another algorithm, a mechanism that is not
+            the algorithm's, or coordinates, step sizes or a smoothing that do not fit the other settings.
     """
 
     step: Step | Sampling
@@ -95,7 +97,7 @@ class Plan:
             raise ValueError(f"step must be a {kind} for {self.algorithm}; got {check.shown(self.step)}")
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
-        # Numbers of other libraries, such as numpy's, become Python's, since JSON cannot have the others.
+        # Numpy's numbers become Python's, since a run's file keeps the plan as JSON, which has no others.
         for name, value in {
             "n": check.integer("n", self.n),
             "steps": check.integer("steps", self.steps, at_most=_MOST_STEPS),
@@ -131,23 +133,23 @@ class Plan:
             expected_batch: q n, the expected number of records in a batch, where q is the sample rate: n for full
                 batches, any number in (0, n] for Poisson batches, an integer for fixed-size ones, k n/m for
                 random-allocation:k with epochs of m steps; for others see their classes in `privacy.sampling`.
-            clip: C > 0, the largest L2 norm of a record's K differences.
+            clip: C > 0, the L2 norm to which a record's K differences are clipped, together.
             step_size: alpha >= 0, or a function of the release's number, 0 to T - 1, that returns it. A release moves
                 the weights by -alpha times the mean over its K directions u of (released average along u) u. The step
                 size must not depend on the records.
-            smoothing: lambda > 0; 0 with difference="exact".
-            relation: `replace-one`, `add-remove` or `zero-out`.
+            smoothing: lambda > 0, how far a difference shifts the weights along u; 0 with difference="exact".
+            relation: which data sets are neighbours. One record has another value in one of them (`replace-one`), is
+                missing (`add-remove`), or adds nothing (`zero-out`).
             sampling: a sampling of `privacy.sampling` whose batches a run can draw, such as "poisson".
             algorithm: the name of a private algorithm in `step.algorithm.ALGORITHMS`; `dpzero` if left out.
             noise: `gaussian` (the default), or `laplace`, which has a pure epsilon too.
             direction: a name of `sphere.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left out.
-            directions_per_step: K, 1 if left out; a record's K differences are clipped jointly, and a step uses the
-                mean.
+            directions_per_step: K, from 1 to 2^16; 1 if left out.
             difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).
 
         Raises:
-            ValueError: an argument that is unknown, missing or outside its range, or arguments that do not fit
-                together.
+            ValueError: an argument that is unknown, missing or outside its range, arguments that do not fit together
+                (as in `Plan`), or a target that needs more noise than a plan can have.
             PreconditionError: every noise, however little, meets the target, since a record is used at all with
                 probability at most delta (`dpzero_theory.calibrate`); there is then no least noise.
         """
@@ -184,8 +186,8 @@ class Plan:
     def from_prescription(cls, prescription: Prescription) -> "Plan":
         """Return the plan of a run with the parameters that a theorem prescribes (`theory.problem.Prescription`).
 
-        Raises ValueError for a prescription for Algorithm 1, dpgd-0th, which no run follows, or with noise outside a
-        plan's range.
+        Raises ValueError if the prescribed algorithm is not in `ALGORITHMS`, such as dpgd-0th, or a prescribed value is
+        outside a plan's range.
         """
         p = prescription
         noise = check.real("noise_multiplier", p.noise_multiplier, above=0)
@@ -204,13 +206,14 @@ class Plan:
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
         The arguments are those of `for_target` with the same names. `settings` must have smoothing, and may have
-        direction, directions_per_step and difference. Raises ValueError for one outside its range.
+        direction, directions_per_step and difference. Raises ValueError for an argument outside its range, and
+        TypeError for one that is unknown or missing.
         """
         sizes, batches = _step_sizes(step_size, steps), sampling_of_run(sampling, _rate(n, expected_batch))
         return cls(batches, n=n, steps=steps, clip=0.0, step_sizes=sizes, algorithm="mezo", **settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Cached properties are left out, since the process that loads the plan can compute them again.
+        # Cached properties are not pickled, since the process that loads the plan can compute them again.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -220,7 +223,7 @@ class Plan:
 
     @cached_property
     def difference_rule(self) -> Difference:
-        """The rule by which a record's K differences are computed from its losses at some points (`difference`)."""
+        """The rule by which a record's K differences are computed from its losses at shifted weights."""
         return DIFFERENCES[self.difference]
 
     @property
@@ -235,7 +238,7 @@ class Plan:
 
     @property
     def noise_multiplier(self) -> float:
-        """The standard deviation of the noise on the sum of a batch (for Laplace noise its scale b), divided by C; 0
+        """The standard deviation of the noise on a batch's sum (for Laplace noise its scale b), divided by the clip; 0
         for mezo."""
         return self.step.noise if isinstance(self.step, Step) else 0.0
 
@@ -246,8 +249,8 @@ class Plan:
 
     @cached_property
     def scale(self) -> int:
-        """The parameter of the discrete noise on sums of integers, rounded up: its standard deviation, or Laplace
-        noise's b; 0 where there is no noise."""
+        """The parameter of the discrete noise, sigma or Laplace noise's b, in units of the integers that are summed,
+        rounded up to an integer; 0 for mezo."""
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
 
     @cached_property
@@ -257,7 +260,7 @@ class Plan:
 
     @cached_property
     def expected_batch(self) -> float:
-        """q n, the expected number of records in a batch, by which the sum over a batch is divided."""
+        """The expected number of records in a batch, by which the sum over a batch is divided."""
         return self.sampling.sample_rate * self.n
 
     @cached_property
@@ -266,11 +269,11 @@ class Plan:
         return self.rule.unit(self.clip) / self.expected_batch
 
     def step_size(self, release: int) -> float:
-        """Return the step size alpha of the release with this number, 0 to T - 1."""
+        """Return the step size of the release with this number, counted from 0."""
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Return `total`, the K sums over the whole batch, with the noise of a release, drawn from `source`.
+        """Return `total`, the sums over the whole batch, shape (K,), with noise from `source`; without it for mezo.
 
         Call this once a step, and never with the sums over a part of the batch.
         """
@@ -289,22 +292,22 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """The attribute `step` of a plan of a private algorithm. Raises ValueError for another plan."""
+        """The attribute `step`, as one release is counted. Raises ValueError for mezo, which is not private."""
         _private_algorithm(self.algorithm)
         assert isinstance(self.step, Step)
         return self.step
 
     def epsilon(self, delta: float) -> Bracket:
-        """Return a bracket of the least epsilon for which all T releases of the plan are (epsilon, delta)-DP.
+        """Return bounds of the least epsilon for which all releases of the plan together are (epsilon, delta)-DP.
 
-        Its upper end is the safe one to state. Raises ValueError for a delta out of range, or a plan without noise.
+        The upper one is safe to state. Raises ValueError unless 0 < delta < 1 (Laplace: 0 <= delta), and for mezo.
         """
         return epsilon_of_history(replace(self.release, steps=self.steps), delta)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by the names that `for_target` has for them, with q and the noise multiplier, as values that
-        JSON has."""
+        """The settings as values that JSON has, by the names of `for_target`; but sample_rate for expected_batch, and
+        noise_multiplier for the target."""
         of_step = {
             "algorithm": self.algorithm,
             "noise": self.law.noise if self.law else "none",
@@ -331,7 +334,7 @@ class Plan:
         return cls(step, **{**values, "step_sizes": tuple(values["step_sizes"])})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
-        """Raise ValueError, naming the first setting that differs, unless this plan is the same as `other`.
+        """Raise ValueError, naming the first setting that differs by more than rounding, unless this plan is `other`.
 
         `of` says in the message whose plan `other` is.
         """
@@ -356,7 +359,6 @@ _SETTINGS: dict[str, type] = {
 
 
 def _private_algorithm(algorithm: str) -> Algorithm:
-    """Return the algorithm of this name. Raises ValueError for an unknown name or an algorithm without privacy."""
     rule = ALGORITHMS[algorithm]
     if not rule.private:
         raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
@@ -364,14 +366,11 @@ def _private_algorithm(algorithm: str) -> Algorithm:
 
 
 def _rate(n: int, expected_batch: float) -> float:
-    """Return the sample rate q of batches of n records with this expected size. Raises ValueError unless q <= 1."""
     count = check.integer("n", n)
     return check.real("expected_batch", expected_batch, above=0.0, at_most=float(count)) / count
 
 
 def _step_sizes(step_size: _StepSize, steps: int) -> tuple[float, ...]:
-    """Return the step sizes of a plan: a single one if step_size is a number, else one for each of at most 10^7
-    releases."""
     if not callable(step_size):
         return (check.real("step_size", step_size, at_least=0),)
     count = check.integer("steps", steps, at_most=_MOST_STEP_SIZES)

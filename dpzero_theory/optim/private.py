@@ -6,7 +6,8 @@ sees every file of the run's folder but `data.key`, all iterates and the code, a
 - All releases together are (target_epsilon, target_delta)-differentially private, exactly: what is released are
   integers, and their discrete noise comes from the operating system (`privacy.mechanism`; with noise="laplace" the
   releases are target_epsilon-DP). A step releases K numbers.
-- n = len(data) and q n, the denominator of every average, are public. For `add-remove` both neighbours have the same.
+- n = len(data) and q n (q: the sample rate), the denominator of every average, are public. For `add-remove` the
+  neighbour with a record less counts as a data set with the same n and q n.
 
 What bounds a record's share of a release is that its loss depends on that record alone. Modules are evaluated in eval
 mode: batch normalisation then does not mix records, and dropout does not disturb the difference of two losses. Before a
@@ -52,9 +53,9 @@ _Place = str | os.PathLike[str]
 _KEY = 16
 """The length, in bytes, of the public key from which a run's directions are computed."""
 _SMALL_STEP, _MOST_AT_ONCE, _LEAST_BLOCKS = 4e7, 16, 100
-"""A step of fewer floating-point operations than the first number, at 2 a weight for each evaluation of a record, may
-be quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one payment covers as many
-steps as the second number, but a run has at least as many payments as the third."""
+"""A step of fewer floating-point operations than `_SMALL_STEP`, at 2 a weight for each evaluation of a record, may be
+quicker than the two waits for the disk that paying for it takes, some milliseconds. Then one payment covers up to
+`_MOST_AT_ONCE` steps, but a run has at least `_LEAST_BLOCKS` payments."""
 
 
 class _Execution(TypedDict, total=False):
@@ -162,9 +163,12 @@ def make_private(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            losses that are not one for each record, depend on other records or do not read every trained parameter.
+            a plan that costs more than the target, or losses that are not one for each record, depend on other records
+            or do not read every trained parameter.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
-        LedgerError: the run's file is damaged or in use.
+        OSError: a new run's folder cannot be made.
+        LedgerError: the run's file is damaged, in use or, unless `resume` is "moved", a copy.
+        Exception: what the losses raise, if they raise for every record that the start tests.
     """
     _require(module, losses, data, folder, execution, plan)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
@@ -247,7 +251,7 @@ def _make(
     ranks = Ranks()
     if folder is not None and not resume:
         ranks.lead(lambda: require_new(Path(folder)))
-    losses = _chosen(engine, losses, module, _points(plan))
+    losses = _engine_or_losses(engine, losses, module, _points(plan))
     unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
     same = f"{micro_batch} {at_once} {isolation}"
     plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, same)
@@ -274,14 +278,14 @@ def _make(
         elif resume:
             files = opened(Path(folder), header, digest, budget, paid_at_once, moved=resume == "moved")
         else:
-            files = create(Path(folder), header, digest, budget, paid_at_once or _paid_at_once(plan, weights.d))
+            files = create(Path(folder), header, digest, budget, paid_at_once or _default_paid_at_once(plan, weights.d))
         return files.header
 
     try:
         header = ranks.lead(open_folder)
         weights.directions = header.directions  # A resumed run goes on with the key in its file
-        # Amplification by sampling holds for batches that nobody can know. What batches of a run have in common, such
-        # as the order of the records in an epoch, comes from the secret, so that a resumed run goes on with it.
+        # Sampling amplifies privacy only if nobody knows the batches, so the operating system draws them. What batches
+        # have in common, such as the order of an epoch, comes from the secret, so that a resumed run goes on with it.
         secret = files.secret if files else bytes(SECRET_BYTES)  # Only rank 0 draws batches and needs the secret
         if seed is None:
             batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
@@ -298,18 +302,11 @@ def _make(
         raise
 
 
-def _chosen(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
-    """Return the engine of a run if it has one, and otherwise its loss function, `losses`.
+def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
+    """Return the run's engine, made by `VLLMEngine.of` if `engine` is "vllm"; without one `losses`.
 
-    Args:
-        engine: an `Engine`; "vllm" for an engine of vLLM in this process, which serves the model of `module` with the
-            settings of `VLLMEngine.of`; or None for no engine.
-        losses: the run's argument `losses`, which must be None if there is an engine, and only then.
-        module: the module of the run.
-        points: how many points a step evaluates, an integer >= 1.
-
-    Raises:
-        ValueError: `engine` is something else, both are given, or the engine cannot serve the model.
+    `points` is how many points a step evaluates. Raises ValueError for another `engine`, for losses beside an engine,
+    and for a module that an engine of vLLM cannot serve.
     """
     if engine is None:
         assert losses is not None  # `_require` has refused it
@@ -329,7 +326,8 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
 
     They are the arguments, with three exceptions. An engine gets records as they are, in a list. If the collator masks
     tokens at random, masks are drawn by record and step (`losses.masked`). If a record is a user, users are evaluated
-    one by one, in parts of `micro_batch` texts; the micro-batch that is returned is then 1, a user.
+    one by one, in parts of `micro_batch` texts; the micro-batch that is returned is then 1, a user. Raises ValueError
+    for an engine with a collate function, or with users as records.
     """
     users = data if isinstance(data, ByUser) else None
     if isinstance(losses, Engine):
@@ -349,11 +347,8 @@ def _points(plan: Plan) -> int:
     return len(plan.difference_rule.at(range(plan.directions_per_step), plan.smoothing))
 
 
-def _paid_at_once(plan: Plan, d: int) -> int:
-    """Return how many steps of a plan for d weights one payment covers by default.
-
-    Only public numbers decide: a step is not timed, since its time depends on the records.
-    """
+def _default_paid_at_once(plan: Plan, d: int) -> int:
+    # Only public numbers decide: a step is not timed, since its time depends on the records.
     small = 2 * d * _points(plan) * plan.expected_batch < _SMALL_STEP
     return max(1, min(_MOST_AT_ONCE, plan.steps // _LEAST_BLOCKS)) if small else 1
 
@@ -386,13 +381,13 @@ def _require(module: object, losses: object, data: Data, folder: object, executi
     which makes its plan afterwards.
     """
     engine, collate = execution.get("engine"), execution.get("collate")
-    losses = list if losses is None and engine is not None else losses  # `_chosen` looks at both
+    losses = list if losses is None and engine is not None else losses  # `_engine_or_losses` looks at both
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
     require_data(data)
-    # Else a plan for another n on some rank would be refused later, without a word of the data
+    # Compared first, since plans for other n on some ranks would be refused with a message that does not name data
     Ranks().require_same("data must hold as many records", lambda: str(len(data)))
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):

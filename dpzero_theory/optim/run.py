@@ -2,10 +2,10 @@
 
 A step does the following, in the order that crash safety needs. It pays for the release in the run's file (on disk),
 draws the secret batch, evaluates every micro-batch at the points of the difference rule, sums the clipped differences,
-adds noise once, records what is released in the file, and moves the weights. The record is on disk before the next
-payment, before a checkpoint and at the end. A crash loses at most the releases that were paid for together
-(`paid_at_once`): they stay paid for, and their directions are not used again, since directions are numbered as releases
-are. A resumed run has the weights of a checkpoint, or the initial ones, moved by the rest of the records.
+adds noise once, writes what is released into the file, and moves the weights. It is on disk before the next payment,
+before a checkpoint and at the end. A crash loses at most the releases that were paid for together (`paid_at_once`):
+they stay paid for, and their directions are not used again, since directions are numbered as releases are. A resumed
+run has the weights of a checkpoint, or the initial ones, moved by the later releases in the file.
 
 After an exception or an interrupt (Ctrl-C) at any point of a step the module has weights that the run had after one of
 its releases, and the next step first catches up with the later ones. If the move itself or a write was interrupted, the
@@ -41,11 +41,6 @@ _REFRESH = 0.5
 """The least time between two lines of progress, in seconds."""
 
 
-def _looked_at() -> bool:
-    """Return whether somebody may be looking at standard error: in a terminal, and in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
-
-
 class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
@@ -79,7 +74,7 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = weights
         self.weights.untrained.begin()
-        # The start has refused losses that read weights in other ways, so that steps need not look
+        # The start has refused losses that read weights behind torch's functions, so steps need not look for them
         self.weights.guarded = False
         self.sums = sums
         self.private = header.private and noise.private
@@ -96,9 +91,10 @@ class Run:
         A record whose loss raises counts as 0, except in a sharded module, where the step raises the loss's exception.
 
         Raises:
-            BudgetSpentError: all T releases are made.
+            BudgetSpentError: no release of the plan is left (`releases_left`).
             LedgerError: the release cannot be paid for or recorded.
             TranscriptError: the weights cannot catch up with the run's file (`catch_up`).
+            ValueError: an evaluation has written a frozen parameter or a large buffer, or `catch_up` raises it.
         """
         if not self._current:
             self.catch_up()
@@ -123,14 +119,15 @@ class Run:
             ValueError: the weights of several ranks differ at the end; or what `step` raises.
         """
         self.catch_up()
-        shown = self._ranks.rank == 0 and (_looked_at() if progress is None else progress)
+        watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+        shown = self._ranks.rank == 0 and (watched if progress is None else progress)
         told, started = -math.inf, time.monotonic()
         for made in itertools.count():
             left, now = self.releases_left, time.monotonic()
             if shown and (now - told > _REFRESH or not left):
                 told = now
                 rest = f", about {left * (now - started) / made:,.0f} s left" if made and left else ""
-                # The spaces overwrite the end of a longer line before
+                # Spaces overwrite the end of the line before, which may have been longer
                 line = f"\r{self.plan.steps - left:,} of {self.plan.steps:,} steps{rest:32}"
                 print(line, end="" if left else "\n", file=sys.stderr, flush=True)
             if not left:
@@ -147,6 +144,7 @@ class Run:
         Raises:
             TranscriptError: the weights are neither the initial ones nor those of a checkpoint of this run, or the file
                 ends before the checkpoint.
+            ValueError: the weights of several ranks differ afterwards.
         """
         if self._current:
             return
@@ -173,8 +171,8 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps may still be made: those of the plan that are neither made nor, in a private run, paid for by
-        an earlier process that crashed."""
+        """How many steps may still be made: those of the plan that are neither made nor paid for by an earlier process
+        that crashed."""
         return self._ranks.lead(self._left)
 
     @property
@@ -184,8 +182,8 @@ class Run:
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the epsilon that the run may claim at delta: that of the whole plan once a release is paid for, since
-        a run may be stopped because of what it has released. Infinity if the run is not private.
+        """Return the epsilon that the run may claim at delta: 0 before a release is paid for, then that of the whole
+        plan, since a run may be stopped because of what it has released. Infinity if the run is not private.
 
         Where the number of steps made depends on nothing that they released, `dpzero_theory.epsilon` of `history` holds
         too. Raises ValueError unless 0 < delta < 1, or delta is 0 and the noise has a pure epsilon.
@@ -198,9 +196,9 @@ class Run:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return a checkpoint as tensors by name: the trainable weights, how many releases have moved them, and a key.
 
-        By the key, the run's public one, `load_state_dict` refuses a checkpoint of another run. A checkpoint holds
-        released information only, in copies in host memory that later steps do not change. Weights that are sharded are
-        gathered, on rank 0 alone, for a file that every process loads.
+        The weights catch up with the file first (`catch_up`). By the key, the run's public one, `load_state_dict`
+        refuses a checkpoint of another run. A checkpoint holds released information only, in copies in host memory.
+        Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
         self._ranks.lead(lambda: self._file.sync())
@@ -212,7 +210,7 @@ class Run:
 
         The next step first moves the weights by the later releases in the run's file. The weights may be sharded here
         and whole in the run that wrote the checkpoint, or the other way round. Raises ValueError for a checkpoint of
-        another run.
+        another run or of other weights (names, shapes, types).
         """
         found = Checkpoint.of(state)
         if found.key != self._header.key:
@@ -223,7 +221,7 @@ class Run:
         self._position = position
 
     def close(self) -> None:
-        """Close the run's file. Safe to repeat."""
+        """Put back the module's buffers if an evaluation changed them, and close the run's file. Safe to repeat."""
         self.weights.untrained.settle()
         if self._file is not None:
             self._file.close()
@@ -234,8 +232,7 @@ class Run:
         return int(self._file.releases_left) + len(self._paid)
 
     def _begin(self) -> tuple[int, Indices]:
-        """Pay for the next release if it is not paid for, and return the release's number and the numbers of the
-        records in its batch."""
+        """Return the number of the next release, now paid for, and the numbers of the records in its batch."""
         if self._header.private:
             paid = self._paid or self._file.spend()
             self._paid, release = paid[1:], paid[0]
@@ -246,11 +243,7 @@ class Run:
         return release, self._batches(release)
 
     def _write(self, release: int, sums: Sums) -> Record:
-        """Write the K released numbers `sums` into the release's row of the run's file, and return them as a `Record`.
-
-        It waits until the row is on disk only if no further release is paid for already. Otherwise a later row,
-        `state_dict` or `close` brings the row to disk.
-        """
+        # While a further release is paid for, a later row, `state_dict` or `close` brings this row to disk.
         record = Record(release, tuple(sums.tolist()))
         self._file.record(release, self.plan.row.pack(*record.sums), durable=not self._paid)
         return record

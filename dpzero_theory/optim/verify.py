@@ -1,7 +1,7 @@
 """What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
 
-The file must be whole, and the lattice and the noise must be those that are accounted for.
-What is paid for, what was recorded, and epsilon of the whole plan are computed again.
+The file must be whole, and the releases that are paid for must be those that its plan states, noise included.
+The number of releases paid for and recorded, and epsilon of the whole plan, are computed again.
 Then the privacy statement (`optim.files.statement`) is printed in ten lines (all of it with --full), as JSON or as one
 HTML page.
 
@@ -11,7 +11,7 @@ checkpoint, with the replay up to there.
 Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
 folder, and the run may go on meanwhile.
 
-What this cannot tell is said in `_CANNOT_TELL`, and at the end of each full report.
+What this cannot tell is said at the end of each full report (`_CANNOT_TELL`).
 """
 
 import json
@@ -130,10 +130,9 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
 
 
 def _over_noise(content: Content) -> str:
-    """Return in words how large the released numbers of a run are compared with their noise.
+    """Return, as a text, the mean square of all released sums over the variance of their noise.
 
-    They are the mean square of the numbers over the variance of the noise, which is near 1 if the records add nothing,
-    and the standard deviation that this ratio then has.
+    If the records add nothing, the ratio is near 1; the text also has the standard deviation that it then has.
     """
     law, scale = content.header.plan.law, content.header.plan.scale
     # A ratio of N numbers has the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
@@ -209,9 +208,10 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
 
 
 def _shown(report: Report, form: str, *, full: bool = False) -> str:
-    """Return the report as "text" (empty if something does not hold), "json" or "html", as `form` says.
+    """Return the report in the form "text" (empty if something does not hold), "json" or "html".
 
-    The text is some ten lines, or with `full` the whole statement with all findings and all that cannot be told.
+    The text is some ten lines, or with `full` the whole statement with all findings and all that cannot be told. The
+    other forms always have all of it.
     """
     findings, claimed = report
     if form == "html":

@@ -62,14 +62,14 @@ def create(
     Raises:
         FileExistsError: `path` is a file, or a folder that is not empty.
         OSError: the folder cannot be made.
-        ValueError: the plan costs more than the budget, or `path` cannot be replaced by a new folder.
+        ValueError: the plan costs more than the budget, or `path` is the working directory or a mount point.
     """
     path = path.resolve()
     with made_whole(path) as new:
         key = os.urandom(SECRET_BYTES)
         with open(new / KEY, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(key)
-        _require_secret(new / KEY)
+        _require_for_owner_alone(new / KEY)
         header = replace(header, records=digest(key), software=versions())
         run, plan = header.to_json(), header.plan
         if budget is None:
@@ -106,7 +106,8 @@ def opened(
 
     Raises:
         FileNotFoundError, OSError: there is no run in the folder, or a file is missing.
-        ValueError: a setting differs from that with which the run was begun, or data.key is not secret or of 32 bytes.
+        ValueError: a setting or the records differ from those with which the run was begun, or data.key is not of 32
+            bytes or may be read by others.
         LedgerError: run.sqlite is damaged, in use, or a copy although `moved` is False.
     """
     path = path.resolve()
@@ -115,7 +116,7 @@ def opened(
         raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
     if names:
         raise FileNotFoundError(f"{path / names[0]} is missing: put it back, or start in another folder")
-    _require_secret(path / KEY)
+    _require_for_owner_alone(path / KEY)
     secret = (path / KEY).read_bytes()
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"{path / KEY} must hold {SECRET_BYTES} bytes; got {len(secret)}: put it back")
@@ -138,8 +139,8 @@ def made_whole(path: Path) -> Iterator[Path]:
     """A context manager that gives its block a new folder to fill, and moves it to `path`, on disk, after the block.
 
     If the block raises, the folder is deleted. A process that is killed inside leaves the folder, as `_NAME.*.new`
-    beside `path`, which nothing reads. Raises FileExistsError if there is anything but an empty folder at `path`, and
-    ValueError or OSError if the folder cannot be made.
+    beside `path`, which nothing reads. Raises FileExistsError if there is anything but an empty folder at `path`,
+    ValueError if that is the working directory or a mount point, and OSError if the folder cannot be made.
     """
     require_new(path)
     if path.is_mount() or path == Path.cwd():
@@ -173,8 +174,7 @@ def require_new(path: Path) -> None:
         )
 
 
-def _require_secret(path: Path) -> None:
-    """Raise ValueError if the mode of the file at `path` lets anybody but its owner read or change it."""
+def _require_for_owner_alone(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ValueError(

@@ -1,8 +1,8 @@
 """What a run was begun with, what it released, and its checkpoints.
 
 With the initial weights the released numbers rebuild the final ones. All of it is public: of the data set the header
-has its number n of records and a digest under a secret key (`losses.identity`), and the numbers are private releases.
-So a run's file can be published in place of the weights. Files are read here, and `Content.replayed` moves a module.
+has the number of records and a digest under a secret key (`losses.identity`), and the numbers are private releases. So
+a run's file can be published in place of the weights. Files are read here, and `Content.replayed` moves a module.
 """
 
 import json
@@ -147,10 +147,11 @@ class Content(NamedTuple):
 
         Args:
             module: a module with the weights that the run began with.
-            steps: how many releases of the plan are replayed, from the first on; None replays all that were recorded.
+            steps: releases with a number below this one are replayed; None replays all that were recorded.
 
         Raises:
             TranscriptError: the module has other weights than the run began with.
+            ValueError: the module has weights that are not supported (`Weights`).
         """
         header, weights = self.header, self.header.weights(module)
         found = weights.fingerprint()
@@ -192,7 +193,7 @@ class Checkpoint(NamedTuple):
     position: int | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the checkpoint as tensors by name, which `torch.save` and safetensors keep."""
+        """Return a run's checkpoint as tensors by name, which `torch.save` and safetensors keep."""
         return {
             _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
             _POSITION: torch.tensor(self.position),

@@ -1,7 +1,8 @@
 """The losses of some records, and the sum over a batch of what its records contribute.
 
-Data sets are read, weights are evaluated at shifted points and not written, and nothing of a record is kept: `BatchSum`
-hands out a sum of clipped differences. `BatchSum` also sets the number that `step_now` returns.
+A record's differences are how fast its loss changes along each of a step's K random directions, from its losses at
+some points: the weights, shifted along a direction. Data sets are read, weights are not written, and nothing of a
+record is kept: `BatchSum` hands out a sum of clipped differences. It also sets the number that `step_now` returns.
 """
 
 import math
@@ -39,7 +40,7 @@ _ASKED = [0]
 """How often `step_now` was called. Losses that call it may draw numbers by the step, and are not recorded as CUDA
 graphs."""
 _FEWEST = 8
-"""The least number of rows up to which copies fill a batch whose evaluation is recorded (`weights.recorded`)."""
+"""A batch whose evaluation is recorded (`weights.recorded`) is filled with copies up to at least this many rows."""
 
 
 def step_now() -> int:
@@ -87,10 +88,10 @@ class Evaluation:
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
     def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> _Batch:
-        """Read and collate records, and return the batch.
+        """Read and collate records, and return the batch. Raises what the data set and the collate function raise.
 
         Args:
-            records: the numbers of the records, shape (rows,).
+            records: the numbers of the records, shape (rows,), at least one.
             moment: bytes that tell one release of one run from all others, from which a `records.DrawnData` draws; b""
                 outside a run.
             alike: whether a record reads the same each time though the data set draws at random (`records.read`). What
@@ -117,7 +118,7 @@ class Evaluation:
         return per_record(self._losses(module, content), copies * batch.rows)
 
     def at(self, weights: Weights, points: Sequence[Point], batch: _Batch, points_at_once: int = 1) -> Array:
-        """Return the losses of the first `batch.meant` records at several points, shape (points, meant), as an array.
+        """Return the losses of the first `batch.meant` records at several points, float64 of shape (points, meant).
 
         The losses of all points are copied from the device together, so that it is waited for once.
 
@@ -219,7 +220,10 @@ class BatchSum:
 
         Args:
             release: the release's number, an integer >= 0, which determines its K directions.
-            batch: the numbers of the records, shape (records,); it may be empty.
+            batch: the numbers of the records, shape (records,); without any, the sum is 0.
+
+        Raises:
+            ValueError: an evaluation has written a frozen parameter or a large buffer.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule, weights = self._plan, self._plan.rule, self._weights
@@ -265,10 +269,7 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        """Return the differences of the records of a micro-batch whose joint evaluation raised, shape (records, K).
-
-        Each record is read and evaluated alone here, and one whose loss or reading raises has differences of 0.
-        """
+        """Return the differences of records, shape (records, K), each read and evaluated alone; 0 if that raises."""
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

@@ -31,7 +31,7 @@ _MOST_READ = 1000
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
 """Names of columns that do not count where the records of two data sets are compared."""
 _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
-"""The exceptions that are raised for values that have no digest."""
+"""The exceptions that pickle raises for values that it cannot turn into bytes."""
 
 
 def of_losses(losses: Callable[..., object]) -> str:
@@ -109,8 +109,9 @@ def of_all(values: Iterable[Any], key: bytes) -> str:
 def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> int:
     """Return how many records of the data set `others` are also in the data set `data`, by what a model is given.
 
-    Labels, and columns that the model does not take, are left out. The rest must have the same bytes: records that were
-    prepared in another way (augmented, cut, padded, tokenised, of other number types) are not recognised.
+    Labels (the last entry of a tuple; columns named labels, label, label_ids, idx, id or index) and columns that the
+    model does not take are left out. The rest must have the same bytes: records that were prepared in another way
+    (augmented, cut, padded, tokenised, of other number types) are not recognised.
 
     Args:
         data, others: two map-style data sets.

@@ -1,8 +1,8 @@
 """Tests, before a run begins, that a record's loss depends on that record and the weights alone.
 
-What is clipped is the difference of one record, so a neighbouring data set may change no other record's loss. A few
-records, spread over the data set, are evaluated at two points of a step, in micro-batches that are read and collated as
-the run does it (with equal draws of the global generators). The losses of a record are compared in these cases:
+A run clips each record's change of loss by itself, so exchanging one record must change no other record's loss. A few
+records, spread over the data set, are evaluated at two points (shifted weights) of a step, in micro-batches that are
+read and collated as in the run (with equal draws of the global generators). A record's losses are compared when it is
 
     evaluated again, after others        shows randomness (dropout that stays on), a state kept between calls
     with other records in its batch      shows batch statistics, contrast, ranks, sums over the batch
@@ -89,7 +89,8 @@ def examine(
         points_at_once: how many points (shifted weights) the run evaluates in one pass, an integer >= 1. If it is above
             1, two records are also evaluated at two points in one pass, and must get the losses that they get in two
             passes.
-        probe: whether evaluations are compared; if False, only the shape of two records' losses is tested.
+        probe: whether evaluations are compared. If False, only the shape of two records' losses is tested, and that
+            they read every trainable parameter.
 
     Returns:
         An `Evaluation`, with which the run reads records and evaluates their losses.
@@ -102,7 +103,7 @@ def examine(
         Exception: what the losses raise, if they raise for every record.
     """
     look = _Look(weights, losses, data, collate, plan)
-    places, few = _spread(_TRIED, plan.n), min(2, micro_batch)
+    places, few = _evenly_spread(_TRIED, plan.n), min(2, micro_batch)
 
     def work() -> None:
         rounding = 0.0
@@ -128,8 +129,7 @@ def examine(
         weights.untrained.settle()
 
 
-def _spread(count: int, n: int) -> Indices:
-    """Return the numbers of at most `count` of n records, evenly spread."""
+def _evenly_spread(count: int, n: int) -> Indices:
     return np.unique(np.arange(count) * n // count)
 
 
@@ -141,8 +141,9 @@ class _Trace(TorchDispatchMode):
     """A context manager that records the operations on tensors inside it.
 
     Attributes:
-        operations: name, shapes and types of the results of each operation, in order.
-        coarsest: the coarsest relative rounding of any operation, the distance from 1 to the next number of its type.
+        operations: for each operation, in order, its name and the shapes and types of its results, as texts.
+        coarsest: the coarsest relative rounding of any operation, the distance from 1 to the next number of its type; 0
+            without one.
     """
 
     def __init__(self) -> None:
@@ -274,14 +275,15 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
     """Compare the losses of a few records, which `look` evaluates in at most nine micro-batches as a run does.
 
     Returns the losses of the first evaluation, shape (2, records), and the largest change that was taken for rounding.
-    Raises ValueError if a record's loss depends on other records, or if a run would learn nothing.
+    Raises ValueError if a record's loss depends on other records, or if a run would learn nothing; and what the losses
+    raise, if they raise for every record.
     """
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
     if most is None:
         most = math.ceil(plan.expected_batch + _DEVIATIONS * math.sqrt(plan.expected_batch))
     rows = min(micro_batch, plan.n, max(2, most))
-    places, used = _spread(min(plan.n, max(2 * rows, _FEWEST)), plan.n), 0
+    places, used = _evenly_spread(min(plan.n, max(2 * rows, _FEWEST)), plan.n), 0
 
     def work(records: Indices) -> tuple[Array, float]:
         nonlocal used
@@ -298,9 +300,10 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
 
-    They are drawn from those with the numbers `records`, of which the rest are used as company. The other evaluations
-    are a second one, one with other records in the batch, and evaluations of single records. Returns the losses, shape
-    (2, rows), and the largest change that was taken for rounding. Raises ValueError if a loss changes by more.
+    They are drawn from those with the numbers `records`; the rest take the place of some of them in a second batch.
+    Further evaluations are of the same batch again, and of single records. Returns the losses, shape (2, rows), and the
+    largest change that was taken for rounding. Raises ValueError if a loss changes by more, and _FailedError if the
+    losses raise.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
@@ -316,8 +319,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         for other in others:
             look(np.array([other]), (0,))
     again = look(here, (1, 0))  # The order is reversed, so that losses which change the batch or keep a state differ.
-    # Equal operations give equal bits on a CPU; on another device they are taken to, if they did so in two evaluations.
-    steady = look.weights.parameters[0].device.type == "cpu" or bool(_equal(again.values, first.values).all())
+    # Equal operations give equal bits on a CPU. On another device this is assumed if they did so in two evaluations.
+    steady = look.weights.parameters[0].device.type == "cpu" or bool(_same(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
         """Raise ValueError if a loss in `seen` differs by more than rounding from the same record's in `first`.
@@ -327,7 +330,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         """
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
-        if _equal(found, expected).all():
+        if _same(found, expected).all():
             return
         gap = _gap(found, expected)
         alike = look.invariant or (steady and sorted(seen.trace.operations) == sorted(first.trace.operations))
@@ -360,7 +363,7 @@ def _require_signal(look: _Look) -> None:
     That is so if more than a quarter of 32 records have no finite loss, or if no loss changes between the two points of
     a step though the losses have derivatives.
     """
-    plan, places = look.plan, _spread(_LOOKED_AT, look.plan.n)
+    plan, places = look.plan, _evenly_spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):
         try:
@@ -422,15 +425,15 @@ def _warn(moved: float, plan: Plan, weights: Weights) -> None:
         )
 
 
-def _equal(one: Array, other: Array) -> NDArray[np.bool_]:
-    """Whether two arrays are equal, entry by entry, where NaN equals NaN."""
+def _same(one: Array, other: Array) -> NDArray[np.bool_]:
+    # NaN counts as the same as NaN, since a record whose loss is NaN each time depends on no other record.
     return np.asarray((one == other) | ((one != one) & (other != other)))
 
 
 def _gap(one: Array, other: Array) -> float:
     """Return the largest difference of two arrays' entries; infinity if one entry is NaN and the other is not."""
     with np.errstate(invalid="ignore"):
-        gaps = np.where(_equal(one, other), 0.0, np.abs(one - other))
+        gaps = np.where(_same(one, other), 0.0, np.abs(one - other))
     return float(np.where(np.isnan(gaps), np.inf, gaps).max())
 
 
@@ -442,5 +445,5 @@ def _rounding(one: _Seen, other: _Seen) -> float:
 
 
 def _largest(*values: Array) -> float:
-    """Return the largest magnitude of the finite values; 0 if there are none."""
+    """Return the largest magnitude of the finite values of all the arrays; 0 if there are none."""
     return max(float(np.abs(each[np.isfinite(each)]).max(initial=0.0)) for each in values)

@@ -55,8 +55,8 @@ class Masked:
         return {name: value[0] for name, value in batch.items()}
 
     def collate(self, records: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the batch of `records`, which `drawn` returned, padded to the longest at the tokenizer's padding side:
-        tensors by name, of shape (batch, length), or (batch,) for a number."""
+        """Return the batch of one or more `records` that `drawn` returned: tensors by name, of shape (batch, length),
+        or (batch,) for a number. Shorter records are padded at the tokenizer's padding side, labels with -100."""
         padding = {
             "input_ids": self._tokenizer.pad_token_id,
             "token_type_ids": getattr(self._tokenizer, "pad_token_type_id", 0),

@@ -53,7 +53,7 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
         return [_seeded(data, number) for number in numbers]
     if moment and isinstance(data, DrawnData):
         return [data.drawn(number, _seed(moment, number)) for number in numbers]
-    return [_one(data, number) for number in numbers]
+    return [_read_one(data, number) for number in numbers]
 
 
 def _seed(moment: bytes, number: int) -> int:
@@ -64,11 +64,10 @@ def _seed(moment: bytes, number: int) -> int:
 
 def _seeded(data: Data, number: int) -> Any:
     with seeded(number):
-        return _one(data, number)
+        return _read_one(data, number)
 
 
-def _one(data: Data, number: int) -> Any:
-    """Return the record with this number, by `__getitems__`, the data set's method for many records, if it has one."""
+def _read_one(data: Data, number: int) -> Any:
     many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
     return data[number] if many is None else many([number])[0]
 

@@ -38,9 +38,10 @@ def reward_losses(
     needs, such as the right answers. Each answer takes `tokens` forward passes with the keys and values of earlier
     tokens kept, and ends before the tokenizer's end-of-text token.
 
-    A difference of two such losses is at most 1, so that a record's difference over 2 lambda is at most 1/(2 lambda)
-    along each direction: with the clip sqrt(K)/(2 lambda) nothing is clipped (sqrt(K)/lambda for forward differences).
-    lambda must be so large that answers change; 0.1 to 0.3 is usual where a direction's entries are about 1 in size.
+    Two such losses differ by at most 1, so that a record's central difference along a direction, with smoothing lambda,
+    is at most 1/(2 lambda): with the clip sqrt(K)/(2 lambda) for K directions a step nothing is clipped (sqrt(K)/lambda
+    for forward differences). lambda must be so large that answers change; 0.1 to 0.3 is usual where a direction's
+    entries are about 1 in size.
 
     Args:
         reward: a function (answers, batch) -> a number from 0 (worst) to 1 (best) for each record, made of the record

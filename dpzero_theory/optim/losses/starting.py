@@ -4,15 +4,18 @@
                             expected_batch=256, relation="add-remove", sampling="poisson")
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
-The differences s_ik of public records i along Gaussian directions u_k, at the module's weights, estimate gradients: the
-root mean square over k of s_ik estimates ||grad f_i||. The second differences of the mean loss F along the u_k have the
-mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T steps of K directions, the settings are
+The differences s_ik of public records i along Gaussian directions u_k, at the module's weights x_0, estimate gradients:
+the root mean square over k of s_ik estimates ||grad f_i||, where f_i is the record's loss. The second differences of
+the mean loss F along the u_k have the mean tr(H) and the variance 2 ||H||_F^2, with H the Hessian of F. For T steps of
+K directions, of which the caller chooses the product K T, the settings are
 
-    lambda   the largest of 1e-1 ... 1e-4 whose halving changes the differences by at most 1%, else the steadiest
+    lambda   the smoothing: the largest of 1e-1, 1e-2, 1e-3 and 1e-4 whose halving changes the differences by at most
+             1%, else the one whose halving changes them least
     K        the power of 4 nearest to sqrt(K T)/8, at most 256
-    C        sqrt(K) times the median of ||grad f_i||
-    alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 F(x_0) K/(T tr(H) (sigma^2 + v)))), where h = ||H||_F, losses are >= 0,
-             sigma is the noise of a released average, v = (the mean of ||grad f_i||^2)/(the expected batch size)
+    C        the clip: sqrt(K) times the median of ||grad f_i||
+    alpha    the step size: min(K/(tr(H) + (K + 1) h), sqrt(2 F(x_0) K/(T tr(H) (sigma^2 + v)))), where h = ||H||_F,
+             sigma is the standard deviation of the noise of a released average, and
+             v = (the mean of ||grad f_i||^2)/(the expected batch size). Losses are taken to be >= 0
 
 The step size has the form of the theorem in `theory/sharp/proof.md`, with averages in the place of its bounds. The
 module is evaluated at shifted weights, of which nothing is written (`weights.module`); buffers and modes are put back,
@@ -72,24 +75,25 @@ def starting_values(
     private_data: Data | None = None,
     **settings: Any,
 ) -> Start:
-    """Choose clip, step size, smoothing, K and T for a run on n private records.
+    """Choose clip, step size, smoothing, directions_per_step K and steps T for a run on n private records.
 
     Args:
         module, losses, collate: as in `make_private`, with the weights that the run begins with.
         public_data: public or synthetic records, of which at most 256 are looked at; made by `by_user` if the run's
             records are, and n is then the number of private users.
         n: the number of private records.
-        evaluations: the product K T of directions a step and steps, an integer >= 1.
+        evaluations: the product K T, an integer >= 1; T is evaluations // K.
         private_data: the private records; if given, public records that they hold too are refused.
         settings: the other settings of the run, as `Plan.for_target` takes them: target_epsilon, target_delta,
-            expected_batch, relation and sampling must be given; direction, difference and directions_per_step may be;
-            clip, step_size, smoothing and steps must not, as they are chosen.
+            expected_batch, relation and sampling must be given; clip, step_size, smoothing and steps must not, as they
+            are chosen; all others, directions_per_step too, may be.
 
     Returns:
         A `Start`, whose `target` has the settings that were given and those that were chosen.
 
     Raises:
-        ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
+        ValueError: an argument outside its range, records that are also private ones, losses that are not finite, or
+            whose mean is not above 0.
         PreconditionError: the losses of half of the public records do not change along the directions.
     """
     check.integer("evaluations", evaluations)

@@ -59,8 +59,9 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
         A function (module, batch) -> float32 losses of shape (batch,). The batch must be a mapping with `labels`.
 
     Raises:
-        ValueError: an unknown measure, a measure that does not fit, or a model whose task is none of these. The
-            function that is returned raises it for labels that do not fit the model.
+        ValueError: an unknown measure, another than "cross-entropy" where labels are numbers, or a model whose task is
+            none of these. The function that is returned raises it for a batch without labels, or labels of another
+            shape or type than the model's task has.
     """
     measures = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}
     single = measures[check.choice("measure", measure, tuple(measures))]
@@ -103,7 +104,7 @@ def _joined(forward: _Forward, measure: _Measure) -> Losses:
 
 
 def _labels(batch: _Batch) -> Tensor:
-    """Return the labels of a batch. Raises ValueError for a batch without labels."""
+    """Return the entry `labels` of a batch. Raises ValueError unless the batch is a mapping and they are a tensor."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
     labels = batch.get("labels")
@@ -198,7 +199,7 @@ def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of `values`, one for each label, over the labels that are not -100; 0 if all are."""
+    """Return each record's mean of `values`, which has one for each label, over labels that are not -100, or 0."""
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 
@@ -227,7 +228,7 @@ def preference_losses(beta: float = 0.1) -> Losses:
 
     Raises:
         ValueError: beta is no positive number. The function that is returned raises it for a batch without the
-            reference model's log-probabilities.
+            reference model's log-probabilities, and for an adapter with virtual tokens.
     """
     beta = check.real("beta", beta, above=0)
 

@@ -146,7 +146,8 @@ class _Without:
 
 
 def _owners(texts: Data, key: _Key) -> Sequence[object]:
-    """Return the owner of each text, in order, by `key` as in `by_user`. Raises ValueError if a text has none."""
+    """Return the owner of each text, in order, by `key` as in `by_user`. Raises ValueError if a text lacks the column
+    `key`, or a sequence has another number of owners than there are texts."""
     if isinstance(key, str):
         try:
             return list(texts[key]) if hasattr(texts, "column_names") else [text[key] for text in _all(texts)]

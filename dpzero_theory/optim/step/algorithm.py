@@ -59,10 +59,11 @@ def clip_jointly(rows: Array, clip: float) -> Array:
 
 
 def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
-    """Clip each row of `rows`, shape (n, K), to L2 norm C = `clip`, and return it in units of C/levels, as integers.
+    """Clip each row of `rows`, shape (n, K), to L2 norm C = `clip` as `clip_jointly` does, and return it in units of
+    C/levels, as integers.
 
-    The integers of a row have norm at most `levels`, a number from 1 to 2^52. A single number is rounded to the nearest
-    integer; several numbers are rounded toward zero.
+    The integers of a row have norm at most `levels`, a number from 1 to 2^52. With K = 1 they are rounded to the
+    nearest integer, else toward zero.
     """
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
@@ -95,12 +96,12 @@ class Algorithm(ABC):
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError for a law of directions, or a number K of them, that the algorithm cannot use."""
+        """Raise ValueError unless `direction` is a name in `sphere.DIRECTIONS`, and the other from 1 to 2^16."""
         DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def unit(self, clip: float) -> float:
-        """Return the change of a record's difference, clipped at C = `clip`, that raises a sum by 1."""
+        """Return how much more of a record's difference raises a sum by 1: clip/levels, or 1 without rounding."""
         return clip / self.levels if self.levels else 1.0
 
     @abstractmethod

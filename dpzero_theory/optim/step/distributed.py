@@ -61,7 +61,7 @@ class Ranks:
             work()
         except Exception as error:
             mine = error
-        for raised in self._gathered(mine):
+        for raised in self._of_all_ranks(mine):
             if raised is not None:
                 raise raised
         return None
@@ -94,17 +94,15 @@ class Ranks:
     def require_same(self, rule: str, value: Callable[[], str]) -> None:
         """Raise ValueError on every rank if value() differs on some rank from rank 0's. The values are not shown.
 
-        `rule` is the beginning of the message, which says what must be the same. `value` is called if there are several
-        ranks.
+        `rule` is the beginning of the message, which says what must be the same. With one rank nothing is called.
         """
         if self.count == 1:
             return
-        values = self._gathered(value())
+        values = self._of_all_ranks(value())
         if others := [rank for rank, other in enumerate(values) if other != values[0]]:
             raise ValueError(f"{rule} on every rank; other ones than on rank 0 on rank {others[0]}")
 
-    def _gathered(self, value: _T) -> list[_T]:
-        """Return the values of all ranks in their order, on every rank."""
+    def _of_all_ranks(self, value: _T) -> list[_T]:
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, value)
         return found

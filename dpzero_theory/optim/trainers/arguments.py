@@ -86,13 +86,13 @@ def for_a_run(arguments: TrainingArguments) -> TrainingArguments:
     for name, value in _for_class(_SET_BY_A_RUN, arguments).items():
         setattr(found, name, value)
     if not found.bf16 and not found.fp16:
-        # TrainingArguments computed `mixed_precision` when it was made, from a bf16 that is now another.
+        # TrainingArguments computed `mixed_precision` when it was made, from a bf16 that may have been true.
         found.mixed_precision = "no"
     return found
 
 
 def require_honoured(arguments: TrainingArguments) -> None:
-    """Raise an error if training arguments ask for what a private run does not do.
+    """Raise ValueError if training arguments ask for what a private run does not do.
 
     Args:
         arguments: the arguments as `for_a_run` returns them. A field that `for_a_run` sets must have that value.

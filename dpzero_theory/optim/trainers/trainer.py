@@ -197,6 +197,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             ValueError: a setting that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged
                 checkpoint, or an evaluation set that shares records with the training data.
             FileExistsError: the output folder holds a run, and there is no `resume_from_checkpoint`.
+            Exception: what else `make_private_with_epsilon`, `Run.step` and callbacks raise.
         """
         if trial is not None:
             raise ValueError("trial must be None: a search must pay for its runs together (privacy.selection)")
@@ -217,7 +218,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     def _started(self, resumed: bool) -> Run:
         """Start the run, or open the one in the output folder, and return it. Raises FileExistsError if there is one
-        and `resumed` is False."""
+        and `resumed` is False, and what `make_private_with_epsilon` raises."""
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
@@ -226,7 +227,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 f"{self._folder} holds a run: give train resume_from_checkpoint=True to go on with it, or another"
                 " output_dir to begin a new one"
             )
-        data = self._of_the_model(self.train_dataset)
+        data = self._without_unused_columns(self.train_dataset)
         losses: Any = None
         collate: Any = None
         if self._engine is not None:
@@ -234,7 +235,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         elif self._losses is None:
             losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
         else:
-            losses, collate = self._on_device(self._losses), self.data_collator
+            losses, collate = self._with_batch_on_device(self._losses), self.data_collator
         options = {
             **self._private,
             "folder": self._folder,
@@ -244,14 +245,12 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         }
         return make_private_with_epsilon(self.model, losses, data, **options)
 
-    def _on_device(self, losses: Losses) -> Losses:
-        """Return the function that brings a batch to the Trainer's device and then calls `losses`."""
+    def _with_batch_on_device(self, losses: Losses) -> Losses:
         return wraps(losses)(lambda module, batch: losses(module, self._prepare_inputs(batch)))
 
-    def _of_the_model(self, data: Any) -> Any:
-        """Return a data set (of users, too) without the columns that the model does not take."""
+    def _without_unused_columns(self, data: Any) -> Any:
         if isinstance(data, ByUser):
-            return data.over(self._of_the_model(data.texts))
+            return data.over(self._without_unused_columns(data.texts))
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
@@ -326,15 +325,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     def _resume(self, checkpoint: str | bool | None) -> None:
         """Load a checkpoint, given as in `train`, if there is one, and let the weights catch up with the run's file."""
-        found = self._last_checkpoint() if checkpoint is True else checkpoint
+        found = self._last_complete_checkpoint() if checkpoint is True else checkpoint
         if found:
             self.run.load_state_dict(self._loaded(Path(found, _STATE)))
             self.state = TrainerState.load_from_json(str(Path(found, _TRAINER_STATE)))
             self._load_callback_state()
         self.run.catch_up()
 
-    def _last_checkpoint(self) -> str | None:
-        """Return the folder of the last complete checkpoint, or None."""
+    def _last_complete_checkpoint(self) -> str | None:
         numbered = sort_checkpoints(output_dir=self.args.output_dir)
         return next((path for path in reversed(numbered) if Path(path, _STATE).exists()), None)
 

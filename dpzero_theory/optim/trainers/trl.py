@@ -124,7 +124,7 @@ class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]
         private: the settings of the run, as `trainer.DPZeroTrainer` takes them.
         train_dataset: a `datasets.Dataset` of what TRL's trainer takes. An entry is the unit of privacy.
         owner: the name of a column of train_dataset; if given, all entries with one value in it are one unit of
-            privacy.
+            privacy, and each entry must have a value.
         options: further arguments of TRL's trainer and of `trainer.DPZeroTrainer`, such as eval_dataset,
             processing_class, peft_config, losses and public_evaluation.
 

@@ -1,7 +1,7 @@
 """The random directions u_0, u_1, ... of a run, computed from the run's public key wherever they are needed.
 
-A direction is a vector with one coordinate for each trained weight. Its coordinates are looked up by 64-bit random
-words of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011). The generator maps a counter of four 64-bit
+A direction is a vector with one coordinate for each of the d trained weights. They are looked up by 64-bit random words
+of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011). The generator maps a counter of four 64-bit
 integers, under a key of two, to four words. Word j of a parameter is entry j % 4 of what it gives for the counter (1 +
 j // 4, index of the parameter, number of the direction, 0) under the run's key. So any block of any direction can be
 made again anywhere, in any order, and nothing has to be stored. Directions are public: they never depend on data, and
@@ -52,8 +52,8 @@ _MANY = 64
 """With more products than this in a sum of float32, the sum is formed in float64 and rounded once."""
 
 WIDE = {torch.float64: torch.float64}
-"""The type in which sums with weights of a type are formed, if it is not float32. A sum is then rounded once to the
-type of the weights."""
+"""From a type of weights to the type in which sums with them are formed; float32 for types that are left out. A sum is
+then rounded once to the type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all trained parameters, in order."""
 
@@ -85,7 +85,8 @@ class _Kept:
         self.written: set[tuple[str, torch.dtype, torch.device]] = set()
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """Return the tensor for `what` ("signs", "matrix" or "vector"), and whether its values must be written."""
+        """Return the tensor for `what` ("signs", "matrix" or "vector"), a new one if none of this shape is kept, and
+        whether the caller must write its values."""
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -127,7 +128,7 @@ class Directions:
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._values = self.law.table()
         bits = (len(self._values) - 1).bit_length()
-        # random signs are looked up eight at a time, by a byte whose lowest bit stands for the first of them
+        # a look-up by a byte, whose lowest bit stands for the first sign, gives eight random signs at a time
         octets = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
         self._fields = self._values[octets] if bits == 1 else self._values
         self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
@@ -165,7 +166,7 @@ class Directions:
         if not self.law.normalised:
             return 1.0
         if self._factor is None or self._factor[:2] != (number, sizes):
-            # in units of the largest number of which all values are multiples, coordinates are integers with exact sums
+            # all values are multiples of `grid`, so in units of it squares are integers, whose sums are exact
             grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
             sums = [
                 self.coordinates(number, parameter, start, count, 1 / grid, torch.float64, device).square().sum()
@@ -320,7 +321,7 @@ class Directions:
         return np.packbits(bits[:count], bitorder="little")
 
     def place(self, parameter: int, shapes: _Shapes) -> int:
-        """Return the number of a parameter's first sign among those of a low-rank direction; see `factors`."""
+        """Return the number, from 0, of a parameter's first sign in a row of what `signs` returns."""
         return _places(shapes, self.law.rank)[0][parameter][0]
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -340,7 +341,8 @@ class Directions:
         return found
 
     def write(self, numbers: tuple[int, ...], amounts: tuple[float, ...], shapes: _Shapes) -> None:
-        """Write the signs of other directions, and other amounts, into the tensors that `signs` and `amounts` returned.
+        """Write the signs of the directions with these numbers, and `amounts`, into the tensors that `signs` and
+        `amounts` returned for as many directions.
 
         CUDA graphs that were recorded with these tensors then compute with these directions. Where `amounts` is empty,
         the amounts stay as they are. `shapes` are the shapes of all parameters.
@@ -382,8 +384,8 @@ def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[in
 
 @lru_cache(maxsize=8)
 def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> list[float]:
-    """Return the amounts rounded to multiples of a power of two, so that sums of them with any signs are exact. A sum
-    has each amount `rank` times, and is formed in `dtype`, float32 or float64."""
+    """Return the amounts rounded to multiples of a power of two, so that sums of them with any signs are exact; as they
+    are if one is not finite. A sum has each amount `rank` times, and is formed in `dtype`, float32 or float64."""
     largest = max(map(abs, amounts))
     if largest == 0 or not math.isfinite(largest):
         return list(amounts)

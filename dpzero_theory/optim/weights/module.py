@@ -53,13 +53,14 @@ class Weights:
         untrained: puts the module's buffers back after each evaluation, and guards its frozen parameters.
         guarded: whether operations that read or write memory behind torch's functions are looked for and refused. A
             run sets it to False when it begins.
-        ids: the index of each trainable parameter by the `id` of its tensor; `index` adds gathered ones.
+        ids: the index of each trainable parameter by the `id` of its tensor. `index` adds the whole ones that FSDP
+            gathers, and None for frozen ones.
         unread: the names of the parameters that no evaluation has read so far.
 
     Raises:
         ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
-            sharded otherwise, or sharing memory with another one; torch.nn.DataParallel and FSDP1; packed layers with
-            directions that are not low-rank.
+            sharded in another way, or sharing memory with another one; no trainable parameter; torch.nn.DataParallel
+            and FSDP1; scripted parts; packed layers with directions that are not low-rank.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:
@@ -110,7 +111,9 @@ class Weights:
                 pass. They are read from there, so that a recording of the pass can be replayed with other shifts.
 
         Raises:
-            ValueError: the function has no derivative, or cannot be evaluated at several points in one pass.
+            ValueError: the function has no derivative, or cannot be evaluated at several points in one pass; or as in
+                `shifted`.
+            Exception: what the function raises.
         """
         found: list[Tensor] = []
         for first in range(0, len(points), at_once):
@@ -255,7 +258,7 @@ class Weights:
                 self._move_all(scales)
         else:
             self._move(scales)
-        self._moved()
+        self._drop_old_weights()
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
         """Move the weights as `_move` does; on a GPU by a CUDA graph from the second move of as many directions on."""
@@ -291,7 +294,7 @@ class Weights:
                 directions.shift(flat, number, index, amount, origin, out=flat)
                 continue
             if plain and rank == 1 and len(held.shape) > 1 and width > 0 and (held.dtype == summed or held.is_cuda):
-                # the product is one number or its negative, so that each weight is rounded once on every device
+                # each entry of the product is plus or minus one number, so a weight is rounded once on every device
                 (number, amount), begin, matrix = scales[0], origin // width, flat.view(-1, width)
                 left, right = directions.factors((number,), index, self.shapes, summed, held.device)
                 moved = left[0, 0, begin : begin + len(matrix)] * directions.amounts(
@@ -307,7 +310,7 @@ class Weights:
                 held.copy_(flat.view(held.shape))
 
     def pieces(self) -> list[tuple[Tensor, int]]:
-        """Return for each parameter the piece that this process holds, and the index of its first coordinate."""
+        """Return for each parameter the rows that this process holds, and where they begin, as `shards.piece` does."""
         if self._sharded:
             return [piece(parameter) for parameter in self.parameters]
         return [(parameter.detach(), 0) for parameter in self.parameters]
@@ -356,10 +359,9 @@ class Weights:
                 raise ValueError(f"{name} must be of shape {wanted[0]} and {wanted[1]}; got {given[0]}, {given[1]}")
             held, origin = piece(parameter)
             held.copy_(value.reshape(-1)[origin : origin + held.numel()].view(held.shape))
-        self._moved()
+        self._drop_old_weights()
 
-    def _moved(self) -> None:
-        """Drop, after a move, what was made from the old weights: autocast's copies, and weights that FSDP gathered."""
+    def _drop_old_weights(self) -> None:
         torch.clear_autocast_cache()
         if self.collective:
             reshard(self.module)

@@ -27,7 +27,7 @@ _Recorder = Callable[[Callable[[], Any]], Callable[[], Any]]
 """A function that records what a function without arguments computes, and returns a replay: a function that computes it
 each time it is called, and returns the same tensor with new values."""
 _MOST = 16
-"""The most shapes of batches whose evaluations are kept recorded."""
+"""The most evaluations that are kept recorded; batches of further shapes are evaluated operation by operation."""
 
 
 def recorder(device: torch.device) -> _Recorder | None:
@@ -45,7 +45,7 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             found = function()
     except Exception:
-        _nothing()  # torch's random generator stays in its recording state until a recording succeeds
+        _record_nothing()  # torch's random generator stays in its recording state until a recording succeeds
         raise
 
     def replay() -> _Answer:
@@ -55,8 +55,7 @@ def _on_cuda(function: Callable[[], _Answer]) -> Callable[[], _Answer]:
     return replay
 
 
-def _nothing() -> torch.cuda.CUDAGraph:
-    """Return a CUDA graph that computes nothing, recorded in a memory pool of its own."""
+def _record_nothing() -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.zeros(1, device="cuda")
@@ -67,7 +66,7 @@ def _nothing() -> torch.cuda.CUDAGraph:
 def _kept() -> torch.cuda.CUDAGraph:
     """Return a CUDA graph whose memory all others share, as they are replayed one after the other and their results are
     copied. It is never deleted: memory whose last recording is gone cannot be recorded into again."""
-    return _nothing()
+    return _record_nothing()
 
 
 class _Recording(NamedTuple):
@@ -102,7 +101,7 @@ class Recorded:
     def evaluated(
         self, points: Sequence[Point], ask: Callable[[Any], Any], at_once: int, content: Any, records: int
     ) -> list[Tensor]:
-        """Return the losses of a batch at each of the points, as `Weights.evaluated` returns them.
+        """Return the losses of a batch at each of the points, as `Weights.evaluated` returns them or raises.
 
         Args:
             points: pairs (number of a direction, shift along it).
@@ -182,7 +181,6 @@ def each_tensor(content: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def _tensors(content: Any) -> list[Tensor]:
-    """Return the tensors of a collated batch, in order."""
     found: list[Tensor] = []
     each_tensor(content, found.append)
     return found

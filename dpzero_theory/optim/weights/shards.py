@@ -18,8 +18,7 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    """Return the class `name` of `torch.distributed.<module>`; () if that module was never imported, so that nothing
-    can be an instance of the class."""
+    # Where torch.distributed.<module> was never imported nothing is an instance of its classes, as nothing is of ().
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 

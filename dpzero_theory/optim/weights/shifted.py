@@ -151,7 +151,7 @@ class Shifted(TorchFunctionMode):
             if not isinstance(found, Tensor):
                 return found
         if self._exact and func in _CONSTANT:
-            raise ValueError(f"{NONE}: {self._first(args)} is read without its derivative (detach, or .data)")
+            raise ValueError(f"{NONE}: {self._first_trainable(args)} is read without its derivative (detach, or .data)")
         if self._still:
             _each(self._read, args)
             _each(self._read, kwargs.values())
@@ -163,7 +163,7 @@ class Shifted(TorchFunctionMode):
         if found is not NotImplemented:
             return found
         if self._points > 1:
-            raise ValueError(f"{_ONE}: {self._first([*args, *kwargs.values()])} is read by {func.__name__}")
+            raise ValueError(f"{_ONE}: {self._first_trainable([*args, *kwargs.values()])} is read by {func.__name__}")
         args = _each(self._whole, args)
         if kwargs:
             kwargs = dict(zip(kwargs, _each(self._whole, kwargs.values()), strict=True))
@@ -171,8 +171,7 @@ class Shifted(TorchFunctionMode):
             return _linear(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _first(self, values: Any) -> str:
-        """Return the name of the first trainable parameter among the arguments of a function."""
+    def _first_trainable(self, values: Any) -> str:
         found = (self._weights.index(leaf) for leaf in _pytree.tree_leaves(list(values)))
         return str(next(self._weights.names[index] for index in found if index is not None))
 
@@ -224,7 +223,7 @@ class Shifted(TorchFunctionMode):
                     found = source + left.view(own.shape)
                 else:
                     matrix = source.reshape(len(own), -1)
-                    # a recording keeps its own memory
+                    # a replay writes into the memory of its recording, which must not be the spare one
                     out = None if self._recorded or self._exact else self._weights.spare(source).view(matrix.shape)
                     add = torch.addcmul if self._directions.law.rank == 1 else torch.addmm
                     found = add(matrix, left[0].T, right[0], out=out).view(own.shape)
@@ -274,7 +273,7 @@ class Shifted(TorchFunctionMode):
         rows, shape = x.reshape(self._points, -1, width), (*x.shape[:-1], -1)
         if index is not None and self._may_addmm(x, weight, bias):
             along, left = self._along(rows, index, x.dtype, turned)
-            # the shifts and the bias are written first, and the product is added to them: one pass less over the result
+            # to add the product to the shifts and the bias takes one pass less over the result than the other way
             if self._directions.law.rank == 1:
                 out = along * left if bias is None else torch.addcmul(bias, along, left)
             else:
@@ -288,11 +287,9 @@ class Shifted(TorchFunctionMode):
         return (out + bias if many and bias is not None else out).view(shape)
 
     def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
-        """Return two tensors of type `dtype` whose product is what the shift of a matrix adds to a product of `rows`
-        with it, for the factors that `_of` returns for the matrix: `rows` times the factor along the inputs, shape
-        (points, rows of a point, rank), and the factor along the outputs, shape (points, rank, outputs). `rows` has the
-        shape (points, rows of a point, inputs). The matrix is the trainable parameter with this index, of shape
-        (outputs, inputs), or with `turned` (inputs, outputs)."""
+        """Return two factors, of type `dtype` and shapes (points, n, rank) and (points, rank, outputs), of what the
+        shift of a matrix adds to its product with `rows`, shape (points, n, inputs). The matrix is the trainable
+        parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs)."""
         left, right = self._of(index, dtype, rows.device)
         if turned:
             left, right = right, left  # type: ignore[assignment]
@@ -501,7 +498,7 @@ class Guard(TorchDispatchMode):
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that an operation (an overload of torch.ops) writes."""
+    """Return the arguments that an operation (an overload of torch.ops) writes, the entries of lists one by one."""
     found = [
         args[number] if number < len(args) else kwargs.get(argument.name)
         for number, argument in enumerate(func._schema.arguments)

@@ -130,7 +130,7 @@ class Untrained:
         found = [
             _Held(name, buffer, memory, memory.clone() if memory.numel() <= _MOST_COPIED else None)
             for name, buffer in self._module.named_buffers()
-            if _plain(buffer) and storage_of(memory := buffer.detach()) not in trained
+            if _can_be_copied(buffer) and storage_of(memory := buffer.detach()) not in trained
         ]
         for name, parameter in self._module.named_parameters() if self._parameters else ():
             own = not (parameter.requires_grad or parameter.is_meta)
@@ -159,8 +159,7 @@ def _alike(live: Any, noted: Any) -> bool:
     return list(live) == list(noted) and all(live[name] is value for name, value in noted.items())
 
 
-def _plain(buffer: Tensor) -> bool:
-    """Whether a buffer is dense and in memory, so that it can be copied."""
+def _can_be_copied(buffer: Tensor) -> bool:
     return buffer.layout == torch.strided and not (buffer.is_meta or buffer.is_nested)
 
 

@@ -106,7 +106,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path)
     trainer(tmp_path, StopAt(5)).train()
     (tmp_path / "checkpoint-4" / "dpzero.pt").unlink()
     last = trainer(tmp_path, StopAt(-1))
-    assert last._last_checkpoint() == str(tmp_path / "checkpoint-2")
+    assert last._last_complete_checkpoint() == str(tmp_path / "checkpoint-2")
     assert last.train(resume_from_checkpoint=True).global_step == 6
     (tmp_path / "checkpoint-6" / "dpzero.pt").write_bytes(b"PK damaged\n")
     with pytest.raises(ValueError, match=r"dpzero.pt must be a checkpoint of this run; name an earlier one") as found:
