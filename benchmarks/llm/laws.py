@@ -153,6 +153,14 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
             yield {"trained": name, "direction": law}, options.seeds
 
 
+def _cells(options: Namespace) -> Iterator[Cell]:
+    """Yield the study's cells, and then the reported seeds with each pair whose number is given."""
+    yield from STUDY.cells(options)
+    for common, runs in _kinds(options):
+        for number in options.pairs:
+            yield from ({**common, "setting": str(number), "seed": seed} for seed in range(1, runs + 1))
+
+
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     name, size = at["trained"], SIZES[at["trained"]]
     kind = VECTORS if name == VECTORS else "SmolLM2"
@@ -216,6 +224,7 @@ EXPERIMENT = studied(
     flags=[
         flag("--trained", nargs="+", choices=tuple(SIZES), default=list(SIZES)[:3], help="which weights"),
         flag("--laws", nargs="+", choices=LAWS, default=list(LAWS), help="which laws (default: all)"),
+        flag("--pairs", nargs="+", type=int, default=[], help="numbers of pairs that all reported seeds run, too"),
     ],
     key=("trained", "direction", "setting", "seed"),
     fields=(
@@ -223,6 +232,7 @@ EXPERIMENT = studied(
         "test_loss", "epsilon_upper", "noise_multiplier", "seconds",
     ),
     settings={"task": "trec", "epsilon": 2, "sizes": str(SIZES), "pairs": str(PAIRS), "encoder": "all-MiniLM-L6-v2"},
+    cells=_cells,
     summary=lambda out: table(read_rows(out)),
 )  # fmt: skip
 
