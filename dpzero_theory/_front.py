@@ -40,7 +40,8 @@ class Prescribed(Prescription):
         """Return the plan of a run with exactly these parameters, for `make_private`.
 
         Raises:
-            ValueError: no run can have these parameters.
+            ValueError: no run can have these parameters: those of Algorithm 1 (dpgd-0th), or noise outside a plan's
+                range.
         """
         from dpzero_theory.optim.plan import Plan
 
@@ -107,12 +108,13 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
     Returns:
         A certificate, whose `bound` is an upper bound on E||grad F_S(x_tau)||^2, where F_S is the mean loss and x_tau a
         uniformly random iterate of the run. It is infinite for a plan that the theorem covers, but whose step size is
-        too large for its inequality to bound anything (`progress` <= 0).
+        too large for its inequality to bound anything (the certificate's `progress` is then <= 0).
 
     Raises:
         ValueError: the problem's n is not the plan's, or the theorem does not cover the plan: steps of several sizes,
             noise that is not Gaussian, or batches that are neither full nor Poisson.
-        PreconditionError: this kind of ValueError for a law or a number of directions that the theorem does not cover.
+        PreconditionError: a ValueError too; the theorem does not cover the plan's law of directions or number of
+            directions.
     """
     if problem.n != plan.n:
         raise ValueError(f"problem must have the plan's n = {plan.n}; got {problem.n}")
@@ -144,15 +146,15 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 def verify(folder: "str | os.PathLike[str]") -> "Report":
     """Check the privacy claim of a private run from the files in its folder alone.
 
-    Every number of the claim is recomputed, as by `python -m dpzero_theory.optim.verify`.
+    Every number of the claim is recomputed, as by `python -m dpzero_theory.optim.verify`. Weights are not compared with
+    the folder; the command does so with `--initial` and `--final`.
 
     Args:
         folder: the folder that the run wrote.
 
     Returns:
         A report with the findings. Its `fault` is "" if every number holds, and else says what is wrong, such as a file
-        that is missing or damaged; no exception is raised for that. Weights are not compared with the folder; the
-        command does so with `--initial` and `--final`.
+        that is missing or damaged; no exception is raised for that.
     """
     from dpzero_theory.optim.verify import verify as verified
 

@@ -9,10 +9,13 @@ from typing import Any
 def lazily(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return the function `__getattr__` for the module of a package, which looks up its names in other modules.
 
+    That function raises AttributeError for a name that the package does not offer, and what the import of the name's
+    module raises.
+
     Args:
         package: the package's full name, `__name__` in its module.
-        names: for each module, by its path below the package, those of its names that the package offers. A module
-            that is itself one of its names, such as `audit`, is offered whole.
+        names: for each module, by its path below the package, those of its names that the package offers. A module that
+            is itself one of its names, such as `audit`, is offered whole.
     """
     homes = {name: module for module, offered in names.items() for name in offered}
 

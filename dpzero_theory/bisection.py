@@ -37,9 +37,10 @@ def halved(
             search of its own.
         low, high: the ends of the interval. `holds` is not called at them; it is taken to be true at `low` and false at
             `high`.
-        times: how often the interval is divided at most.
+        times: how often the interval is divided at most. By default the search ends only as `middle` says.
         middle: a function that takes the present ends (low, high) and returns the point that is tried next; None takes
-            their mean. The search ends if that point is one of the ends, for arrays once this is so for every entry.
+            their mean, a float. The search ends if that point is one of the ends, for arrays once this is so for every
+            entry.
 
     Returns:
         The new ends. The first is `low` or a point at which the condition is true, the second is `high` or a point at
@@ -76,7 +77,7 @@ def outward(
         start: the first point that is tried.
         step: the distance from the first point to the second; negative to go down.
         growth: how many times as long each step is as the step before; an integer if the points are integers.
-        most: where the search ends in any case; None lets it go on until the condition holds.
+        most: where the search ends in any case; None for infinity, which floats reach and integers never do.
 
     Returns:
         A pair (before, found). `found` is the first of the tried points that meets the condition or, if none before
@@ -100,8 +101,9 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
 
     Args:
         function: a function of an array, computed entry by entry; it rises or falls strictly, up to rounding errors.
-        low, high: arrays of one shape, the ends of the intervals, 0 <= low, with a root in each interval. If high is
-            None, low must be positive, and upper ends are found by multiplying by 1.25 until there is a root.
+        low, high: arrays of one shape, the ends of the intervals, 0 <= low. Callers guarantee that each interval has a
+            root. If high is None, low must be positive, and upper ends are found by multiplying by 1.25 until there is
+            a root.
         rising: whether the function rises.
 
     Returns:
@@ -115,21 +117,20 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
             high = np.where(short, 1.25 * high, high)
     below, above = _enclosed(function, low, high, rising)
 
-    def before(x: Array) -> NDArray[np.bool_]:
-        """Return for each interval whether the root is above the interval's entry of x."""
+    def root_is_above(x: Array) -> NDArray[np.bool_]:
         beyond = x >= above
         if (unknown := (below < x) & ~beyond).any():
             beyond = np.where(unknown, (function(x) > 0) == rising, beyond)
         return ~beyond
 
-    return np.asarray(halved(before, low, high)[0 if rising else 1])
+    return np.asarray(halved(root_is_above, low, high)[0 if rising else 1])
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
     """Return ends (low, high) around the root in each interval, by the secant method. They spare `roots` most halvings.
 
-    The ends are about 2^-44 times the root away from the root. Where the secant method does not end near the root, the
-    given `low` or `high` is returned. The arguments are those of `roots`.
+    The arguments are those of `roots`. The ends are about 2^-44 times the root away from the root; where the secant
+    method does not end near the root, they are the given `low` or `high`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)

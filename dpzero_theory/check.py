@@ -29,16 +29,14 @@ class PreconditionError(ValueError):
     """Raised if an otherwise well-formed input does not meet an assumption of a theorem."""
 
 
-def _rule(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
-    """Return the bounds that `real` checks as a formula for an error message, such as "0 < delta <= 1"."""
+def _bounds(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
     low = f"{_exact(above)} < " if at_least == -math.inf else f"{_exact(at_least)} <= "
     high = f" < {_exact(below)}" if at_most == math.inf else f" <= {_exact(at_most)}"
     return f"{name}{high}" if low == "-inf < " and high != " < inf" else f"{low}{name}{high}"
 
 
 def _exact(number: float) -> str:
-    """Return a number as text for an error message, with six digits if the text is exact, else with all digits."""
-    short = f"{number:g}"
+    short = f"{number:g}"  # six digits, which may not be exact
     return short if float(short) == number else repr(float(number))
 
 
@@ -78,7 +76,7 @@ def real(
             x = math.inf
         if math.isfinite(x) and above < x < below and at_least <= x <= at_most:
             return x
-    rule = _rule(name, above, at_least, below, at_most)
+    rule = _bounds(name, above, at_least, below, at_most)
     raise ValueError(f"{name} must be a finite number with {rule}; got {shown(value)}")
 
 
@@ -141,7 +139,7 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
 
 
 def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
-    """Return the names of a function's arguments, and the names of those arguments that have no default.
+    """Return the names of all arguments of a function, and the names of those that have no default.
 
     If the function takes further arguments by a TypedDict (`**options: Unpack[Options]`), its entries are among them.
     """
@@ -160,7 +158,8 @@ def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
 def named(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Decorate `function` so that unknown or missing argument names raise a ValueError with the message of `settings`.
 
-    Python itself would raise TypeError, without a hint such as "did you mean clip?" for `max_grad_norm`.
+    Python itself would raise TypeError, without a hint such as "did you mean clip?" for `max_grad_norm`. Too many
+    positional arguments still raise TypeError.
     """
     known, required = names_of(function)
 
@@ -215,8 +214,8 @@ def real_array(
 ) -> Array:
     """Return `value` as a float64 array whose entries x are finite with above < x < below and at_least <= x <= at_most.
 
-    The array may have any shape. Any other array raises ValueError with the argument's name, `name`, and the first
-    entry that breaks the rule.
+    The array may have any shape, and may be empty. Any other value raises ValueError with the argument's name, `name`,
+    and the first entry that breaks the rule; booleans, texts and objects are no numbers.
     """
     raw = np.asarray(value)
     wrong = value
@@ -226,7 +225,7 @@ def real_array(
         if good.all():
             return x
         wrong = x[~good].flat[0].item()
-    raise ValueError(f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}; got {shown(wrong)}")
+    raise ValueError(f"{name} must be finite with {_bounds(name, above, at_least, below, at_most)}; got {shown(wrong)}")
 
 
 def precondition(holds: bool, statement: str) -> None:

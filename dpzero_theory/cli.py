@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
             self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise argparse's error, in this library's words, unless `value` is one of the flag's choices."""
+        # argparse's own message is worded otherwise than this library's
         if action.choices is not None and value not in action.choices:
             options = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
 class Several(argparse.Action):
     """An argparse action for a flag with nargs="+" that may be given repeatedly, as in --n 1 2 --n 3.
 
-    The parsed value is the list of all words in the order given, each word once.
+    The parsed value is the list of all words in the order given, each word once. The first use replaces the default.
     """
 
     def __call__(
@@ -129,7 +129,8 @@ class Several(argparse.Action):
 def number(**bounds: float) -> Callable[[str], float | int]:
     """Return a `type` for argparse's `add_argument` that accepts a finite number within bounds.
 
-    The parsed value is an int if the word is written as an integer, else a float. NaN and infinities are refused.
+    The parsed value is an int if the word is written as an integer, else a float. Other words, NaN and infinities among
+    them, raise ArgumentTypeError, as argparse expects.
 
     Args:
         bounds: above, at_least, below and at_most, as for `check.real`; bounds that are left out are infinite.
@@ -140,14 +141,15 @@ def number(**bounds: float) -> Callable[[str], float | int]:
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
     """Return a `type` for argparse's `add_argument` that accepts an integer x with at_least <= x <= at_most.
 
-    A word such as 1e4 is an integer too. The parsed value is an int.
+    A word such as 1e4 is an integer too. The parsed value is an int. Other words raise ArgumentTypeError, as argparse
+    expects.
     """
     return functools.partial(_parsed, check.integer, {"at_least": at_least, "at_most": at_most})
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Return the number that the word `text` stands for, if the function `rule` of the module `check` accepts it with
-    the keyword arguments `bounds`; else raise ArgumentTypeError, with the message of `rule` about the number."""
+    """Return the number that the word `text` stands for, if `rule`, `check.real` or `check.integer`, accepts it with
+    the keyword arguments `bounds`; else raise ArgumentTypeError with the message of `rule`."""
     value: Any = text
     for kind in (float, int):  # The last kind that can read the word counts, so that 12 is an int and 1e4 a float
         with suppress(ValueError):
@@ -160,14 +162,14 @@ def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) ->
 
 
 def input_file(text: str) -> Path:
-    """Return the word `text` as a path if a file that can be read is there; else raise argparse's error."""
+    """Return the word `text` as a path if a file that can be read is there; else raise ArgumentTypeError."""
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
 def input_folder(*names: str) -> Callable[[str], Path]:
-    """Return a `type` for argparse's `add_argument` that accepts the path of a folder that can be read.
+    """Return a `type` for argparse's `add_argument` that accepts a readable folder with a file of each of the `names`.
 
-    The folder must have a file of each of the `names`.
+    Other words raise ArgumentTypeError, as argparse expects.
     """
     rule = "a folder that can be read" + (f" and holds {', '.join(names)}" if names else "")
 
@@ -180,15 +182,15 @@ def input_folder(*names: str) -> Callable[[str], Path]:
 def output_folder(text: str) -> Path:
     """Return the word `text` as a path if it is a folder that can be written to, or if a folder can be made there.
 
-    Else argparse's error is raised. No folder is made yet.
+    Else ArgumentTypeError is raised. No folder is made yet.
     """
     return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """Return a `type` for argparse's `add_argument` that accepts the path of a file that can be written.
-
-    The file's folder must exist. The path must end in one of `suffixes`, such as ".csv", unless none is given.
+    """Return a `type` for argparse's `add_argument` that accepts the path of a file that can be written, new or old.
+    The file's folder must exist. The path must end in one of `suffixes`, such as ".csv", unless none is given. Other
+    words raise ArgumentTypeError, as argparse expects. No file is made yet.
     """
     rule = "a file that can be written, in a folder that is there"
     if suffixes:
@@ -205,8 +207,8 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Return the word `text` as a path if the condition `holds` is true of the absolute path; else raise
-    ArgumentTypeError with `rule`, the condition in words. An OSError or ValueError of `holds` counts as false."""
+    """Return the word `text` as a path if `holds` is true of the absolute path; else raise ArgumentTypeError with
+    `rule`, the condition in words. An OSError or ValueError of `holds` counts as false."""
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)
@@ -225,7 +227,6 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Return True if a file can be made in `folder`; raise OSError if not."""
     # A file is made and removed, since permissions do not tell of a full disk or a read-only one
     with TemporaryFile(dir=folder):
         return True
@@ -235,7 +236,8 @@ def _takes_files(folder: Path) -> bool:
 def extra(name: str, command: str) -> Iterator[None]:
     """A context manager in whose block a missing package ends the program with exit status 2.
 
-    A line on standard error says how to install the package.
+    A line on standard error says how to install the package. Other errors pass through, and so does a missing module of
+    this library.
 
     Args:
         name: the group of optional dependencies ("extra") of this project that installs the package.

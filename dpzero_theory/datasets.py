@@ -9,8 +9,8 @@ from dpzero_theory.check import Array, PreconditionError
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
     """Return scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and each image's digit, 0 to 9.
 
-    An integer `seed` shuffles the images; None leaves scikit-learn's order. Raises PreconditionError if scikit-learn is
-    not installed.
+    An integer `seed` shuffles the images, the same one always alike; None leaves scikit-learn's order. Raises
+    PreconditionError if scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits

@@ -68,13 +68,13 @@ class Difference:
 
 
 def _central(found: Array, smoothing: float) -> Array:
-    """`Difference.combine` of central differences: the rows of `found` are at x + lambda u and x - lambda u in turn."""
+    # The rows of `found` are the losses at x + lambda u and at x - lambda u in turn, for one direction u after another
     with np.errstate(invalid="ignore", over="ignore"):
         return np.ascontiguousarray(((found[::2] - found[1::2]) / (2 * smoothing)).T)
 
 
 def _forward(found: Array, smoothing: float) -> Array:
-    """`Difference.combine` of forward differences: the first row of `found` has the losses at x."""
+    # The first row of `found` has the losses at x, and each other row those at x + lambda u for one direction u
     with np.errstate(invalid="ignore", over="ignore"):
         return np.ascontiguousarray(((found[1:] - found[0]) / smoothing).T)
 

@@ -29,11 +29,12 @@ def document(
         width: the largest width of the text, in rem.
         folder: the folder of the template.
         filters: the template's filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
-        values: the template's other variables; jinja2 raises UndefinedError if one is missing. The variable `command`,
-            by default empty, is shown at the foot of the page.
+        values: the template's other variables. The variable `command`, by default empty, is shown at the foot of the
+            page.
 
     Raises:
         ValueError: Jinja is not installed.
+        jinja2.TemplateError: the template is missing, is faulty, or uses a variable that is not given.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -42,13 +42,13 @@ _DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0,
 
 
 def _directions(text: str) -> int | str:
-    """Return the value of --directions-per-step for a word, a number or "best"; else raise argparse's error."""
+    """Return the value of --directions-per-step for a word, a number or "best"; else raise ArgumentTypeError."""
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
 
 
 def _pair(text: str) -> tuple[float, float]:
     """Return the two numbers of a word such as 2=1.5, the value of --gradient-moment (M=VALUE) or --mean-excess
-    (LEVEL=VALUE); else raise argparse's error."""
+    (LEVEL=VALUE); else raise ArgumentTypeError."""
     left, _, right = text.partition("=")
     try:
         return float(left), float(right)
@@ -150,7 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> str:
-    """Return the command's output for the parsed flags."""
+    """Return the command's output for the parsed flags. Raises ValueError for flags that do not fit together, and
+    PreconditionError if no theorem applies, or one that --result names does not."""
     inputs, caveats = _inputs(args)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     brief = args.format == "table" and not args.full and args.solve_for is None
@@ -223,10 +224,10 @@ def _read(path: Path) -> ProblemFile:
 def _calculate(
     inputs: dict[str, Any], results: Sequence[str] | None, calibrations: Sequence[str]
 ) -> tuple[Problem, list[Calculated], list[Unmet]]:
-    """Return the problem, its answers and the theorems that do not apply, for inputs as `_inputs` returns them.
+    """Return the problem, its answers, and the theorems that do not apply with the reasons.
 
     Args:
-        inputs: the calculator's inputs, by name.
+        inputs: the calculator's inputs, by name, as `_inputs` returns them.
         results: ids of the theorems and corollaries, or None for all that apply.
         calibrations: the ways to compute the noise, of "paper" and "exact".
     """

@@ -7,8 +7,6 @@ from dpzero_theory import check
 
 
 class _Named(Protocol):
-    """What a registry holds: a value with a name."""
-
     @property
     def name(self) -> str: ...
 
@@ -19,7 +17,8 @@ _Entry = TypeVar("_Entry", bound=_Named)
 class Registry(dict[str, _Entry]):
     """A dictionary from names to values of one kind, in the order of registration; users can add values of their own.
 
-    Looking up an unknown name raises ValueError.
+    `registry[name]` raises ValueError for an unknown name. It also finds members of families and values that `keep`
+    added; `in`, `get` and iteration know the values that `register` added only.
 
     Args:
         argument: the name, in error messages, of the argument that takes the name of a value, such as "direction".
@@ -41,10 +40,8 @@ class Registry(dict[str, _Entry]):
     def register_family(self, name: str, member: Callable[[str], _Entry]) -> None:
         """Add a family of values: looking up the text "NAME:ARGUMENTS" then returns member("ARGUMENTS").
 
-        Iteration over the registry leaves the members of families out.
-
         Args:
-            name: NAME, without a colon.
+            name: NAME, without a colon; a family of this name that was added before is replaced.
             member: a function from the text ARGUMENTS, empty if NAME alone is looked up, to a value. It raises
                 ValueError for a text that it does not know.
         """
@@ -52,7 +49,7 @@ class Registry(dict[str, _Entry]):
 
     def keep(self, value: _Entry) -> None:
         """Add a value that can be looked up by its attribute `name`, but that iteration and error messages leave out.
-        It replaces an earlier value of the same name that was added by `keep`."""
+        It replaces a value of the same name that `keep` added before. Values that `register` added come first."""
         self._unlisted[value.name] = value
 
     @property

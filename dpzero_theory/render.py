@@ -87,7 +87,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
     """Return CSV with a header line and one line for each result and calibration.
 
     Args:
-        rows: the results, each made by `row`.
+        rows: the results, one or more, each made by `row`.
         caveats: sentences of warning from the problem file, which are put into the column "notes".
     """
     flat = [{**item, "notes": " ".join([*caveats, *item["notes"]])} for item in rows]
@@ -120,7 +120,6 @@ def as_table(
 
 
 def _heading(inputs: Mapping[str, Any], caveats: Sequence[str]) -> list[str]:
-    """Return the lines above a table: what the user asked for (`inputs`, by name), and the `caveats`."""
     numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
     numbers.pop("directions_per_step", None)
     given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
@@ -134,7 +133,6 @@ def _heading(inputs: Mapping[str, Any], caveats: Sequence[str]) -> list[str]:
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table of texts, whose columns are set to the right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
 
@@ -248,7 +246,6 @@ def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
 
 
 def _latex_number(value: float | int) -> str:
-    """Return a number as `_shown` rounds it, in LaTeX's math mode."""
     text = _shown(value).replace(",", r"\,")
     mantissa, _, exponent = text.partition("e")
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"

@@ -27,7 +27,6 @@ With them the table of quantiles has mean square 1 and mean fourth power 3 to 1e
 
 
 def _sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors uniformly from the sphere of radius sqrt(d) in R^d, an array of shape (size, d)."""
     z = _sample_gaussian(rng, size, d)
     norms = np.linalg.norm(z, axis=1)
     while not norms.all():  # a zero vector has no direction and is drawn again; it practically never occurs
@@ -40,12 +39,10 @@ def _sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
 
 
 def _sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` standard normal vectors in R^d, an array of shape (size, d)."""
     return rng.standard_normal((check.integer("size", size), check.integer("d", d)))
 
 
 def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors of d random signs, an array of shape (size, d)."""
     shape = (check.integer("size", size), check.integer("d", d))
     bits: Array = rng.integers(0, 2, size=shape, dtype=np.int8).astype(np.float64)
     return 2 * bits - 1

@@ -73,8 +73,6 @@ def _parser() -> Parser:
 
 
 def _sampling(text: str) -> str:
-    """The type of the argument --sampling for argparse: return `text` if it is a name in `SAMPLINGS` with its
-    arguments, as `poisson` or `random-allocation:2`; else raise ArgumentTypeError."""
     try:
         return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
@@ -180,7 +178,6 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
 
 
 def _table(answer: dict[str, Any]) -> str:
-    """Return the text that is printed for an answer, which is the first value of `_answer`."""
     inputs, bracket = answer["inputs"], answer["bracket"]
     name = answer["answer"]
     known = ", ".join(

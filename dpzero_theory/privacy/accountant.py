@@ -49,8 +49,8 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
         epsilon: epsilon >= 0.
         group: the number k of records in which neighbouring data sets may differ, 1 <= k <= n. It is 1 unless whole
             users are protected.
-        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
-            fixed-size batches under add-remove.
+        n: the number of records of the larger data set, or None if it is not known. Only groups need it, and they must
+            have it in fixed-size batches under add-remove.
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state. For
@@ -59,8 +59,8 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
         below `upper`.
 
     Raises:
-        ValueError: an argument outside its range; with fixed-size batches of B records under add-remove a group above n
-            - B, the most records that can be removed.
+        ValueError: an argument outside its range, or steps with several relations; with fixed-size batches of B records
+            under add-remove a group above n - B, the most records that can be removed.
     """
     eps, asked = check.real("epsilon", epsilon, at_least=0), Group(history, group, n)
     found = asked.delta(eps)
@@ -81,8 +81,8 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
         delta: 1e-30 <= delta < 1; 0 is allowed for histories with a pure epsilon, such as those with Laplace noise
             only.
         group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
-        n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
-            fixed-size batches under add-remove.
+        n: the number of records of the larger data set, or None if it is not known. Only groups need it, and they must
+            have it in fixed-size batches under add-remove.
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state. For groups the lower
@@ -90,7 +90,8 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
         hardly anything.
 
     Raises:
-        ValueError: an argument outside its range, or a delta that the history exceeds at every epsilon.
+        ValueError: an argument outside its range, steps with several relations, or a delta that the history exceeds at
+            every epsilon.
         PreconditionError: no epsilon up to 700 times `group` is known to hold for the group. Some samplings, such as
             truncated Poisson batches, have no bound for all records of a group at once; nor have Poisson batches for a
             noise multiplier below 0.03 times `group`, unless it is 0.2 or more and the group has at most 2,000 records.
@@ -107,16 +108,9 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
 
 def weak(epsilon: float, delta: float = 0.0, *, n: int | None = None, group: int = 1) -> tuple[str, ...]:
-    """Return notes on a guarantee that protects hardly anything, because epsilon is above 10 or delta above 1/n.
-
-    Args:
-        epsilon, delta: the guarantee, epsilon >= 0 and 0 <= delta < 1.
-        n: the number of records; None, if it is not known, leaves the note on delta out.
-        group: the number of records in which neighbouring data sets may differ.
-
-    Returns:
-        One sentence for each of the two reasons that applies.
-    """
+    """Return notes, one sentence each, on a guarantee that protects hardly anything: for an `epsilon` above 10, and for
+    a `delta` above 1/n, unless the number `n` of records is None. `group` is the number of records in which data sets
+    may differ."""
     notes, what = [], "a record" if group == 1 else f"these {group} records"
     if epsilon > _LARGE:
         notes.append(
@@ -174,9 +168,9 @@ class Group:
 
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
         """Bounds on the smallest delta at an `epsilon` >= 0. Bounds far from `near`, a delta with which the caller
-        compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends at the
-        relative width `wanted`. `ends` says which ends the caller uses, "lower", "upper" or "both"; an end that is not
-        used is true, but may say nothing."""
+        compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends where
+        upper - lower is at most the share `wanted` of upper, or where it cannot. `ends` says which ends the caller
+        uses, "lower", "upper" or "both"; an end that is not used is true, but may be as little as 0 or 1."""
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -266,8 +260,8 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
 
 
 def cost_of(made: Sequence[Step]) -> Cost:
-    """The cost of a history, given as its parts: the sum of their costs. Raises ValueError unless all have one
-    relation."""
+    """The cost of a history, given as its parts: the sum of their costs; an empty history costs nothing. Raises
+    ValueError unless all parts have one relation."""
     relations = dict.fromkeys(part.relation for part in made)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(map(str, relations))}")
@@ -303,8 +297,8 @@ def _cost_delta(
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta, as in `Group.epsilon`. The search for narrower bounds ends
-    at the relative width `wanted`."""
+    """Bounds on the smallest epsilon of a cost at a delta, as in `Group.epsilon`, with its errors. The search for
+    narrower bounds ends at the relative width `wanted`."""
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:
@@ -403,8 +397,7 @@ def _compositions(cost: Cost, end: int) -> list[Parts]:
 
 
 def _plain_delta(at: tuple[float, float], square: float, end: int) -> float:
-    """A bound on delta, at the epsilon at[end], of Gaussian releases without sampling whose squares of mu sum to
-    `square` >= 0: an upper bound for `end` 0, a lower one for 1."""
+    # An upper bound (`end` 0) or a lower one (1), at the epsilon at[end], for releases whose mu^2 sum to `square` >= 0
     if square == 0:
         return 0.0
     found = float(delta_from_gdp(at[end], math.sqrt(square)))
@@ -412,6 +405,4 @@ def _plain_delta(at: tuple[float, float], square: float, end: int) -> float:
 
 
 def _plain_epsilon(at: tuple[float, float], square: float, end: int) -> float:
-    """A bound on epsilon, at the delta at[end], of Gaussian releases without sampling whose squares of mu sum to
-    `square` >= 0: an upper bound for `end` 0, a lower one for 1."""
     return float(epsilon_from_gdp(math.sqrt(square), at[end])) * (1 - 1e-9 * end) if square > 0 else 0.0

@@ -31,6 +31,7 @@ class Bounds:
     upper: float
 
     def within(self, other: "Bounds") -> "Bounds":
-        """Return the narrowest bounds that follow from these and from `other` bounds on the same number."""
+        """Return the narrowest bounds that follow from these and from `other` bounds on the same number. If rounding
+        makes the two disjoint, both ends are the larger lower end."""
         lower = max(self.lower, other.lower)
         return Bounds(lower, max(min(self.upper, other.upper), lower))

@@ -17,11 +17,8 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _FORMAT = "dpzero privacy certificate 1"
-_ROOM = 1e-3
-"""The default of `room`: a certificate states an epsilon that exceeds the accountant's upper bound by this share,
-because the checker's upper bound on delta is larger than the accountant's."""
-_LEAST_NOISE = 1 / 16
-"""Certificates need a noise multiplier above this: for less, the checker's bound on a lattice's cost does not hold."""
+_ROOM = 1e-3  # the default of `room`; without room the checker's delta, larger than the accountant's, misses the target
+_LEAST_NOISE = 1 / 16  # for less noise the checker's bound on what a lattice costs does not hold
 _LEAST_EPSILON, _MOST_EPSILON = 1e-3, 1e3  # the least and the largest epsilon that a certificate states
 _BATCHES = ("full", "poisson", "cyclic-poisson")  # the samplings that the checker knows
 _NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")  # the noise laws that the checker knows
@@ -68,7 +65,8 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
 
 
 def _part(release: Step) -> dict[str, Any]:
-    """Return equal steps as an entry of a certificate's history. Raises ValueError if they cannot be checked."""
+    """Return equal steps as an entry of a certificate's `history`; raise ValueError if the checker does not know such
+    steps."""
     name = release.sampling.word.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"

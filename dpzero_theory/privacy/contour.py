@@ -39,10 +39,10 @@ class _Unfit(ArithmeticError):
 
 
 class _Moments:
-    """The moments M(tau + i t) = E_P e^{(tau + i t) L} of one release's loss L, as sums over equally spaced outputs,
-    for 0 < tau <= `most` and 0 <= t <= `far`. `law` must have one formula for its loss at all outputs (a single entry
-    in `branches`). Step and range of the outputs are chosen so that the errors of `count` releases together are about
-    `error`, as a share of M(tau)^count; the methods bound the errors themselves. Raises `_Unfit` if too many nodes are
+    """The moments M(z) = E_P e^{z L} of one release's loss L, with z = tau + i t, as sums over equally spaced outputs
+    x, for 0 < tau <= `most` and 0 <= t <= `far`. Step and range of the outputs are chosen so that the errors of `count`
+    releases together are about the share `error` of M(tau)^count; the methods bound the true errors. `law` must have
+    one formula for its loss at all outputs (a single entry in `branches`). Raises `_Unfit` if too many nodes are
     needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
@@ -71,9 +71,8 @@ class _Moments:
         self.chances = [self._chance(y) for y in ((x, -x) if self.fall else (x,))]
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
-        """The integrand of M(tau) has the factor A(x)^power A(-x)^-fall, with A(x) the density ratio of
-        `Gaussian.log_mixture`. Returns power, fall >= 0, and max(-power, 0) + fall: bounds on the integrand at complex
-        x grow with the size of its negative exponents."""
+        # The integrand of M(tau) has the factor A(x)^power A(-x)^-fall, with A of `Gaussian.log_mixture`. At complex x
+        # its modulus grows with the size of the negative exponents, the third number.
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 
@@ -85,22 +84,24 @@ class _Moments:
 
     def _costs(self, tau: float, t: Array) -> Array:
         """Logs of bounds on the integral of the modulus of M(tau + i t)'s integrand along the lines Im x = +-s^2 eta,
-        as a share of M(tau): a row for each eta in `heights`, a column for each entry of `t`. They limit the step in
-        x."""
+        with s the noise multiplier, as a share of M(tau): a row for each eta in `heights`, a column for each entry of
+        `t`. They say how fine the step in x must be."""
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
 
     def log_terms(self, tau: Array) -> tuple[Array, Array]:
-        """The logs of the summands of M(tau), a row for each entry of `tau`, and the logs of M(tau)."""
+        """The logs of the summands of M(tau), a row for each entry of `tau` and a column for each output x, and the
+        logs of M(tau)."""
         terms = self.base + tau[:, None] * self.loss
         top = terms.max(axis=1)
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding, but for that of t times a loss, which
-        `_integral` adds; and by outputs beyond the first and the last node. `weights` are the summands of M(tau) over
-        M(tau). Raises `_Unfit` if the integrand rises at an end."""
+        """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding, without that of t times a loss, which
+        grows with t and is added by `_integral`; and by outputs beyond the first and the last node, which the sum
+        leaves out. `weights` are the summands of M(tau) over M(tau). Raises `_Unfit` if the integrand rises at an
+        end."""
         power, fall, _ = self._powers(tau)
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
@@ -146,16 +147,16 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon, as sums over the nodes z = tau + i t. m(tau) is the product of the M(tau)^T of
-    all laws.
+    """Bounds on delta near an epsilon, by a sum over the nodes z = tau + i t. m(tau) is the product of the M(tau)^T of
+    all laws, M being the moments of `_Moments` and T the law's number of releases.
 
     Attributes:
         tau, t: the real part of the nodes, and their imaginary parts, which rise from 0 in equal steps.
         terms: the summands divided by m(tau), without their factor e^{-i t epsilon}.
         log_moment, common: log m(tau), and a bound on the relative error of m(tau).
-        wrong: a bound on the error of the sum of `terms` by all else but the step in t.
-        shift, log_second: that error is limited by Chernoff's bound on delta at the tau `tau` + `shift`, and
-            `log_second` is the log of the bound's constant, c m(tau + shift) with the c of `law.log_c`.
+        wrong: a bound on the error of (step in t)/pi times the sum of `terms`, but for the error by the step in t.
+        shift, log_second: the error by the step in t is limited by Chernoff's bound e^{log_second - (tau + shift)
+            epsilon} on delta(epsilon).
     """
 
     tau: float
@@ -168,20 +169,21 @@ class _Integral:
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
-        """The sum over the nodes, a bound on its error, and the log of the factor that turns both into delta."""
+        """The sum over the nodes, a bound on its error but for that by the step in t, and the log of the factor that
+        turns both into delta."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))
         return total, self.wrong + 1.01 * turned, self.log_moment - self.tau * epsilon
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon)."""
+        """An upper bound on delta(epsilon), narrow near the epsilon for which this sum was made."""
         total, wrong, scale = self._sum(epsilon)
         more = 1 + self.common + 8 * UNIT * (1 + self.tau * epsilon)
         return min(math.exp(min(scale, 700.0)) * max(total + wrong, 0.0) * more + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon)."""
+        """A lower bound on delta(epsilon), >= 0, narrow near the epsilon for which this sum was made."""
         total, wrong, scale = self._sum(epsilon)
         period = 2 * math.pi / float(self.t[1])
         # The step in t adds delta at epsilons whole periods away: at most 1 below, and Chernoff's bound above.
@@ -202,7 +204,8 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """Bounds on delta near `epsilon`; None if the integral does not fit or is too imprecise: a grid must answer."""
+    """Bounds on delta near an `epsilon` >= 0, by their methods `upper` and `lower`; None if the integral does not fit
+    these laws or is too imprecise, so that a grid must answer."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
@@ -216,8 +219,9 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """A tau at which the integrand is about least, the standard deviation of the total loss under the law tilted by
-    tau, and `_Integral.shift`. Any choice is correct; this one needs few nodes. Raises `_Unfit` if there is none."""
+    """A tau at which the integrand at `epsilon` is about least; the standard deviation of the total loss, with
+    probabilities multiplied by e^{tau loss}; and `_Integral.shift`. Any choice is correct; this one needs few nodes.
+    Raises `_Unfit` if the search for tau does not end."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2
@@ -258,8 +262,8 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
 
 
 def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> _Integral:
-    """The sum over nodes for laws with their numbers of releases. Each of its errors is aimed at the share `error` of
-    an estimate of delta(epsilon). Raises `_Unfit` if nodes are too many or errors too large."""
+    """The sum over nodes for `parts`, laws with their numbers of releases. Each of its errors is aimed at the share
+    `error` of an estimate of delta(epsilon). Raises `_Unfit` if nodes are too many or errors too large."""
     tau, spread, shift = _saddle(parts, epsilon)
     taus = np.array([tau, tau + shift])
     width = tau * (1 + tau) * math.sqrt(2 * math.pi * (spread**2 + 1 / tau**2 + 1 / (1 + tau) ** 2))

@@ -30,7 +30,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
 
     P and Q are the laws of what is released from two neighbouring data sets, and a is the order. D_a = (1/(a-1)) sum_j
     T_j K_j(a - 1) + a mu^2/2, where the first term is for releases from random batches: release j is made T_j times,
-    and K_j is the log moment of its privacy loss under P. The second term is for all other Gaussian releases, which are
+    and K_j(t) = log E_P e^(t L) for its privacy loss L. The second term is for all other Gaussian releases, which are
     together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors. Where noise has a density only
     within a factor e^G of a Gaussian one, G (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower
     one.
@@ -88,11 +88,11 @@ def gdp_of_history(history: Steps) -> float:
     Renyi divergence of every order a is at most a mu^2/2 (Bun and Steinke, arXiv 1605.02635).
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation.
+        history: steps, such as `step * 1000`, all with one relation; mu is 0 for no steps.
 
     Raises:
-        ValueError: the history has steps for which no mu is known, such as noise on a lattice, or (epsilon,
-            delta)-private steps.
+        ValueError: the history has several relations, or steps for which no mu is known, such as noise on a lattice, or
+            (epsilon, delta)-private steps.
     """
     cost = cost_of(steps_of(history))
     if cost.unamplified == math.inf or cost.ratio:
@@ -118,7 +118,8 @@ def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array
         The bound at each level, in an array of the shape of `type_one`.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range, steps with several relations, or a history whose delta is above 1e-12
+            at every epsilon, such as an (epsilon, delta)-private step with a larger delta.
     """
     a = check.real_array("type_one", type_one, at_least=0, at_most=1)
     count = check.integer("points", points, at_least=2)

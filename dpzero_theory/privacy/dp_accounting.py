@@ -63,7 +63,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 
     Raises:
         ValueError: an event of another kind, a field outside its range, or an event that protects nothing
-            (NonPrivateDpEvent, no noise).
+            (NonPrivateDpEvent, or noise of 0).
     """
     history = list(_parts(event, Relation(relation), 1))
     if None in history:
@@ -73,7 +73,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 
 def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
     """Yield the steps that `count` repetitions of an event stand for, with None for a part that protects nothing.
-    Raises _Unsupported for an event that is not accounted."""
+    Raises _Unsupported for an event that is not accounted, and ValueError for a field outside its range."""
     kind = type(event).__name__
     match kind:
         case "NoOpDpEvent":
@@ -244,7 +244,8 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The certified epsilon at target_delta in [0, 1]; infinite if an event that was composed protects nothing."""
+        """The certified epsilon at target_delta in [0, 1]; infinite if an event that was composed protects nothing, or
+        if delta is 0 and some noise is not Laplace. Raises ValueError for another target_delta."""
         delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
         if self._unprotected:
             return math.inf
@@ -255,7 +256,8 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return epsilon_of_history(self.history, delta).upper
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The certified delta at target_epsilon >= 0; 1 if an event that was composed protects nothing."""
+        """The certified delta at target_epsilon >= 0; 0 if no event was composed, 1 if one was that protects
+        nothing."""
         if self._unprotected:
             return 1.0
         if not self._steps or target_epsilon == math.inf:

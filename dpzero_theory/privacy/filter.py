@@ -90,7 +90,7 @@ class Filter:
             _require_fresh("history", release)
             return release.steps * moment(replace(release, steps=1))
 
-        return cls(budget, share, _limit(t, budget, share), part, t)
+        return cls(budget, share, _most_moments(t, budget, share), part, t)
 
     @classmethod
     def of_worst(cls, epsilon: float, delta: float, *, worst: Step) -> Self:
@@ -180,21 +180,16 @@ class Filter:
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return epsilon and delta as floats. Raises ValueError unless epsilon > 0 and 0 < delta < 1."""
     return check.real("epsilon", epsilon, above=0), check.real("delta", delta, above=0, below=1)
 
 
 def _require_fresh(name: str, step: Step) -> None:
-    """Raise ValueError if the batches of `step` are not drawn anew in each step. `name` is the name that the message
-    gives to the argument."""
     if step.sampling.scheduled:
         rule = f"{name} must have batches that are drawn anew in each step"
         raise ValueError(f"{rule}; got sampling {step.sampling.word}")
 
 
-def _limit(t: float, epsilon: float, delta: float) -> float:
-    """The largest sum of log moments K(t) of order t within the budget (epsilon, delta): t epsilon + log delta - log
-    c(t), where c(t) is the maximum over y > 0 of (1 - e^-y) e^(-t y)."""
+def _most_moments(t: float, epsilon: float, delta: float) -> float:
     return t * epsilon + math.log(delta) - log_c(t)
 
 
@@ -202,12 +197,10 @@ def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
     """The order t with which the planned steps can be repeated most often within the budget (epsilon, delta), by their
     log moments K(t). Raises ValueError for steps without known moments."""
 
-    def minus_count(log_t: float) -> float:
-        """Minus the number of repetitions of the planned steps, not rounded, that fit into the budget by their log
-        moments K(t) at t = e^log_t; infinity if K(t) is not known. The search minimises it."""
+    def minus_count(log_t: float) -> float:  # of repetitions of the planned steps, not rounded; for `minimize_scalar`
         t = math.exp(log_t)
         try:
-            return -_limit(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)
+            return -_most_moments(t, epsilon, delta) / (t * rdp_of_history(planned, t + 1).upper)
         except ValueError:
             return math.inf
 

@@ -34,8 +34,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 <= 1 the error of the rule is far below rounding errors."""
 
 
-def _mills(x: Array) -> Array:
-    """Mills' ratio R(x) = Phi(-x)/phi(x) for x >= -37, with the normal distribution function Phi and density phi."""
+def _mills(x: Array) -> Array:  # R(x) = Phi(-x)/phi(x), for x >= -37: below, it may overflow
     return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
 
 
@@ -188,7 +187,7 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
     """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP:
-    sqrt(T) Delta / mu, where Delta is the sensitivity of the average (1/n) sum_i clip_C(.).
+    sqrt(T) Delta / mu, where Delta is the sensitivity of the average of n contributions that are clipped to C.
 
     Under replace-one Delta is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n,
     because the sum changes by one clipped term while the denominator n stays fixed and public. The paper writes

@@ -167,7 +167,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _made(cls, path: Path, begun: dict[str, Any]) -> Self:
-        """Make the file with the header `begun`, as for `_fill`, and open it. If that fails, no file is left."""
+        """Make the file with the header `begun`, as for `_fill`, and open it. If that fails, no file is left. Raises as
+        `create`."""
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         try:
             with closing(_connect(path, "rw")) as db:
@@ -242,7 +243,7 @@ class Ledger(AbstractContextManager["Ledger"]):
             The numbers of the releases, counted from 0 over the life of the ledger, when the payment is on disk.
 
         Raises:
-            BudgetSpentError: the plan is complete, and nothing is written.
+            BudgetSpentError: the plan is complete, or the file has no budget, and nothing is written.
         """
         _, first, last = self._last_row()
         numbers = range(first, min(first + self.account.block, self.account.steps))
@@ -255,8 +256,9 @@ class Ledger(AbstractContextManager["Ledger"]):
         """Write down what a release has released.
 
         Args:
-            number: the number of a release that `spend` has paid for, later than all recorded releases. In a file
-                without a budget it may be any number >= 0 that is later than them.
+            number: the number of a release that `spend` has paid for, later than all recorded releases; others in
+                between can no longer be recorded. In a file without a budget it may be any number >= 0 that is later
+                than them.
             sums: the released numbers as bytes, in any form.
             durable: whether to return only when the record is on disk. With False, `sync` waits for it.
 
@@ -285,7 +287,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def releases_left(self) -> int:
-        """How many releases of the plan may still be made."""
+        """How many releases of the plan may still be made; 0 without a budget."""
         return self.account.steps - self._spent
 
     def close(self) -> None:
@@ -313,8 +315,6 @@ class Ledger(AbstractContextManager["Ledger"]):
         return found
 
     def _add(self, last: bytes, release: int, spent: int, sums: bytes | None, *, durable: bool = True) -> None:
-        """Add a row with these columns to the log, where `last` is the hash of the row before, or of the header. With
-        `durable`, return only when the row is on disk."""
         chain = _chained(last, release, spent, sums)
         row = "INSERT INTO log (release, spent, sums, chain) VALUES (?, ?, ?, ?)"
         self._write(row, release, spent, sums, chain, durable=durable)
@@ -395,7 +395,6 @@ def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open the file with SQLite in the mode "rw" or "ro". Raises LedgerError."""
     try:
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
     except sqlite3.Error as error:
@@ -403,9 +402,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
-    """Close the open file `db` and `lock`, the descriptor with its lock or None. Do nothing in the child of a fork: in
-    another process than `pid`, which opened them."""
-    if os.getpid() != pid:
+    if os.getpid() != pid:  # the child of a fork has no part in the file
         return
     with suppress(sqlite3.Error):  # a reader may be in the way: the log then stays, and the file is whole with it
         db.execute("UPDATE header SET open = 0 WHERE open")

@@ -35,8 +35,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson, Sampling
 from dpzero_theory.registry import Registry
 
-MOST_COMPOSED = 2**24
-"""The largest number of equal steps whose cost is computed from a finite pair of laws."""
+MOST_COMPOSED = 2**24  # the largest number of equal steps whose cost is computed from a finite pair of laws
 _KERNEL = 2
 """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
 continuous noise (laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
@@ -110,8 +109,9 @@ class Mechanism(ABC):
 
     def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
         """The least noise multiplier with which the steps `step`, whose own noise is ignored, are target_epsilon-DP at
-        delta = 0, rounded up by at most 1e-11 of it; None if the law never gives delta = 0. Raises ValueError for a
-        target so large that it is met by less noise than is accounted."""
+        delta = 0 for neighbours that differ in one record, rounded up by at most 1e-11 of it; None if the law never
+        gives delta = 0. Raises ValueError for a target outside the range that the law is accounted for, such as one
+        that is met by less noise."""
         return None
 
     @abstractmethod
@@ -121,7 +121,8 @@ class Mechanism(ABC):
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw an array of this shape of noise with parameter `scale`, with random bits from `source`."""
+        """Draw an array of this shape of noise with parameter `scale`, with random bits from `source`: float64, or
+        int64 on a lattice."""
 
 
 class Gaussian(Mechanism):
@@ -146,7 +147,8 @@ class Gaussian(Mechanism):
 class _OnLattice(Mechanism):
     """Noise on integers, on a lattice with M = `levels` units to the clip; the law's name is `family`:M, such as
     discrete-gaussian:16. With `levels` 0 the law is that of any M >= `fine`, and its name is `whole`. Training runs
-    choose between the two by `on`, from the M of their sums."""
+    choose between the two by `on`, from the M of their sums. `family`, `fine` and `whole` are attributes of the
+    subclass."""
 
     family: ClassVar[str]
     whole: ClassVar[str]
@@ -188,15 +190,13 @@ class DiscreteGaussian(_OnLattice):
                 f" {self.family}:M on one with M"
             )
 
-    def _summed(self, step: StepLike) -> bool:
-        """Whether the cost of these steps can be computed by sums over the integers: there are at most `MOST_COMPOSED`
-        of them, with one coordinate and full or Poisson batches."""
+    def _can_be_summed(self, step: StepLike) -> bool:
         return step.coordinates == 1 and type(step.sampling) in (FullBatch, Poisson) and step.steps <= MOST_COMPOSED
 
     def require(self, step: StepLike) -> None:
         super().require(step)
         least = _least_multiplier(self._units, step.steps * step.coordinates)
-        if self._summed(step):
+        if self._can_be_summed(step):
             least = min(least, LEAST_DISCRETE)
         if not step.noise >= least:
             raise ValueError(
@@ -205,7 +205,7 @@ class DiscreteGaussian(_OnLattice):
             )
 
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
-        few = self._summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self._units <= WIDEST
+        few = self._can_be_summed(step) and step.noise >= LEAST_DISCRETE and step.noise * self._units <= WIDEST
         if size == 1 and few:
             noise, rate = IntegerNoise(step.noise, self._units), step.sampling.sample_rate
             pairs = shifted_pairs(noise, binomial_shifts(rate, 1), replaced=step.relation.replaces)
@@ -243,7 +243,8 @@ class DiscreteGaussian(_OnLattice):
 class _Laplace(_OnLattice):
     """Discrete Laplace noise with the scale s M, rounded up to whole units, for the noise multiplier s and M units to
     the clip. The law `laplace`, for any M >= 2^30, has a cost that also bounds that of continuous Laplace noise of the
-    scale s clips. For s below `size`/300 only the pure epsilon is known."""
+    scale s clips. For s below k/300, with k the number of records in which data sets differ, only the pure epsilon is
+    known."""
 
     family, whole = "discrete-laplace", "laplace"
     fine = 2**30
@@ -285,9 +286,7 @@ class _Laplace(_OnLattice):
         return source.discrete_laplace(int(scale), shape)
 
 
-def _member(law: type[_OnLattice], arguments: str) -> Mechanism:
-    """The law of the class `law` with M lattice units to a clip, where `arguments` is the text of M. Raises ValueError
-    unless the text is a whole number from 1 on, of at most 10 digits."""
+def _on_lattice(law: type[_OnLattice], arguments: str) -> Mechanism:
     if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
         raise ValueError(f"mechanism must be {law.family}:M, M >= 1 integers to a clip; got {arguments!r}")
     return law(int(arguments))
@@ -297,7 +296,7 @@ MECHANISMS: Registry[Mechanism] = Registry("mechanism")
 for _mechanism in (Gaussian(), DiscreteGaussian(), _Laplace()):
     MECHANISMS.register(_mechanism)
 for _law in (DiscreteGaussian, _Laplace):
-    MECHANISMS.register_family(_law.family, partial(_member, _law))
+    MECHANISMS.register_family(_law.family, partial(_on_lattice, _law))
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
@@ -319,9 +318,7 @@ def _kernel(sigma: float, numbers: int) -> float:
 
 
 def _least_multiplier(levels: int, numbers: int) -> float:
-    """The least noise multiplier with which discrete Gaussian noise is compared with continuous noise: sigma is twice
-    the tau that `_kernel` chooses where sigma is small. The clip is `levels` units of the lattice, and `numbers`
-    integers are released in all."""
+    # Discrete noise is compared with continuous noise from sigma = 2 tau on, with the tau of `_kernel` for small sigma
     return 2 * _kernel(1.0, numbers) / levels
 
 
@@ -351,9 +348,8 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
-    """What Laplace noise costs more, or less, for being drawn on a lattice of 2^30 or more units to a clip: a number
-    G >= 0 such that the probabilities of `steps` releases with it are within a factor e^G of those that can be computed
-    from releases with continuous noise, and the other way round (laws/derivation.md, section 8). `noise_multiplier` > 0
-    is the scale of the noise in clips."""
+    """What Laplace noise costs more, or less, for being drawn on a lattice of 2^30 or more units to a clip: a number G
+    >= 0 such that the probabilities of `steps` releases of noise of this scale in clips are within a factor e^G of
+    those with continuous noise (laws/derivation.md, section 8)."""
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

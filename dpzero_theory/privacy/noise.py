@@ -28,9 +28,7 @@ from dpzero_theory.check import integer, real
 _Size = int | tuple[int, ...]
 
 _WORD_BITS = 64
-_LARGEST_SCALE = 2**56
-"""The largest parameter of noise on integers. 2^63, about the largest int64, is 128 times this scale; a draw that far
-out has probability e^-128."""
+_LARGEST_SCALE = 2**56  # of noise on integers: about the largest int64 is 128 times this, where noise has chance e^-128
 
 
 class NoiseSource(ABC):
@@ -65,7 +63,8 @@ class NoiseSource(ABC):
         number `scale` from 1 to 2^56. The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by
         less than float64 can show from scale 2."""
         # Laplace noise of scale t, kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)), is discrete Gaussian.
-        sigma = scale if type(scale) is int and 0 < scale <= _LARGEST_SCALE else _scale(scale)
+        fast = type(scale) is int and 0 < scale <= _LARGEST_SCALE
+        sigma = scale if fast else integer("scale", scale, at_most=_LARGEST_SCALE)
         t = sigma + 1
         peak, twice = Fraction(sigma**2, t), 2 * sigma**2
 
@@ -78,13 +77,14 @@ class NoiseSource(ABC):
     def discrete_laplace(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
         """Draw an array of integers x, each with probability exactly proportional to exp(-|x|/scale), for a whole
         number `scale` from 1 to 2^56."""
-        return self._drawn(_scale(scale), size)
+        return self._drawn(integer("scale", scale, at_most=_LARGEST_SCALE), size)
 
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        """Return an array of shape `size` of discrete Laplace noise, with only those draws for which `keeps` is true.
-        The function `keeps` takes an array of draws and returns booleans; None returns all draws."""
+        """Return an array of shape `size` of discrete Laplace noise of this scale, with only those draws for which
+        `keeps` is true; others are drawn again. `keeps` takes an array of draws and returns booleans; None returns all
+        draws."""
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -108,9 +108,9 @@ class NoiseSource(ABC):
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
         """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-rate for its exact
-        rate. `exact` is a function from the index of an entry to the exact rate; e^-rate for the float in `rate` must
-        differ from that for the exact rate by at most 2^-45, since draws that are nearer than 2^-44 are decided
-        exactly."""
+        rate, a number >= 0. `exact` is a function from the index of an entry to the exact rate; e^-rate for the float
+        in `rate` must differ from that for the exact rate by at most 2^-45, since draws that are nearer than 2^-44 are
+        decided exactly."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0
@@ -131,7 +131,7 @@ class NoiseSource(ABC):
             word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
 
     def _below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Draw `count` uniformly random integers from 0, ..., limit - 1, with a limit of at most 2^57."""
+        """Draw `count` independent integers, uniformly from 0, ..., limit - 1, with a limit from 1 to 2^57."""
         bits, found = max((limit - 1).bit_length(), 1), np.zeros(0, np.int64)
         while len(found) < count:
             values = (self._words(2 * (count - len(found)) + 8) >> np.uint64(_WORD_BITS - bits)).astype(np.int64)
@@ -139,7 +139,6 @@ class NoiseSource(ABC):
         return found[:count]
 
     def _words(self, count: int) -> NDArray[np.uint64]:
-        """Return `count` uniformly random 64-bit words."""
         return np.frombuffer(self._bytes(8 * count), dtype=np.uint64)
 
 
@@ -177,13 +176,7 @@ class SeededNoise(NoiseSource):
 
 
 def _shape(size: _Size) -> tuple[int, ...]:
-    """Return the shape that `size`, a shape or a length, stands for. Raises ValueError if it is neither."""
     if isinstance(size, tuple) and all(type(entry) is int and entry >= 0 for entry in size):
         return size
     sizes = size if isinstance(size, tuple) else (size,)
     return tuple(integer("size", entry, at_least=0) for entry in sizes)
-
-
-def _scale(scale: int) -> int:
-    """Return the parameter of a discrete law as an int. Raises ValueError unless it is from 1 to 2^56."""
-    return integer("scale", scale, at_most=_LARGEST_SCALE)

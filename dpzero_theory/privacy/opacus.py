@@ -81,7 +81,6 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return epsilon_of_history([self._steps(*entry) for entry in self.history], delta).value
 
     def _steps(self, noise: float, rate: float, steps: int) -> Step:
-        """Return an entry of `history` as equal steps. Raises ValueError for a number outside its range."""
         return step_of(noise, steps, sampling="poisson", relation=self.relation, sample_rate=rate)
 
 

@@ -138,7 +138,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
         known = max(ends, key=lambda one: one.upper)
         lower = max(one.lower for one in ends)
         if number < 2:
-            mu = _gaussian(t, found)
+            mu = _about_gdp(t, found)
             place = -mu * float(ndtri(a)) - mu * mu / 2 if a < 1 else 0.0
         elif waiting:
             place = known.best + waiting.pop(0) * min(mu, 1.0)
@@ -151,9 +151,7 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
     return Group(made).bracket(Bounds(lower, known.upper))
 
 
-_Point = tuple[float, float, float]
-"""A point x >= 0, with a lower and an upper bound on g(x) = h(x) + a x (see the module), whose minimum is a true
-positive rate."""
+_Point = tuple[float, float, float]  # x >= 0, and a lower and an upper bound on g(x) = h(x) + a x
 
 
 class _Minimum(NamedTuple):
@@ -208,9 +206,7 @@ def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
     return _Minimum(lower, upper, math.log(x[best]), place, bool(settled))
 
 
-def _gaussian(epsilon: float, delta: float) -> float:
-    """The mu for which mu-GDP has this delta at this epsilon >= 0; 0 or 1 if delta is 0 or 1. It serves only to choose
-    epsilons, so its error does not affect any bound."""
+def _about_gdp(epsilon: float, delta: float) -> float:  # It only chooses epsilons, so its errors affect no bound
     if not 0 < delta < 1:
         return float(delta >= 1)
     return float(gdp_from_epsilon(epsilon, delta)) if epsilon > 0 else 2 * float(ndtri((1 + delta) / 2))
@@ -231,7 +227,8 @@ def calibrate_risk(measure: Callable[[Steps], Bracket], target: float, history: 
 
     Returns:
         A bracket of the multiplier with `value` = `upper`. With `upper` the upper end of the measure is at most the
-        target; with `lower` the lower end of the measure is larger than the target, or `lower` is 0.
+        target; with `lower` the lower end of the measure is larger than the target, or `lower` is 0. Each end is
+        searched for to 1e-6 of itself.
 
     Raises:
         ValueError: a target outside its range, or one that no noise multiplier up to 10^9 meets.

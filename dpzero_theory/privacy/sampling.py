@@ -91,12 +91,10 @@ class Sampling:
         object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
 
     def _rate(self, sample_rate: object) -> float:
-        """Return the sample rate as a float. Raises ValueError if it is outside this sampling's range."""
         return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
 
     @classmethod
     def _whole(cls) -> list[Field[Any]]:
-        """Return the dataclass fields other than `sample_rate`, in order. All of them are whole numbers."""
         return [one for one in fields(cls) if one.name != "sample_rate"]
 
     @classmethod
@@ -137,7 +135,8 @@ class Sampling:
         """Raise ValueError if the accountant knows no bound for this sampling under `relation`."""
 
     def largest_change(self, relation: Relation) -> int:
-        """The L2 sensitivity of a batch's sum: its largest change between neighbours, in units of the clip."""
+        """The L2 sensitivity of a batch's sum of clipped contributions: its largest change between neighbours, in
+        clips."""
         # In a refilled batch another record takes the place of a missing one, and both change the sum.
         refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
         return 2 if refilled else relation.sensitivity
@@ -162,7 +161,8 @@ class Sampling:
         return self.group_amplified(noise, steps, relation, size, n)
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """As `cost`, with its arguments, for a sample rate q < 1 and data sets that differ in one record."""
+        """As `cost`, with its arguments, for a sample rate q < 1 and data sets that differ in one record; `cost` calls
+        it."""
         raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
@@ -203,7 +203,8 @@ class Sampling:
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         """Return a function from the index of a release, from 0 on, to the indices of its batch's records out of n.
         Random bits of `source` make batches that are independent of one another. Those of a `lasting` sampling follow
-        from the bytes `secret`, which must be the same in every process that continues the run."""
+        from the 32 bytes `secret`, which must be the same in every process that continues the run. Samplings that are
+        not `runnable` raise NotImplementedError, here or at the first batch."""
         return lambda release: self.draw(source, n)
 
 
@@ -258,7 +259,8 @@ class Poisson(Sampling):
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
-    """Draw each of the records 0, ..., n - 1 independently with probability q; return their indices, ascending."""
+    """Draw each of the records 0, ..., n - 1 independently with probability q, rounded down to a multiple of 2^-64;
+    return their indices, ascending. The batch may be empty."""
     if q == 1:
         return np.arange(n)
     words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
@@ -383,8 +385,7 @@ class CyclicPoisson(Sampling):
         return 1 / self.groups
 
     @property
-    def _turn(self) -> float:
-        """The probability B q with which a record is drawn when its group has its turn."""
+    def _turn(self) -> float:  # the probability with which a record is drawn when its group has its turn
         return min(self.groups * self.sample_rate, 1.0)
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
@@ -583,9 +584,7 @@ class RandomAllocation(Sampling):
         return allocation(secret, n, self.epoch, self.taken)
 
 
-def _epoch(sample_rate: float) -> int:
-    """The number of batches of an epoch, floor(1/q) for q = `sample_rate`. A 1/q that is below an integer by at most
-    1e-12 of itself counts as that integer."""
+def _epoch(sample_rate: float) -> int:  # floor(1/q), where a 1/q just below an integer counts as that integer
     return math.floor((1 + 1e-12) / sample_rate)
 
 
@@ -602,11 +601,6 @@ def sampling_of(word: str, sample_rate: float | None) -> Sampling:
     return SAMPLINGS[name].of(arguments, sample_rate)
 
 
-def _runnable() -> tuple[str, ...]:
-    """The names, for an error message, of the samplings whose batches a run can draw and that need no arguments."""
-    return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
-
-
 def sampling_of_run(word: str | Sampling, sample_rate: float | None) -> Sampling:
     """The sampling of a training run, from a `Sampling` or from a word such as `poisson` or `random-allocation:2`, and
     from `sample_rate`, the expected batch size over the number of records, or None with full batches only. Raises
@@ -618,5 +612,6 @@ def sampling_of_run(word: str | Sampling, sample_rate: float | None) -> Sampling
         return sampling_of_run(word.word, sample_rate)
     name = word.partition(":")[0] if isinstance(word, str) else ""
     if not (name in SAMPLINGS and SAMPLINGS[name].runnable):
-        check.choice("sampling", word, _runnable())
+        runnable = [each for each, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":")]
+        check.choice("sampling", word, runnable)
     return sampling_of(word, sample_rate)

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import integer
 
-Indices = NDArray[np.int64]
-"""The indices of a batch's records, ascending."""
-SECRET_BYTES = 32
-"""The length of the secret from which a run's batches are made."""
+Indices = NDArray[np.int64]  # of a batch's records, ascending
+SECRET_BYTES = 32  # the length of the secret from which a run's batches are made
 _BLOCK = 2**16  # the number of bytes of the stream that one call of SHAKE-256 makes
 _TABLE_CELLS = 2**24  # the most entries of the table that `_subsets` fills at once, which bounds the memory used
 
@@ -35,7 +33,6 @@ class _Bits:
         self._count, self._left = 0, b""
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """The next `count` 64-bit words of the stream."""
         while len(self._left) < 8 * count:
             self._left += hashlib.shake_256(self._start + self._count.to_bytes(8, "little")).digest(_BLOCK)
             self._count += 1
@@ -97,6 +94,6 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
 
 
 def groups(secret: bytes, n: int, count: int) -> NDArray[np.int64]:
-    """The group, from 0 to `count` - 1, of each of n records: uniformly random, and determined by the
-    `SECRET_BYTES` bytes `secret`."""
+    """The group, from 0 to `count` - 1, of each of n records, independent and uniformly random. They are determined by
+    the `SECRET_BYTES` bytes `secret`."""
     return _below(_Bits(secret, "groups"), count, n)

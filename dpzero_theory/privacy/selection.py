@@ -25,7 +25,7 @@ def draw_runs(mean_runs: float, source: random.Random) -> int:
     """Draw the number K >= 1 of runs from the geometric law with the given mean.
 
     Args:
-        mean_runs: the mean of K, from 1 to 10^4.
+        mean_runs: the mean of K, from 1 to 10^4, else ValueError.
         source: must have secret random bits, as `random.SystemRandom()` has.
     """
     chance, number = 1 / check.real("mean_runs", mean_runs, at_least=1, at_most=1e4), 1

@@ -71,7 +71,7 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
     epsilon, delta = check.real("epsilon", epsilon, above=0), check.real("delta", delta, at_least=0, below=1)
     # Refilled batches keep their size when a group is removed only if enough other records are left.
     kept = group if group > 1 and unit.sampling.refilled and unit.relation is Relation.ADD_REMOVE else 0
-    most_rate, about = unit.sampling.most_rate, _about(unit, epsilon, delta, group)
+    most_rate, about = unit.sampling.most_rate, _about_steps(unit, epsilon, delta, group)
     about_rate = min(unit.sampling.sample_rate * math.sqrt(about / unit.steps), 1.0)
     search = partial(_whole, epsilon=epsilon, delta=delta)
     if sought == "steps":
@@ -128,12 +128,10 @@ def _whole(
     return Bracket(min(value, end), value, max(value, end), "search")
 
 
-def _about(step: Step, epsilon: float, delta: float, group: int) -> float:
-    """About how many releases like `step` meet a target (epsilon, delta) for a group; searches begin there, so its
-    error does not affect any answer. It solves mu^2 = T q^2 (e^(1/s^2) - 1), the central limit theorem, for T, the
-    number of releases, with q the sample rate, s the noise over the sensitivity, and mu the parameter of Gaussian DP at
-    the target. For Laplace noise, and at delta = 0, it is about the number of releases whose pure epsilons add up to
-    the target."""
+def _about_steps(step: Step, epsilon: float, delta: float, group: int) -> float:
+    # Searches begin at this number of steps, so its error affects no answer. By the central limit theorem it solves
+    # mu^2 = T q^2 (e^(1/s^2) - 1) for T, with s the noise over the sensitivity. Where the target is met by pure
+    # epsilons, so many of them add up to it.
     rate, change = step.sampling.sample_rate, step.relation.sensitivity / step.noise
     if delta == 0 or step.mechanism == "laplace":
         return epsilon / (change * rate)

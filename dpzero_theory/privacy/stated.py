@@ -30,9 +30,9 @@ _TOTAL_ERROR = 1e-9  # the sum of a mixture's probabilities may be off by this; 
 
 
 class _Stated(Mechanism):
-    """A mechanism of which only its cost is known. It draws no noise. `name` is the family of the mechanism and the
-    numbers that were stated, as `family:numbers`; `known` takes equal steps with this mechanism and returns their cost,
-    for data sets that differ in one record."""
+    """A mechanism of which only its cost is known. It draws no noise: `scale` and `draw` raise ValueError. `name` is
+    the family of the mechanism and the numbers that were stated, as `family:numbers`; `known` takes equal steps with
+    this mechanism and returns their cost, for data sets that differ in one record."""
 
     noise = "stated"
     lattice = False
@@ -58,9 +58,9 @@ class _Stated(Mechanism):
 
 
 def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
-    """Register a mechanism of which only its cost is known, and return `count` >= 1 steps with it. `family` is the word
-    for this kind of statement, such as "zcdp", and `numbers` what was stated; `known` returns the cost of equal steps,
-    and `relation` says which data sets are neighbours in the statement."""
+    """Return `count` >= 1 steps with a new mechanism, of which only its cost is known. `family` is the word for this
+    kind of statement, such as "zcdp", and `numbers` what was stated; `known` returns the cost of equal steps;
+    `relation` says which data sets are neighbours in the statement."""
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)

@@ -18,8 +18,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
 
-MOST_STEPS = 10**12
-"""The largest number of equal steps."""
+MOST_STEPS = 10**12  # the largest number of equal steps
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Step:
         return History((self, *steps_of(other)))
 
     def with_noise(self, noise: float) -> Self:
-        """Return the same steps with another noise multiplier > 0. The multiplier is not checked."""
+        """Return the same steps with another noise multiplier > 0, which is not checked."""
         step = object.__new__(type(self))
         vars(step).update(vars(self), noise=noise)
         return step
@@ -215,7 +214,7 @@ def steps_of(history: Steps) -> tuple[Step, ...]:
 
 
 def steps_in(epochs: float, n: int, batch: float) -> int:
-    """Return the number of steps in which batches of (expected) size `batch` add up to `epochs` times n records.
+    """Return the number of steps in which batches of (expected) size `batch` > 0 add up to `epochs` times n records.
 
     The number is rounded up to a whole one. Raises ValueError unless `epochs` is a finite number above 0.
     """

@@ -61,29 +61,29 @@ def binomial_shifts(rate: float, size: int) -> _Mixture:
 
 def any_drawn(rate: float, size: int) -> float:
     """An upper bound on the probability that one or more of `size` >= 1 records are drawn, each independently with
-    probability `rate`."""
+    probability `rate` in (0, 1]."""
     if size == 1 or rate >= 1:
         return rate
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + 1e-15), 1.0)
 
 
 class _Noise(ABC):
-    """A law of noise on a sum: how outputs are cut into intervals, and the masses and density ratios of the noise.
-    Outputs are in units of the clip, but for `IntegerNoise`. `bounded` says whether the loss is constant on each side
-    of all centres of the noise, as it is for Laplace noise."""
+    """A law of noise on a sum: how outputs are cut into intervals, and the probabilities and density ratios of the
+    noise. Outputs are in units of the clip, but integers for `IntegerNoise`; centres are always in clips. `bounded`
+    says whether the loss is constant on each side of all centres of the noise, as it is for Laplace noise."""
 
     bounded = False
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs into intervals, for shifts with the law `shifts` under P; `bottom` is the least centre of the
-        noise, 0 or minus the largest shift. Returns the first and the last output of each interval. The two outer
-        intervals are unbounded: of each only the inner end is used."""
+        """Cut all outputs into intervals, for shifts with the law `shifts` under P; `bottom`, in clips, is the least
+        centre of the noise, 0 or minus the largest shift. Returns the first and the last output of each interval, in
+        rising order. The two outer intervals are unbounded: of each only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of intervals from `first` to `last`, as `cuts` returns them, for noise with one centre, and
-        bounds on their absolute errors."""
+        """The probabilities of the intervals from `first` to `last`, two arrays that `cuts` returned, for noise with
+        this centre, and bounds on the absolute errors of the probabilities."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
@@ -197,7 +197,7 @@ class IntegerNoise(_Noise):
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
         sigma = self.s * self.levels
         reach = math.ceil(_FARTHEST * sigma)
-        total = _total(sigma)
+        total = _sum_of_densities(sigma)
         square = ((first - centre * self.levels) / sigma) ** 2
         found = np.exp(-square / 2) / total
         error = 8 * UNIT * (8 + square) * found
@@ -212,8 +212,7 @@ class IntegerNoise(_Noise):
 
 
 @lru_cache(maxsize=4)
-def _total(sigma: float) -> float:
-    """The sum of e^(-x^2/(2 sigma^2)) over the integers x."""
+def _sum_of_densities(sigma: float) -> float:  # of e^(-x^2/(2 sigma^2)) over the integers x
     reach = math.ceil(_FARTHEST * sigma)
     return math.fsum(np.exp(-((np.arange(-reach, reach + 1) / sigma) ** 2) / 2))
 
@@ -294,8 +293,9 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
 
 
 def _joined(positive: FinitePair, negative: FinitePair, p: Array, q: Array) -> FinitePair:
-    """Join the parts of a pair that dominates (P, Q) which outputs with positive and with negative losses add; the rest
-    of P's mass has the loss 0. `p` and `q` are the probabilities of the outcomes of the pair that is dominated."""
+    """A finite pair that dominates (P, Q), for outputs with losses of both signs: `positive` and `negative` are what
+    outputs with positive and with negative losses add to it, and the rest of P's mass has the loss 0. Its other pair,
+    the one that is dominated, has outcomes of the probabilities `p` and `q`."""
     middle = max(1 - float(np.sum(positive.mass) + np.sum(negative.mass)) - positive.infinite, 0.0)
     loss = np.concatenate([negative.loss, [0.0], positive.loss])
     mass = np.concatenate([negative.mass, [middle], positive.mass])
