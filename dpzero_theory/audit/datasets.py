@@ -25,7 +25,7 @@ def replaced(records: Records, place: int, record: Any) -> Records:
 
 
 def removed(records: Records, place: int) -> Records:
-    """Return a copy of the records without the record at index `place`."""
+    """Return a copy of the records without the record at index `place` >= 0."""
     if isinstance(records, np.ndarray):
         return np.delete(records, place, axis=0)
     return [*records[:place], *records[place + 1 :]]
@@ -38,8 +38,7 @@ def filled(records: Records, record: Any) -> Records:
     return [record] * len(records)
 
 
-def _values(record: Any) -> NDArray[Any]:
-    """Return a number, an array or a tensor of torch as an array."""
+def _as_array(record: Any) -> NDArray[Any]:
     return np.asarray(record.detach().cpu() if hasattr(record, "new_tensor") else record)
 
 
@@ -48,7 +47,7 @@ def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
     if hasattr(record, "new_tensor") and record.is_floating_point():
-        return record.new_tensor(change(_values(record)))
+        return record.new_tensor(change(_as_array(record)))
     if isinstance(record, np.ndarray | np.floating) and record.dtype.kind == "f":
         found = np.asarray(change(np.asarray(record)), dtype=record.dtype)
         return found if isinstance(record, np.ndarray) else found[()]
@@ -78,7 +77,7 @@ def numbers(record: Any) -> list[float]:
     """Return the floating-point numbers of a record in their order; integers and everything else are left out."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
-    array = _values(record)
+    array = _as_array(record)
     return [float(x) for x in array.ravel()] if array.dtype.kind == "f" else []
 
 

@@ -116,10 +116,11 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        """Whether runs on n - 1 records can be compared with runs on n records, of the same seed.
+        """Whether runs on n - 1 records are seen to be comparable with runs on n records, of the same seed.
 
-        They cannot if the seed then makes different directions or different random contributions. This shows when a
-        record is exchanged: the releases on n - 1 and on n records change by vectors that are not parallel.
+        They are not if the seed then makes different directions or different random contributions. This shows when a
+        record is exchanged: the releases on n - 1 and on n records change by vectors that are not parallel. It is not
+        seen, and the answer is False, without a `pair`, with n < 3, and with fewer than 4 released numbers.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
@@ -192,7 +193,7 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of n equal records that add the most to a step; None if none adds half a clip or more."""
+        """The data set of n equal records that add the most to every step; None if no record adds over half a clip."""
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -284,7 +285,10 @@ class _NoiseSamples:
 
     @cached_property
     def sample(self) -> Array | None:
-        """A sample of the noise on the audit's records, under `sample_changes` or `repeat_changes`; None if unknown."""
+        """The noise on the audit's records under `sample_changes`, or else `repeat_changes`; None if neither tells it.
+
+        It is in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
+        """
         found = self._sampled(None, self.sample_changes)
         if found is None and self.sample_changes != self.repeat_changes:
             return self._sampled(None, self.repeat_changes)
@@ -317,9 +321,11 @@ class _NoiseSamples:
             yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Return a sample of about `wanted` numbers of noise; None if the noise of a run is unknown, or shapes differ.
+        """Return about `wanted` numbers of noise in units of the claimed standard deviation; None if it is unknown.
 
-        The runs are made on `records` (the loop's own if None) with `changes` of the loop's settings.
+        The shape is (runs, steps, numbers of a step). If runs have different numbers of steps, only the first step is
+        returned; if their steps have different numbers, None. The runs are made on `records` (the loop's own if None)
+        with `changes` of the loop's settings, and 24 runs at least.
         """
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:

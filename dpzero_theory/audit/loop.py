@@ -75,7 +75,8 @@ class LoopOutput:
         seeds: the published seed of each step's directions; None if the loop does not return them.
         trajectory: the weights before and after each step, shape (T + 1, d), if the loop returned them in place of the
             releases, which were computed from them; else None.
-        shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`.
+        shown: what the attacker sees: outputs by name, printed text under `printed`, files as bytes under `file NAME`,
+            and the files' names under `names of files`.
     """
 
     releases: Array | None
@@ -90,8 +91,8 @@ class _Entropy:
     """A known stream of bytes in place of the operating system's random bytes.
 
     Attributes:
-        number: selects the stream; if None, the system's own bytes are read.
-        taken: how many bytes of the stream were read.
+        number: selects the stream; if None, as it is at first, the system's own bytes are read.
+        taken: how many bytes of the stream were read since the last `start`; the system's bytes do not count.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class _Entropy:
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes of the known stream, or system bytes; takes the place of `os.urandom`."""
+        """Return the next `size` bytes of the stream `number`, or of the system if it is None, like `os.urandom`."""
         if self.number is None:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size
@@ -115,7 +116,7 @@ class _Entropy:
 
     @contextmanager
     def inverted(self, place: int) -> Iterator[None]:
-        """A context manager in whose block the byte at index `place` of every stream has all its bits inverted."""
+        """A context manager in whose block byte number `place`, from 0, of every known stream has its bits inverted."""
         self._inverted = place
         try:
             yield
@@ -124,17 +125,15 @@ class _Entropy:
 
 
 class _Clock:
-    """A clock that begins every run at the same time, and advances by `tick` seconds each time it is read."""
+    """A clock in seconds that `start` sets to `_BEGINS` before every run, and that each `read` advances by `tick`."""
 
     def __init__(self, tick: float) -> None:
         self._tick, self._now = tick, _BEGINS
 
     def start(self) -> None:
-        """Set the clock back to `_BEGINS`, the fixed time at which it begins every run; each run calls this first."""
         self._now = _BEGINS
 
     def read(self) -> float:
-        """Advance by a tick and return the time, in seconds."""
         self._now += self._tick
         return self._now
 
@@ -172,8 +171,7 @@ def _replaced(changes: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[No
             setattr(module, name, value)
 
 
-def _seed_generators(seed: int) -> None:
-    """Seed the global random generators of Python, NumPy and torch (if it is loaded)."""
+def _seed_global_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     if torch := sys.modules.get("torch"):
@@ -261,7 +259,8 @@ class Loop:
             changes: settings to replace, by the audit's names for them.
 
         Raises:
-            LoopFailed: the loop raised an error, or returned something that is not an output.
+            LoopFailed: the loop raised an error or SystemExit, or its releases, clean releases or weights are not
+                numbers with a row for each step.
         """
         self.count += 1
         self.entropy.start(stream)
@@ -270,7 +269,7 @@ class Loop:
         given = {self.setting(word): getattr(self.claim, word) for word in _WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
         with _watch(self._folder) as beside:
-            _seed_generators(seed if global_seed is None else global_seed)
+            _seed_global_generators(seed if global_seed is None else global_seed)
             try:
                 returned = self.train(self.records if records is None else records, seed, given)
             except (Exception, SystemExit) as error:

@@ -89,7 +89,7 @@ class LoopRuns:
     def frozen(self) -> dict[str, Any]:
         """The changes of settings that keep the loop's weights where they are: those of `_still`, or none (empty).
 
-        There are none if `_still` has none, or if runs show that the loop ignores its step size.
+        There are none if `_still` has none, or if two runs show that the loop ignores its step size, or one fails.
         """
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
@@ -135,7 +135,11 @@ class LoopRuns:
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        """Return whether, with full batches and stream `stream`, two quiet runs are equal and a noisy run differs."""
+        """Return whether the first step is equal in two quiet runs and different in a run with the claimed noise.
+
+        All three have full batches, one seed, and the known random bytes `stream` (the system's if None). False if a
+        run fails or releases nothing.
+        """
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
@@ -178,20 +182,23 @@ class LoopRuns:
 
     @cached_property
     def _noise_obeyed_by_seed(self) -> bool:
-        """Whether runs with equal seeds, without known random bytes, show that the loop obeys its noise multiplier."""
         return self._noise_shows(None)
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether the loop obeys its noise multiplier, as runs with equal seeds or equal known random bytes show."""
+        """Whether the loop is seen to obey its noise multiplier: its first release changes with the noise alone.
+
+        It is False if this cannot be seen, because two runs almost without noise, of equal seeds and if need be equal
+        known random bytes, differ, fail or release nothing.
+        """
         return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
         """Return arguments `seed` and `stream` for `Loop.run`; runs with them draw the same random numbers.
 
-        So a run with noise and one almost without differ in the noise alone. A given `stream`, a number of known random
-        bytes, stays as it is. If it is None, the result has `seed` for it where runs repeat only with known bytes
-        (`streamed`); otherwise None, so that the run reads the system's bytes.
+        So a run with noise and one almost without differ in the noise alone. A given `stream`, which selects known
+        random bytes, is returned as it is. In place of None, `stream` is `seed` if runs repeat with known bytes only
+        (`streamed`), and else None, so that the run reads the system's bytes.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
@@ -249,8 +256,8 @@ class LoopRuns:
     ) -> Iterator[list[LoopOutput | None]]:
         """Yield coupled runs: for each number, a list with one run on each data set, all with the same random numbers.
 
-        All records are in every batch, clocks stand still, and weights hardly move if the loop has a step size. The
-        iteration ends early if two such runs on the same data differ.
+        All records are in every batch, clocks stand still, and weights hardly move if the loop has a step size. A run
+        that fails is None. The iteration ends early if two such runs on the same data differ or fail.
 
         Args:
             data_sets: the data sets.

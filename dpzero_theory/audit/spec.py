@@ -111,7 +111,7 @@ def load(text: str) -> Spec:
 
 
 def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
-    """Return kind(**values) for the table `name` of a file; raise ValueError if a field is missing or unknown."""
+    """Return kind(**values) for the table `name` of a file; a missing, unknown or wrong field raises ValueError."""
     try:
         return kind(**values)
     except TypeError as error:
@@ -148,7 +148,7 @@ def _importing(folder: Path) -> Iterator[None]:
 def _called(name: str, text: object) -> Any:
     """Call the function without arguments that `text`, MODULE:FUNCTION, names, and return its result.
 
-    `name` is what error messages call the function; an error in it becomes a ValueError.
+    Whatever `_function` does not find, and any Exception in the function, raises ValueError, which calls it `name`.
     """
     function = _function(name, text)
     try:
@@ -159,7 +159,11 @@ def _called(name: str, text: object) -> Any:
 
 
 def _function(name: str, text: object) -> Callable[..., Any]:
-    """Return the function that `text`, of the form MODULE:FUNCTION, names; `name` is what error messages call it."""
+    """Return the function that `text`, of the form MODULE:FUNCTION, names.
+
+    ValueError, in which it is called `name`, is raised for a text of another form or a value that is no text, for a
+    module that cannot be imported, and for a member that is missing or cannot be called.
+    """
     rule = f"{name} must be MODULE:FUNCTION of a module that can be imported"
     module, _, function = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():

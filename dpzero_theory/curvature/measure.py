@@ -179,13 +179,7 @@ class _Measurement:
 
     def problem_file(self) -> ProblemFile:
         """Return the problem file for the calculator, with constants, caveats and everything that was measured."""
-        return ProblemFile(
-            constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=self._details()
-        )
-
-    def _details(self) -> dict[str, Any]:
-        """Return everything that was measured, by name, for the entry "measurements" of the problem file."""
-        return {
+        measurements = {
             "samples": self.n,
             "gradient_moments": {
                 str(m): max(float((point.gradient_norms**m).mean()) for point in self.points) for m in _MOMENTS
@@ -204,6 +198,9 @@ class _Measurement:
             "common": _describe(self.shared) if self.shared else None,
             "layers": self.layers,
         }
+        return ProblemFile(
+            constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=measurements
+        )
 
 
 def _describe(spectrum: Spectrum) -> dict[str, Any]:

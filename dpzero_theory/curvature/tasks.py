@@ -92,20 +92,17 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
     """
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
-        width = check.integer("model", _width(rest, model), at_most=100_000)
+        try:
+            width = int(rest)
+        except ValueError:
+            raise ValueError(f"model must be mlp-digits:WIDTH with an integer WIDTH; got {model!r}") from None
+        check.integer("model", width, at_most=100_000)
         if data != "digits":
             raise ValueError(f"data must be 'digits' for {model}; got {data!r}")
         return mlp_digits(width, samples, seed)
     if rest:
         return _own(name, rest)(data, samples, seed)
     raise ValueError(f"model must be one of {_FORMS}; got {model!r}")
-
-
-def _width(text: str, model: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"model must be mlp-digits:WIDTH with an integer WIDTH; got {model!r}") from None
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:

@@ -103,24 +103,13 @@ class Products:
                 (S, d), or None for scalar noise.
             metrics: the diagonals, shape (d,), of further matrices M; the first one, the identity, is not listed.
         """
-        scaled = [w, *(w * metric for metric in metrics)]
-        return cls(
-            data=w @ points.T,
-            grams=tuple(one @ w.T for one in scaled),
-            starts=tuple(_starts(scaled, metrics, y, noise) for y, noise in lanes),
-        )
-
-
-def _starts(scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None) -> tuple[Start, ...]:
-    """Return the inner products of a set of runs for the identity and each further matrix M. `scaled` has the S
-    directions w_t as rows times each of these matrices, shape (S, d) each, and `metrics` the diagonals of the further
-    ones, shape (d,) each. y and `noise` are the starting points as columns, shape (d, L), and the noise of the runs,
-    shape (S, d) or None, as for `Products.of`."""
-    drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
-    heavy = [y, *(metric[:, None] * y for metric in metrics)]
-    return tuple(
-        _start(one, y, own, drift, other) for one, own, other in zip(scaled, heavy, (None, *metrics), strict=True)
-    )
+        scaled, starts = [w, *(w * metric for metric in metrics)], list[tuple[Start, ...]]()
+        for y, noise in lanes:
+            drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), _running_sum(noise)])
+            heavy = [y, *(metric[:, None] * y for metric in metrics)]
+            each = zip(scaled, heavy, (None, *metrics), strict=True)
+            starts.append(tuple(_start(one, y, own, drift, metric) for one, own, metric in each))
+        return cls(w @ points.T, tuple(one @ w.T for one in scaled), tuple(starts))
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:

@@ -149,7 +149,7 @@ def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> floa
 
 
 def _theorem_1(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 1 (thm:d-dependent, Algorithm 1 under asp:smooth) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
+    """Return what Theorem 1 (thm:d-dependent, Algorithm 1, asp:smooth) displays at mu-GDP; v = 1/(2 sqrt(2) mu)."""
     rate = math.sqrt(p.d) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * p.d),
@@ -161,7 +161,7 @@ def _theorem_1(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_2(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 2 (thm:d-dependent-rank, Algorithm 1, asp:rank) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
+    """Return what Theorem 2 (thm:d-dependent-rank, Algorithm 1, asp:rank) displays at mu-GDP; v = 1/(2 sqrt(2) mu)."""
     rate = math.sqrt(p.r) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
@@ -173,7 +173,7 @@ def _theorem_2(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_3(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 3 (thm:d-free, Algorithm 2, asp:rank, |F_S| <= B) displays; v = 1/(2 sqrt(2) mu) for mu-GDP.
+    """Return what Theorem 3 (thm:d-free, Algorithm 2, asp:rank, |F_S| <= B) displays at mu-GDP; v = 1/(2 sqrt(2) mu).
     Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive and finite."""
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
@@ -191,14 +191,14 @@ def _theorem_3(p: Problem, v: float) -> _Displayed:
 
 
 def _corollary_1(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 1 (cor:pl-d, Algorithm 1, asp:smooth, asp:pl) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
+    """Return what Corollary 1 (cor:pl-d, Algorithm 1, asp:smooth, asp:pl) displays at mu-GDP; v = 1/(2 sqrt(2) mu)."""
     spread = float(p.d) ** 3 * v**2
     step_size, smoothing = 1 / (4 * p.smoothness * p.d), 2 * p.lipschitz / p.smoothness * v / p.n
     return _corollary_1_or_2(p, step_size, p.d, spread, smoothing, _log_ratio(p, spread, "corollary-1", "kappa d^3"))
 
 
 def _corollary_2(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 2 (cor:pl-d-rank, Algorithm 1, asp:rank, asp:pl) displays; v = 1/(2 sqrt(2) mu), mu-GDP."""
+    """Return what Corollary 2 (cor:pl-d-rank, Algorithm 1, asp:rank, asp:pl) displays at mu-GDP; v = 1/(sqrt(8) mu)."""
     spread, step_size = p.r * float(p.d) ** 2 * v**2, 1 / (4 * p.smoothness * (p.r + 2))
     smoothing = 2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n
     return _corollary_1_or_2(
@@ -226,7 +226,7 @@ def _corollary_1_or_2(
 
 
 def _corollary_3(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 3 (cor:pl-free, Algorithm 2, asp:rank, asp:pl) displays; v = 1/(2 sqrt(2) mu) for mu-GDP.
+    """Return what Corollary 3 (cor:pl-free, Algorithm 2, asp:rank, asp:pl) displays at mu-GDP; v = 1/(2 sqrt(2) mu).
     Raises PreconditionError if the logarithm in the paper's L-tilde (8 L times its root) is not positive and finite,
     and if gap > 2 B, which |F_S(x_t)|, |F_S^*| <= B exclude."""
     kappa = p.condition_number

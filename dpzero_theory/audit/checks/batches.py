@@ -192,10 +192,12 @@ def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, fl
 
 
 def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
-    """Return which record was in which batch, from the batches that the loop returns; None if this is not known.
+    """Return which record was in which batch, from the batches that the loop returns in several runs.
 
     If `unlike` is true, the records with even indices are scaled by 1e3 and the others by 1e-3 (`_UNLIKE`). Batches
-    chosen by losses or norms then hold mostly records of one kind.
+    chosen by losses or norms then hold mostly records of one kind. None is returned if the loop returns no batches, if
+    a run fails, or if records that are to be scaled have no floating-point numbers. Steps that not all runs made, and
+    indices that are no record's, are left out.
     """
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
@@ -254,7 +256,7 @@ def _many_sizes(lab: Lab) -> dict[str, float]:
 
 
 def _as_claimed(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: batches must be drawn as claimed, whatever the records hold."""
+    """Check that batches are drawn as claimed, whatever the records hold (`Check.look`)."""
     seen, claimed, rate = _visible(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
@@ -280,7 +282,7 @@ def _as_claimed(lab: Lab, level: float) -> Verdict:
 
 
 def _secret(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: nobody may be able to draw the batches again, since amplification needs secret batches."""
+    """Check that nobody can draw the batches again, since amplification needs secret batches (`Check.look`)."""
     if lab.claim.sampling in _WITHOUT_SAMPLING or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     known_from = source(lab)
@@ -321,7 +323,7 @@ def source(lab: Lab) -> str | None:
 
 
 def _accounting(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the claimed noise, batches and steps must cost at most the claimed epsilon.
+    """Check that the claimed noise, batches and steps cost at most the claimed epsilon (`Check.look`).
 
     The claim is violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does
     not. It could not be tested if the claim lies between the bounds, or if the accountant refuses the loop's sampling.
@@ -342,7 +344,7 @@ def _accounting(lab: Lab, level: float) -> Verdict:
 
 
 def _steps(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the loop must make no more releases than claimed, and their number must not follow the data."""
+    """Check that no more releases are made than claimed, and that their number ignores the data (`Check.look`)."""
     if lab.runs.base.releases is None:
         return untested(_NO_RELEASES)
     records, most = lab.loop.records, lab.claim.steps

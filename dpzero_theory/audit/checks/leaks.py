@@ -22,6 +22,7 @@ import numpy as np
 from scipy import stats
 
 from dpzero_theory.audit import datasets
+from dpzero_theory.audit.claim import Claim
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
@@ -47,7 +48,7 @@ _LOUDEST = 1e10
 """The multiple of the claimed noise with which releases on all data sets are equal up to rounding. With the step size
 of coupled runs, weights then move about ten times as far as they do in training."""
 _RECORD_SEED = 2027  # The random record that replaces every record in one of the data sets is drawn with this seed
-_FEWEST_STEPS = 4  # Batches with fewer members, and sizes of fewer batches, are not looked for: chance matches them
+_FEWEST_MATCHED = 4  # Fewer members of a batch, or sizes of fewer batches, are not looked for: chance matches them
 _SIZE_STRIDES, _SIZE_STARTS = 64, 1000
 """Sizes of batches are looked for at every k-th number of an output, k = 1 to 64, from each of the first 1000 on."""
 _NEAR_SIZE = 0.05  # A number times a constant counts as the size of a batch if the two differ by less than this
@@ -81,7 +82,7 @@ _NPY = b"\x93NUMPY"
 
 
 def _unnoised(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: nothing that a run shows may change with a record but not with the noise, or tell the batches.
+    """Check that nothing a run shows changes with a record but not with the noise, or tells the batches (`Check.look`).
 
     Runs are made in turn on the data and on a data set with one record exchanged, with noise of four sizes. A number or
     word has no noise in it if it is equal in all runs on each data set, and different between the two. The same is done
@@ -183,19 +184,12 @@ def _beyond_releases(lab: Lab) -> _Position | None:
         every = [data for pair in pairs for data in (*pair, *pair)]
         for number, outputs in enumerate(lab.runs.coupled(every, range(draws), **how) if pairs else ()):
             for k, pair in enumerate(pairs):
-                places = _differing(outputs[4 * k : 4 * k + 4])
-                if places and (sure := places & _differing_again(lab, pair, number, how)):
-                    return min(sure)
+                if places := _differing(outputs[4 * k : 4 * k + 4]):
+                    # What also differs in 20 more runs on each data set hardly does so by chance.
+                    again = next(lab.runs.coupled(pair * _CONFIRMING, [number], **how), None)
+                    if again is not None and (sure := places & (_differing(again) or set())):
+                        return min(sure)
     return None
-
-
-def _differing_again(lab: Lab, pair: list[Records], number: int, how: dict[str, Any]) -> set[_Position]:
-    """Return the positions in outputs that tell two data sets apart in 20 more runs on each, so hardly by chance.
-
-    All runs have equal noise; `number` selects their random numbers, and `how` are changes of settings.
-    """
-    outputs = next(lab.runs.coupled(pair * _CONFIRMING, [number], **how), None)
-    return set() if outputs is None else _differing(outputs) or set()
 
 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
@@ -224,7 +218,10 @@ def _differ(a: _Token | None, b: _Token | None) -> bool:
 
 
 def _of_batches(lab: Lab) -> str | None:
-    """Return a sentence for the report about an output that lists the batches' sizes or members; None if none does."""
+    """Return a sentence for the report about an output that lists the batches' sizes or members; None if none does.
+
+    None also if the claim does not rest on secret batches, or if nothing tells the audit who is in them.
+    """
     claim, scan = lab.claim, lab.influence.scan
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None
@@ -251,10 +248,11 @@ def _of_batches(lab: Lab) -> str | None:
     return None
 
 
-def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Any) -> bool:
+def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Claim) -> bool:
     """Return whether an output lists the sizes of all batches, at the same places in every run and hardly by chance.
 
-    For each run, `runs` has the output's numbers (None if the run has no such output) and the run's batches.
+    For each run, `runs` has the output's numbers (None if the run has no such output) and the run's batches, as lists
+    of record indices. How likely other numbers are to match follows from the n and the sample_rate of `claim`.
     """
     steps = min(len(batches) for _, batches in runs)
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
@@ -267,10 +265,11 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
     """Return every (start, stride) such that number start + stride * t of an output is c times the size of batch t.
 
     The factor c is the same for all t; for records per second, c is one over the time of a step. `numbers` are the
-    output's numbers, with NaN for words, and `batches` the indices of each batch's records.
+    output's numbers, with NaN for words, and `batches` the indices of each batch's records. The result is empty for
+    fewer than 4 batches, or batches that are all of one size.
     """
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
-    if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
+    if len(sizes) < _FEWEST_MATCHED or len(set(sizes)) < 2:
         return set()
     last, scale, found = len(sizes) - 1, float(sizes @ sizes), set[tuple[int, int]]()
     for stride in range(1, min(_SIZE_STRIDES, (len(numbers) - 1) // last) + 1):
@@ -282,11 +281,12 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    """Return whether an output's `numbers` have a batch's indices, ascending, or n that are 1 for members, else 0.
+    """Return whether an output's `numbers` list a batch: by its records' indices, ascending, or by n numbers that are 1
+    for records in the batch and 0 for others.
 
     False also for a batch that numbers match by chance: of fewer than 4 records, of all n, or of neighbouring indices.
     """
-    if not _FEWEST_STEPS <= len(batch) < n or max(batch) - min(batch) < len(batch):
+    if not _FEWEST_MATCHED <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):
         if len(numbers) >= len(row):

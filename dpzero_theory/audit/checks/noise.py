@@ -16,7 +16,7 @@ from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-_KNOWN = ("noise-fixed", "noise-from-seed")  # Noise that these checks find can fail those of its law too
+_KNOWN = ("noise-fixed", "noise-from-seed")  # What violates these checks can violate those of the noise's law too
 _HARDLY_ANY = 1e-6  # With this share of the claimed batch size, practically all Poisson batches are empty
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
@@ -78,7 +78,8 @@ def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
 def _least(values: Array) -> tuple[float, str, float]:
     """Test each part (`_tested_parts`) of a sample of noise, in claimed standard deviations, for too little noise.
 
-    Return the smallest p-value times the number of parts, that part's name, and its standard deviation (claimed: 1).
+    Return the smallest p-value times the number of parts (at most 1), and the name and the standard deviation (claimed:
+    1) of the part that has it.
     """
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _tested_parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
@@ -86,7 +87,7 @@ def _least(values: Array) -> tuple[float, str, float]:
 
 
 def _size(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the noise must be as large as claimed, on several data sets and under several settings."""
+    """Check that the noise is as large as claimed, on several data sets and under several settings (`Check.look`)."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     samples: list[tuple[str, Callable[[], Array | None]]] = [
@@ -134,7 +135,7 @@ def _silent(lab: Lab) -> bool:
 
 
 def _gaussian(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the noise must be Gaussian, by Kolmogorov's test and shares of values near and far from 0."""
+    """Check that the noise is Gaussian, by Kolmogorov's test and shares near to and far from 0 (`Check.look`)."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.ravel()
@@ -172,7 +173,7 @@ def _gaussian(lab: Lab, level: float) -> Verdict:
 
 
 def _independence(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: no noise may come again, in a different step or coordinate, or in a run with a different seed."""
+    """Check that no noise comes again, in another step or coordinate, or in a run with another seed (`Check.look`)."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample
@@ -232,7 +233,7 @@ def _pairs(values: Array) -> float:
 
 
 def _off_grids(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the noise must not be on a grid, the multiples of a spacing, on which the sum is not.
+    """Check that the noise is not on a grid, the multiples of a spacing, on which the sum is not (`Check.look`).
 
     A release modulo the spacing would give the sum away. Spacings of 2^-2 to 2^-32 of three units are tried: the
     standard deviation of the noise, the power of two below it, and, for a mean, the power of two below the standard
@@ -267,9 +268,9 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """Return the noise of several runs, and the sums to which it was added, as two vectors; None if they are unknown.
+    """Return the noise of several runs, and the sums to which it was added, as two vectors in the unit of releases.
 
-    Numbers whose sum or noise is exactly 0 are left out; None is also returned if none is left.
+    Numbers whose sum or noise is 0 are left out; None if none is left, or if a run does not tell noise and sums apart.
     """
     found: list[Array] = []
     for k, seed in enumerate(_SEEDS):

@@ -52,14 +52,14 @@ _TORCH_STATE = 5056  # Files of this size in bytes count as saved states of torc
 _FEWEST_NUMBERS = 4  # Fewer numbers of noise than this are not looked for, as a match could be chance
 _NOISE_STRIDES, _NOISE_STARTS = 8, 1000
 """The noise is looked for in an output's numbers from each of the first 1000 on, at distances of 1 to 8."""
-_NEAR_NOISE = 3e-3  # An output is the noise where the sine of the angle between the two vectors is below this
+_NEAR_NOISE = 3e-3  # An output counts as the noise if the sine of the angle between the two vectors is below this
 _NEARER_THAN = 1e-2  # That sine must also be below this share of the sine between the noise and the releases with it
 _TOLD_SEEDS = (1234577, 2718281, 3141593)  # The loop's seeds in the runs whose outputs are searched for the seed
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
 def _noise_from_seed(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: the noise must not be a function of the loop's seed, or of the global random generators' state.
+    """Check that the noise follows neither the loop's seed nor the global random generators' state (`Check.look`).
 
     Noise may come from a secret seed, unless fewer than 32 bits of it matter.
     """
@@ -92,8 +92,7 @@ def _noise_from_seed(lab: Lab, level: float) -> Verdict:
     return held(f"{says}, more than 31 bits of which matter; the view says that the seed is secret")
 
 
-def _follow_seed(lab: Lab) -> bool:
-    """Return whether at least one number of the noise is determined by the loop's seed."""
+def _noise_follows_seed(lab: Lab) -> bool:
     if alike(*(lab.loop.run(seed=_SEED, global_seed=number) for number in (6, 7))):
         return True
     return bool(np.any(_drawn_again(lab, (6, 7))))
@@ -123,14 +122,14 @@ def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | N
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
-    """Return whether the noise of two runs is the same up to rounding; False if that of a run is unknown (None)."""
+    """Return whether the noise of two runs is the same up to rounding; False if one of them is None (unknown)."""
     if first is None or second is None:
         return False
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=_SAME, atol=0))
 
 
 def _noise_fixed(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: a constant, the clock or fewer than 8 random bytes must not seed the noise's generator."""
+    """Check that no constant, clock or seed of fewer than 8 random bytes makes the noise (`Check.look`)."""
     changes = lab.noise.repeat_changes
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -160,7 +159,7 @@ def _noise_fixed(lab: Lab, level: float) -> Verdict:
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield names and first `count` normal numbers of NumPy's, Python's and torch's generators with this seed."""
+    """Yield names and first `count` normal numbers of seeded generators of NumPy, Python and torch (if installed)."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -186,7 +185,7 @@ def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Ar
 
 
 def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
-    """Yield names and values of seeds that are easily computed from a step's published seed and its number."""
+    """Yield pairs of a name and a seed that is easily computed from the published seed of a step and its number."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
     yield from ((f"seed + {k}", seed + k) for k in range(1, 9))
     yield from ((f"seed + {k} * step", seed + k * step) for k in (1, 10, 100, 1000))
@@ -196,7 +195,7 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
 
 
 def _noise_from_directions(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: no generator may draw a step's noise from the seed that is published for the step's direction.
+    """Check that no generator draws a step's noise from the seed published for its direction (`Check.look`).
 
     The noise may begin at any of a generator's first numbers, at the same one in all steps.
     """
@@ -231,7 +230,7 @@ def _noise_from_directions(lab: Lab, level: float) -> Verdict:
 
 
 def _noise_shown(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: a run must not show the noise, its generator's state, its seed, or the loop's secret seed."""
+    """Check that a run shows neither its noise, nor its generator's state or seed, nor a secret seed (`Check.look`)."""
     # What a second run with the same seed shows as well does not come from fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
@@ -283,7 +282,8 @@ def _seed_told(lab: Lab) -> str:
     constants = set.intersection(*told)
     if not constants:
         return ""
-    makes = [name for name, so in (("noise", _follow_seed(lab)), ("batches", batches.source(lab) == "the seed")) if so]
+    by_seed = {"noise": _noise_follows_seed(lab), "batches": batches.source(lab) == "the seed"}
+    makes = [name for name, made in by_seed.items() if made]
     more = min(constants, key=abs)
     what = "the secret seed" if more == 0 else f"the secret seed {'plus' if more > 0 else 'minus'} {abs(more)}"
     return f"a number that is shown is {what}, which makes the {' and the '.join(makes)}" if makes else ""

@@ -28,7 +28,7 @@ _MOVE_DRAWS, _LATER_DRAWS = 6, 3  # First steps are compared under 6 draws of th
 _DROWNING, _FARTHER = 1e5, (10.0, 100.0)
 """With 1e5 times the claimed noise, and a step size that is 1e5/10 and 1e5/100 times smaller, noise alone moves the
 weights, 10 and 100 times as far as in training."""
-_FOLLOWS = 0.3  # With noise `_DROWNING`, later steps follow the change of weights by a record by less than 0.3 clips
+_FOLLOWS = 0.3  # With noise `_DROWNING`, one record's change of the weights changes later steps by less than 0.3 clips
 _AGAINST = 1e3  # In one data set, a record that pulls against all others is scaled by this factor
 _NO_EFFECT = 1e-6  # A change of a release by less than this many clips counts as none
 _ABOVE = (1.5, 2.5)  # Nearly clipped records are scaled by this too, as clips can be wrong just above the clip alone
@@ -211,7 +211,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
 
 
 def _moves(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: exchanging one record must change a step by at most two clips, and removing one by at most one.
+    """Check that exchanging a record changes a step by at most two clips, and removing one by one (`Check.look`).
 
     Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
     """
@@ -240,7 +240,7 @@ def _moves(lab: Lab, level: float) -> Verdict:
 
 
 def _finite(lab: Lab, level: float) -> Verdict:
-    """A `Check.look`: a record with NaN or infinity must change a release by no more than other records may."""
+    """Check that a record with NaN or infinity changes a release by no more than others may (`Check.look`)."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     base, records, tried = lab.runs.at_start(), lab.loop.records, 0

@@ -143,7 +143,7 @@ def prescribe(
     free = Search(**options)
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between, direction = Relation(relation), free.direction
-    # Noise is proportional to C sqrt(T), for T steps and the clip C of a sample's K scalars, so this number says it.
+    # For T steps and the clip C of a sample's K scalars, the noise at this privacy is C sqrt(T) times this number.
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 

@@ -60,7 +60,7 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class _SharpLaw:
-    """A law of K directions as the sharpened theorem needs it.
+    """A law of K directions in R^d as the sharpened theorem needs it, at clips c = C/(L sqrt(K)) and effective rank r.
 
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
@@ -107,7 +107,7 @@ directions orthogonal to each other."""
 def known_direction(direction: str) -> str:
     """Return the name of a direction law in its usual form, such as low-rank for low-rank:1.
 
-    Known are the laws in `sphere.DIRECTIONS` and in `LAWS`; another name raises ValueError, which lists them.
+    Known are the laws of `sphere.DIRECTIONS` and `LAWS` and families such as low-rank; else ValueError is raised.
     """
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
@@ -205,14 +205,14 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Invariant:
-    """A law of K directions U that is invariant under rotations, with the constants for matrices H of rank r.
+    """A law of K directions U that is invariant under rotations, with the constants for 0 <= H <= I with tr(H) <= r.
 
     v is the length of y = U'a/sqrt(K) for a unit vector a along the gradient, e is a unit vector orthogonal to a, and
     phi a vector along y. (phi'U'a)^2 is K v^2 |phi|^2, and the mean of (phi'U'e)^2 for a given y is at most K (p0 - q0
     v^2) |phi|^2. So for the worst H the mean of |phi|^2 is weighted by P + Q v^2 = v^2 + (r-1)(p0 - q0 v^2).
 
     Attributes:
-        r: the rank, at least 1.
+        r: the effective rank, at least 1.
         across: p0 and q0.
         spread2: the square of the constant `spread`.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
@@ -355,14 +355,14 @@ def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3], ||u|| = sqrt(d) uniform, 0 <= H <= I and s = tr(H) >= 1."""
+    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u uniform on ||u||^2 = d, 0 <= H <= I, s = tr(H) >= 1."""
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 
 
 @lru_cache
 def _low_rank(text: str) -> _SharpLaw:
-    """Return the law low-rank:RANK for the text RANK; an empty text is rank 1."""
+    """Return the law low-rank:RANK for the text RANK, 1 if empty; ValueError unless it is from 1 to 64."""
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
     second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)

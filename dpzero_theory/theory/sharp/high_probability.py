@@ -64,6 +64,8 @@ class _RunCertificate:
 class _StepMoments:
     """The quantities of one step from which its exponential moment is bounded, in units where L = ell = 1.
 
+    U = (u_1 .. u_K) are the step's directions, g the gradient of F_S, G its norm, and 0 <= H <= I with tr(H) <= r.
+
     Attributes:
         step_size: alpha.
         directions: K, the number of directions a step.
@@ -231,17 +233,17 @@ def _longest(degrees: float, chance: float) -> float:
 
 
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
-    """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on low-rank
-    directions, over sqrt(K).
-
-    x is the least of Markov's bounds by the moments of `product_moments`, from the second on.
-    """
+    """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on K =
+    `directions` directions of low rank, over sqrt(K): the least of Markov's bounds by the moments of `product_moments`,
+    from the second on."""
     found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
-    return math.exp(float(found[1:].min())) * (1 + 1e-9)  # rounding errors are smaller
+    return math.exp(float(found[1:].min())) * (1 + 1e-9)  # The factor is more than all rounding errors.
 
 
 def product_moments(moment: Callable[[float], float], directions: int) -> Array:
-    """Return log E[S^j] for j = 1, ..., 64, with S the mean of K independent products X Z^2; proof.md, section 15.
+    """Return log E[S^j] for j = 1, ..., 64, shape (64,), with S the mean of K independent products X Z^2.
+
+    By proof.md, section 15, E[v^(2j)] <= E[S^j] for j >= 2, with v of `_longest_product`.
 
     Args:
         moment: a function j -> E[X^j]; Z ~ N(0, 1) is independent of X.

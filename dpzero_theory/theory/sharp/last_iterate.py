@@ -237,11 +237,12 @@ def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, 
 
     Args:
         p: the problem, with `pl`; its gap is that of the start.
-        terms: the coefficients of the theorem's q and p, with M as `constant`: those for noise 0 and full batches.
+        terms: the coefficients of the theorem's q and p, with the module's M as `constant`, for the clip of each step
+            size: those of `Terms.of` for noise 0 and full batches.
         alpha: the step sizes, in units of 1/ell.
         steps: T.
         variance: the variance of the noise for each step size, in units of K L^2.
-        tried: the values of the theorem's free number y, in units of L. The bound is infinite if no y contracts.
+        tried: the values of the theorem's free number y, in units of L. The bound is infinite if for none 0 < rho < 1.
     """
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):

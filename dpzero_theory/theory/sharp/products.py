@@ -43,9 +43,8 @@ def _on_grid(rank: int, step: float) -> Array:
     ends = step * np.arange(round(_END / step) + 1)
     above, part = np.zeros_like(ends), np.zeros_like(ends)
     for weight, scale in zip(mass, scales, strict=True):
-        some = slice(
-            min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1)
-        )  # Beyond z = 40 the chance is 0 in float64.
+        # Where z > 40 the chance is 0 in float64, so that nothing need be added there.
+        some = slice(min(len(ends), math.ceil((40 * scale) ** 2 / step) + 1))
         z = np.sqrt(ends[some]) / scale
         chance = erfc(z / math.sqrt(2))
         above[some] += weight * chance
