@@ -20,7 +20,9 @@ from dpzero_theory.optim.engines.engine import Adapter, Engine
 from dpzero_theory.optim.engines.texts import base_of, losses_of_records
 
 _RECORDS, _TOKENS = 32, (8, 24)
-"""How many records the probe makes, and the fewest and most tokens of a record."""
+"""How many records the probe makes, and the fewest and most tokens of a record, but for the last two records."""
+_LONG = 160
+"""The tokens of the last two records: more than a block of a server's cache of prefixes has (16 to 128 tokens)."""
 _SIZE = 0.5
 """The size of the products of LoRA factors in the probe, with which a loss that ignores an adapter is seen at once."""
 _AT_ONCE = 8
@@ -50,6 +52,7 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
     draw, vocabulary = np.random.default_rng(0), int(model.config.vocab_size)  # type: ignore[arg-type, union-attr]
     most = min(_TOKENS[1], engine.longest)
     sizes = draw.integers(min(_TOKENS[0], most), most + 1, _RECORDS)
+    sizes[-2:] = min(_LONG, engine.longest)
     records = [_record(draw.integers(0, vocabulary, size).tolist()) for size in sizes]
     generator = torch.Generator().manual_seed(0)
     large = {name: _factor(name, value, generator) for name, value in adapter.items()}

@@ -172,5 +172,13 @@ class VLLMEngine(Engine):
 
 
 def _counted(text: Text, answer: Any) -> Array:
-    """Return the log-probabilities of the counted tokens of a text, given vLLM's output for it."""
-    return np.array([answer.prompt_logprobs[place][text.ids[place]].logprob for place in text.counted])
+    """Return the log-probabilities of the counted tokens of a text, given vLLM's output for it.
+
+    Raises EngineError if vLLM has left some out, as it does if it is made to read its cache of prefixes.
+    """
+    logs = answer.prompt_logprobs
+    if len(logs) != len(text.ids) or any(text.ids[place] not in logs[place] for place in text.counted):
+        raise EngineError(
+            "vLLM must return a log-probability for every token of a record: does it read a cache of prefixes?"
+        )
+    return np.array([logs[place][text.ids[place]].logprob for place in text.counted])
