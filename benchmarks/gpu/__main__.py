@@ -93,6 +93,14 @@ JOBS = (
     ),
     Job("step-opt-1.3b", "the same for OPT-1.3B, batch 8", f"{_STEP} opt-1.3b", "optimizer_step", 90),
     Job(
+        "engine",
+        "a step with K = 16 and batches of 64 by vLLM beside torch, the sizes of OPT-1.3B (needs the extra vllm)",
+        "benchmarks llm.engine --parts speed --shape 1.3b --device cuda",
+        "llm_engine",
+        300,
+        40,
+    ),
+    Job(
         "all-weights",
         "SmolLM2-135M on SST-2, all weights trained: AdamW, DPZero and DP-AdamW",
         "benchmarks llm.all_weights --data {data} --device cuda",

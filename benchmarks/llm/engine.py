@@ -27,10 +27,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.tables import markdown
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Record, Selection, splits
 from benchmarks.llm.tasks import task
@@ -166,7 +168,7 @@ def _private(work: Work, folder: Path, *, kill: bool) -> dict[str, Any]:
         at = clock()
         run.step()
         seconds.append(clock() - at)
-    row = {
+    row: dict[str, Any] = {
         "accuracy_before": before, "accuracy_after": work.accuracy(engine, module), "epsilon": run.get_epsilon(DELTA),
         "seconds_load": round(loaded - begun, 1), "seconds_accuracy": round(asked - loaded, 1),
         "seconds_start": round(started - asked, 1), "seconds_step": round(median(seconds), 2),
@@ -225,6 +227,42 @@ def _speed(options: Namespace) -> Iterator[dict[str, Any]]:
         on: Any = {"gpu_memory_utilization": 0.5, "enforce_eager": False} if options.device == "cuda" else {}
         engine = VLLMEngine(folder, config(), points=32, longest=TOKENS, dtype=str(dtype).partition(".")[2], **on)
         yield {"step": 2, "engine": engine.name, "seconds_step": seconds(adapted(folder, config()), engine=engine)}
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return the table of the runs on SST-2, and below it how far both engines' releases are apart."""
+    lines = []
+    for part in ("private", "killed"):
+        (row,) = rows[rows["part"] == part].to_dict("records")
+        lines.append(
+            [
+                part, f"{100 * row['accuracy_before']:.0f}%", f"{100 * row['accuracy_after']:.0f}%",
+                *(f"{row[f'seconds_{name}']:.1f}" for name in ("load", "start", "step", "longest_step")),
+                f"{row['paid']:.0f}", f"{row['released']:.0f}", row["fault"],
+            ]
+        )  # fmt: skip
+    titles = [
+        "run",
+        "accuracy before",
+        "after",
+        "s to load",
+        "to start",
+        "a step",
+        "the longest",
+        "paid",
+        "released",
+        "fault",
+    ]
+    steps = rows[rows["part"] == "steps"]
+    apart = steps["difference_in_clips"].max()
+    vllm, by_torch = steps["seconds_vllm"].median(), steps["seconds_torch"].median()
+    return (
+        f"{markdown(titles, lines)}\n\nSmolLM2-135M on SST-2 with two engines of vLLM under Ray, on two shared cores:"
+        f" epsilon {EPSILON:g}, {STEPS} steps, expected batch {BATCH}, K = 1. In `killed` one engine is killed before"
+        f" step {KILLED_AT}. Beside torch as the engine, with equal batches and noise, the released sums differ by at"
+        f" most {apart:.1g} clips; a step takes {vllm:.2g} s by vLLM and {by_torch:.2g} s by torch on one thread"
+        " (`python -m benchmarks llm.engine --data DIR`)."
+    )
 
 
 def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
