@@ -76,19 +76,17 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
         return ((self.s * ratio.log() + 1) / 2).max(arb(0)).min(arb(1))
 
     def replaced(self, a: arb, q: arb) -> arb:
-        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1); N(m) is the density with mean m. At
-        every output, one of the two mixtures is (1 - q + q e^(-1/s)) N(0)."""
+        """As in `_Gaussian`. At every output, one of the two mixtures has the density (1 - q + q e^(-1/s)) N(0)."""
         least = 1 - q + q * (-1 / self.s).exp()
         distance = self.where(((a if a >= 1 else 1 / a) * least - 1 + q) / q).max(arb(0))
         return distance if a >= 1 else -distance
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """The hockey-stick divergences h(a) of one step, whose batch has a record with probability `q`: one function for
-    "replace-one", where both orders of data sets cost the same, else one for each order. N(m) is the law of outputs
-    with mean m. If a record is there or not (or adds nothing), P = (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang
-    2022, Theorem 11); else Q = (1-q) N(0) + q N(-1). The best events are half-lines x > c: no event as likely under
-    N(0) is likelier under N(1) or less likely under N(-1)."""
+    """The divergences h(a) of one step: one function for "replace-one", whose two orders of data sets cost the same,
+    else one for each order. N(m) is the law of outputs with mean m. If a record is there or not (or adds nothing), P =
+    (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); else Q = (1-q) N(0) + q N(-1). Half-lines x
+    > c are the best events: none as likely under N(0) is likelier under N(1) or less likely under N(-1)."""
 
     def beyond(c: arb, centre: int) -> arb:
         return noise.beyond(c, centre) if c.is_finite() else arb(int(c < 0))
@@ -118,9 +116,9 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
-    """Read a history's entry; raise Refused if it has a fault. Returned are how many of its steps may use a record, the
-    divergences of one step with continuous noise, and g >= 0, what noise on a lattice costs more in all these steps:
-    delta(epsilon) <= e^g delta'(epsilon - 2 g), with delta' for continuous noise."""
+    """Read a history's entry: how many of its steps may use a record, the divergences of one step with continuous
+    noise, and g >= 0: on a lattice all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g), with delta' of
+    continuous noise."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
@@ -195,9 +193,8 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of two independent losses on one grid, in units of 2^-bits. Mass of up to `small` units at the
-    low end moves to larger losses, and at the high end to an infinite loss, so that the cost does not become less.
-    Raises Refused for a law of more than `_MOST_LOSSES` losses."""
+    """The law of the sum of two independent losses. Mass of up to `small` units of 2^-bits at the low end moves to
+    larger losses, and at the high end to an infinite one, which costs no less. Raises Refused for too many losses."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:
@@ -213,9 +210,8 @@ def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
 
 
 def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
-    """An upper bound on delta(epsilon) of a run, by losses in multiples of `width`. `parts` has pairs (number of equal
-    steps, divergence of one of them). `delta`, the one that is stated, sets how precise masses are and how small those
-    that are cut off. Raises Refused if a law needs too many losses."""
+    """An upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one of them), by losses
+    in multiples of `width`. The stated `delta` sets the precision. Raises Refused if a law needs too many losses."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
     total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: cut off at each end
@@ -235,8 +231,7 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
 
 
 def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
-    """An upper bound on delta(epsilon) of `parts`, at most `most`, by the first grid that is fine enough; arguments as
-    in `_bound`. Raises Refused if no grid gives such a bound."""
+    """The upper bound on delta(epsilon) by the first grid that is fine enough for `most`. Raises Refused if none is."""
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
     while not (delta_bound := _bound(parts, epsilon, delta, width)) <= most:
         # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.
