@@ -81,8 +81,7 @@ def _sampling(text: str) -> str:
 
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Return the name of the number to find, and the arguments of `solved`, from the parsed command line. Raises
-    ValueError for a flag that is missing, or must not be given, or has a value that does not fit another flag's; the
-    message names the flag."""
+    ValueError, which names a flag, if flags are missing, must not be given, or do not fit one another."""
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     if options.epochs is not None:
         if None in (given["n"], given["batch"]) or given["steps"] is not None:
@@ -117,11 +116,9 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number that the flags leave out, which is the one to find. `given` has the six numbers by
-    the names in `_FLAGS`, with None for a number without a flag. It is epsilon or noise_multiplier if one of the two is
-    None. If both are given, it is the only other one that is None, not counting `batch` with full batches (the word
-    `sampling` is "full" or None). Raises ValueError if both of these are None, or if both are given and not exactly one
-    other number is left out."""
+    """Return the name, one of `_FLAGS`, of the number that the flags leave out and the command must find; `given` has
+    None for it. It is epsilon or noise_multiplier if one of these is None, and else the only other number that is None,
+    not counting `batch` with full batches (`sampling` "full" or None). Raises ValueError if there is not one."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")

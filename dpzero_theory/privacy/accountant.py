@@ -240,9 +240,9 @@ class Group:
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     """The steps with sample rates raised, such that their cost for one record bounds the cost of each change where
-    `size` records are removed one after another from n. Only fixed-size batches under add-remove get a larger rate:
-    each removal puts the remaining records into more batches. Raises ValueError for such batches if n is None or they
-    leave out fewer than `size` records."""
+    `size` records are removed one after another from n. Only fixed-size batches under add-remove change: each removal
+    puts the remaining records into more of them. Raises ValueError for such batches if n is None or fewer than `size`
+    records are outside a batch."""
     parts = []
     for part in history:
         kind = part.sampling

@@ -91,8 +91,8 @@ class _Moments:
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
 
     def log_terms(self, tau: Array) -> tuple[Array, Array]:
-        """The logs of the summands of M(tau), a row for each entry of `tau` and a column for each output x, and the
-        logs of M(tau)."""
+        """The logs of the summands of M(tau), a row for each entry of `tau`, a column an output; and the logs of
+        M(tau)."""
         terms = self.base + tau[:, None] * self.loss
         top = terms.max(axis=1)
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
@@ -148,29 +148,20 @@ class _Moments:
 @dataclass(frozen=True)
 class _Integral:
     """Bounds on delta near an epsilon, by a sum over the nodes z = tau + i t. m(tau) is the product of the M(tau)^T of
-    all laws, M being the moments of `_Moments` and T the law's number of releases.
+    all laws, M being the moments of `_Moments` and T the law's number of releases."""
 
-    Attributes:
-        tau, t: the real part of the nodes, and their imaginary parts, which rise from 0 in equal steps.
-        terms: the summands divided by m(tau), without their factor e^{-i t epsilon}.
-        log_moment, common: log m(tau), and a bound on the relative error of m(tau).
-        wrong: a bound on the error of (step in t)/pi times the sum of `terms`, but for the error by the step in t.
-        shift, log_second: the error by the step in t is limited by Chernoff's bound e^{log_second - (tau + shift)
-            epsilon} on delta(epsilon).
-    """
-
-    tau: float
-    t: Array
-    terms: NDArray[np.complex128]
-    log_moment: float
-    common: float
-    wrong: float
-    shift: float
+    tau: float  # the real part of the nodes
+    t: Array  # their imaginary parts, which rise from 0 in equal steps
+    terms: NDArray[np.complex128]  # the summands divided by m(tau), without their factor e^{-i t epsilon}
+    log_moment: float  # log m(tau)
+    common: float  # a bound on the relative error of m(tau)
+    wrong: float  # a bound on the error of (step in t)/pi times the sum of `terms`, but for that by the step in t
+    shift: float  # that error is limited by Chernoff's bound e^{log_second - (tau + shift) epsilon} on delta(epsilon)
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
-        """The sum over the nodes, a bound on its error but for that by the step in t, and the log of the factor that
-        turns both into delta."""
+        """The sum over the nodes, a bound on its error but for that by the step in t, and the log of the factor of both
+        in delta."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))

@@ -348,8 +348,7 @@ def sync_folder(path: Path) -> None:
 
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
-    """Make the tables of the new, open file `db` and write its header: the entries `begun`, which are those of `_BEGUN`
-    except "format", and the file's inode number."""
+    """Make the tables of the new file `db` and write its header: `begun`, the entries of `_BEGUN` except "format"."""
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
     db.execute("INSERT INTO header VALUES (?, ?, ?, 0, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
@@ -388,8 +387,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
 
 
 def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes:
-    """Return the hash (8 bytes) of a row of the log with these columns, where `sums` is None for a payment. `last` is
-    the hash of the row before, or of the header."""
+    """Return the hash (8 bytes) of a row with these columns; `last` is the hash of the row before, or of the header."""
     kind = b"payment" if sums is None else b"record"
     return hashlib.sha256(b"%b %b %d %d %b" % (last, kind, release, spent, sums or b"")).digest()[:8]
 

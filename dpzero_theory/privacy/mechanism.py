@@ -309,9 +309,9 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 def _kernel(sigma: float, numbers: int) -> float:
     """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
-    continuous noise: a number y becomes the integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). tau is
-    `_KERNEL` if this is small against `sigma` > 0, the parameter of the noise in the same units; else it is at most so
-    large that for the `numbers` integers that are released in all, the bound of `_discrete_gap` is about `_RATIO`."""
+    continuous noise: a number y becomes the integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). It is
+    `_KERNEL`; or, if the noise's parameter `sigma` in these units is small, about the tau at which `_discrete_gap` is
+    `_RATIO` for the `numbers` integers that are released in all, where that is less."""
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)

@@ -82,9 +82,8 @@ class NoiseSource(ABC):
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        """Return an array of shape `size` of discrete Laplace noise of this scale, with only those draws for which
-        `keeps` is true; others are drawn again. `keeps` takes an array of draws and returns booleans; None returns all
-        draws."""
+        """Return an array of shape `size` of discrete Laplace noise of this scale. Draws for which `keeps`, a function
+        from an array to booleans, is false are drawn again; None keeps all draws."""
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -108,9 +107,9 @@ class NoiseSource(ABC):
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
         """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-rate for its exact
-        rate, a number >= 0. `exact` is a function from the index of an entry to the exact rate; e^-rate for the float
-        in `rate` must differ from that for the exact rate by at most 2^-45, since draws that are nearer than 2^-44 are
-        decided exactly."""
+        rate >= 0. `exact` takes the index of an entry and returns the exact rate; e^-rate for the float in `rate` must
+        differ from that for the exact rate by at most 2^-45, since draws that are nearer than 2^-44 are decided
+        exactly."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0

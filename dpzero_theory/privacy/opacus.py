@@ -44,7 +44,6 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         return "certified"
 
     def __len__(self) -> int:
-        """The number of steps taken."""
         return sum(steps for _, _, steps in self.history)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:

@@ -154,21 +154,12 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
 _Point = tuple[float, float, float]  # x >= 0, and a lower and an upper bound on g(x) = h(x) + a x
 
 
-class _Minimum(NamedTuple):
-    """What is known of the minimum over x > 0 of g(x) = h(x) + a x, a true positive rate (see `_minimum`).
-
-    Attributes:
-        lower, upper: bounds on the minimum, in [0, 1].
-        best: the log of the known x at which the upper bound on g is least.
-        place: the log of the x at which g may be as small as `lower`.
-        settled: whether further points would narrow the bounds little.
-    """
-
-    lower: float
+class _Minimum(NamedTuple):  # of g(x) = h(x) + a x over x > 0, which is a true positive rate
+    lower: float  # bounds on the minimum, in [0, 1]
     upper: float
-    best: float
-    place: float
-    settled: bool
+    best: float  # the log of the known x at which the upper bound on g is least
+    place: float  # the log of the x at which g may be as small as `lower`
+    settled: bool  # whether further points would narrow the bounds little
 
 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:

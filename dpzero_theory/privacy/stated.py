@@ -58,9 +58,9 @@ class _Stated(Mechanism):
 
 
 def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
-    """Return `count` >= 1 steps with a new mechanism, of which only its cost is known. `family` is the word for this
-    kind of statement, such as "zcdp", and `numbers` what was stated; `known` returns the cost of equal steps;
-    `relation` says which data sets are neighbours in the statement."""
+    """Return `count` steps with a new mechanism, of which only the cost of equal steps is `known`. `family` is the word
+    for this kind of statement, such as "zcdp", and `numbers` what was stated; `relation` has the statement's
+    neighbours."""
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)
