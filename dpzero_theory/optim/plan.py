@@ -281,7 +281,7 @@ class Plan:
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
         """Return how a release moves the weights, as pairs (number of a direction u, amount): they change by the sum
-        over the pairs of amount * u, which is -alpha times the mean over the K directions of (released average) u.
+        over the pairs of amount * u, which is -alpha times the mean over the K directions of (sum * `unit`) u.
 
         Directions are numbered through the whole run, from release * K on. `release` is the release's number, from 0,
         and `sums` are its K released sums.

@@ -132,25 +132,27 @@ def make_private(
         target_epsilon: the largest epsilon > 0 that the plan may cost at target_delta; None for what the plan costs
             there.
         execution: how the run is executed, any of the following settings.
-        micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory, speed and
-            rounding.
+        micro_batch: the number of records that are evaluated at a time, an integer >= 1; 64 if left out. It changes
+            memory, speed and rounding.
         points_at_once: how many of a step's points (the weights x + shift u) are evaluated in one pass, an integer from
-            1 to their number: 2 K with central differences, K + 1 with forward ones, and K derivatives with exact ones.
-            More than 1 needs low-rank directions; see `weights.shifted`. It changes memory, speed and rounding.
+            1, the default, to their number: 2 K with central differences, K + 1 with forward ones, and K derivatives
+            with exact ones. More than 1 needs low-rank directions (`weights.shifted`). It changes memory, speed and
+            rounding.
         collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
         resume: True goes on with the run in the folder, for which plan, losses, data, target_delta, target_epsilon,
             isolation and, unless it is None, paid_at_once must be those with which the run was begun; the other
-            settings may differ. False begins a run, and refuses a folder that holds one. "moved" is True for a folder
-            that was copied, or brought from another disk, which is sound only if no other copy of the folder is ever
-            resumed.
+            settings may differ. False, the default, begins a run, and refuses a folder that holds one. "moved" is True
+            for a folder that was copied, or brought from another disk, which is sound only if no other copy of the
+            folder is ever resumed.
         paid_at_once: how many releases are paid for together, an integer m >= 1. To pay for a release is to write into
             the run's file that the release counts towards the budget, before its noise is drawn. For m releases the run
             waits twice for the disk: once for the payment and once for what was released. After a crash up to m
             releases count though they were not made; after a power failure the file may lack the last m releases (but
             none that a checkpoint has). None takes up to 16 where a step is quicker than the disk, else 1.
-        isolation: how it is made sure that a record's loss depends on no other record: "probed", by tests of a few
-            records at the start, or "exact", to the last bit, since every record is evaluated by itself (micro_batch is
-            then 1); see `losses.isolation`. With a batch-invariant engine it is "exact" at any micro_batch.
+        isolation: how it is made sure that a record's loss depends on no other record: "probed" (the default), by tests
+            of a few records at the start, or "exact", to the last bit, since every record is evaluated by itself
+            (micro_batch is then 1); see `losses.isolation`. With a batch-invariant engine it is "exact" at any
+            micro_batch.
         engine: evaluates the losses in place of `losses` and `collate`, which must then be None: an
             `engines.engine.Engine`, which gets lists of records as the data set returns them; or "vllm", for an engine
             of vLLM (the `vllm` extra) in this process, if the module is a causal language model of transformers with
@@ -359,8 +361,8 @@ def _same_on_every_rank(
     """Return rank 0's plan. Every rank must call this function with its own arguments of `make_private`.
 
     `unit` says what a record is, digest(key) is a digest of the records under a secret key, and `settings` has
-    micro_batch, points_at_once and isolation. Raises ValueError if ranks have different ones of all this, or data has
-    not n records.
+    micro_batch, points_at_once and isolation. Raises ValueError if any of all this differs between ranks, or data has
+    not the plan's n records.
     """
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
@@ -377,8 +379,7 @@ def _same_on_every_rank(
 def _require(module: object, losses: object, data: Data, folder: object, execution: Any, *plans: object) -> None:
     """Raise ValueError unless the arguments of a `make_` function have the types that `make_private` states.
 
-    `execution` has the settings of `_Execution`. `plans` is the plan alone, or empty for `make_private_with_epsilon`,
-    which makes its plan afterwards.
+    `plans` is the plan alone, or empty for `make_private_with_epsilon`, which makes its plan afterwards.
     """
     engine, collate = execution.get("engine"), execution.get("collate")
     losses = list if losses is None and engine is not None else losses  # `_engine_or_losses` looks at both

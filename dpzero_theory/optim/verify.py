@@ -70,7 +70,7 @@ class Report(NamedTuple):
 
     Attributes:
         findings: one for each check or value.
-        statement: the privacy statement; None unless the files can be read and belong together.
+        statement: the privacy statement; None unless the files can be read, belong together and are of a private run.
     """
 
     findings: list[_Finding]
@@ -90,7 +90,8 @@ finding that does not hold."""
 def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | None = None) -> Report:
     """Check a run's folder, and return the report.
 
-    Files that cannot be read, or do not belong together, are a finding that does not hold; nothing is raised for them.
+    Files that cannot be read or do not belong together, and a run from a seed, are a finding that does not hold;
+    nothing is raised for them.
 
     Args:
         folder: the folder that the run wrote, or a Trainer's output folder.
@@ -236,7 +237,7 @@ def _shown(report: Report, form: str, *, full: bool = False) -> str:
     if report.fault or not claimed:
         return ""
     if not full:
-        return _brief(findings, claimed)
+        return _in_ten_lines(findings, claimed)
     marks = {None: "", True: "holds"}
     lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
     untold = (textwrap.wrap(f"- {said}", 100, subsequent_indent="  ") for said in _CANNOT_TELL)
@@ -244,8 +245,7 @@ def _shown(report: Report, form: str, *, full: bool = False) -> str:
     return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *told])
 
 
-def _brief(findings: Sequence[_Finding], claimed: Statement) -> str:
-    """Return some ten lines with the claim of a run, what it rests on, and what was checked."""
+def _in_ten_lines(findings: Sequence[_Finding], claimed: Statement) -> str:
     facts, found = claimed.facts, {finding.name: finding for finding in findings}
     paid = found["releases paid for"].value
     shares = f"{len(claimed.assumed)} assumptions, and {len(_CANNOT_TELL)} things that this cannot tell: see --full"

@@ -65,7 +65,7 @@ class SpreadEngine(Engine):
         return [_Part(self, number) for number in range(len(self._workers))]
 
     def processes(self) -> list[int]:
-        """Return the number of each engine's process, on the machine that it runs on."""
+        """Return the process id of each engine on the machine that it runs on."""
         return self._each([(_process,)] * len(self._workers))
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class SpreadEngine(Engine):
         """Give each worker from number `first` on its work, a function of its engine with further arguments.
 
         Returns what the functions return. The work of a worker that dies is given to the one started in its place;
-        raises EngineError if that dies too often.
+        raises EngineError if `_MOST_DEATHS` have died of one piece of work.
         """
         workers = self._workers[first : first + len(work)]
         pending = [worker.submit(*each) for worker, each in zip(workers, work, strict=True)]
@@ -110,7 +110,7 @@ class _Part(Engine):
 
 
 def _sent(adapters: Sequence[Adapter]) -> list[dict[str, Any]]:
-    """Return adapters as arrays: tensors would travel as handles of memory that ends with a process."""
+    # As arrays of float32 or wider: tensors would travel as handles of memory that ends with a process.
     return [
         {name: p.to(torch.promote_types(p.dtype, torch.float32)).numpy(force=True) for name, p in adapter.items()}
         for adapter in adapters

@@ -24,7 +24,8 @@ _IGNORED = -100
 
 
 class Text(NamedTuple):
-    """Tokens without padding, `ids`, and the places (from 1) of those whose log-probabilities count, `counted`."""
+    """Tokens without padding, `ids`, and the indices in it of those whose log-probabilities count, `counted`. Index 0
+    is never among these, since no token comes before it."""
 
     ids: list[int]
     counted: list[int]
@@ -33,7 +34,7 @@ class Text(NamedTuple):
 def texts_of(record: Mapping[str, Any]) -> list[Text]:
     """Return the texts of a record: its options, or the record itself.
 
-    Raises ValueError if a text has no labels, or labels other than its tokens.
+    Raises ValueError if a text has no labels, or a label is neither the token at its place nor -100.
     """
     return [_text(option) for option in record["options"]] if "options" in record else [_text(record)]
 
@@ -55,7 +56,7 @@ def _text(record: Mapping[str, Any]) -> Text:
 def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
     """Return the loss of a record, given the log-probabilities of the counted tokens of each of its texts, `logs`.
 
-    A record without counted tokens has the loss 0.
+    A record without options and without counted tokens has the loss 0.
     """
     if "options" in record:
         return -float(log_softmax([each.sum() for each in logs])[int(record["right"])])
@@ -65,7 +66,8 @@ def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
 def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, Any]]) -> Tensor:
     """Return the losses of records by a causal language model of transformers, text by text and so without padding.
 
-    With `collate=list` it is also a loss function for runs without an engine. It has no derivative.
+    With `collate=list` it is also a loss function for runs without an engine. It has no derivative. Raises ValueError
+    for records that `texts_of` refuses.
 
     Args:
         model: the model, or another function that takes `input_ids` and returns an object with `logits`.

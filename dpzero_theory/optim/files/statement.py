@@ -32,8 +32,6 @@ _ASSUMED = (
     "the operating system's entropy cannot be foreseen",
     "the run's file was not rolled back, and no copy of the folder went on elsewhere",
 )
-
-
 _OF_USERS = (
     "each record is all that one user has in the data set, and its loss depends on it alone; every entry has one owner,"
     " who is named rightly; metrics on other entries of these users are not covered"

@@ -148,7 +148,7 @@ class Evaluation:
         return values[:, : batch.meant]
 
     def differentiable(self, module: nn.Module, batch: _Batch) -> bool:
-        """Whether the losses of a batch, computed with `module`, have derivatives, as 0-1 losses have not."""
+        """Whether the losses of a batch have derivatives by the weights of `module`, as 0-1 losses have not."""
         with torch.enable_grad():
             losses = self._losses(module, batch.content)
         return isinstance(losses, Tensor) and losses.requires_grad
@@ -213,7 +213,7 @@ class BatchSum:
         evaluation.record(weights)
 
     def total(self, release: int, batch: Indices) -> Sums:
-        """Return the sum of what the records of a batch contribute to a release, shape (K,), on every rank.
+        """Return the sum of a batch's clipped differences, shape (K,), in units of `Algorithm.unit`, on every rank.
 
         Noise is not added here. A record whose loss or reading raises counts as 0: its micro-batch is evaluated again
         record by record, so nobody sees the error and no other record is left out. In sharded modules it is raised.

@@ -54,7 +54,7 @@ class Start(NamedTuple):
         target: the settings, as keyword arguments of `make_private_with_epsilon`.
         norm: an estimate of the median norm of a public record's gradient.
         trace, frobenius: estimates of the trace and the Frobenius norm of the Hessian of the mean public loss.
-        noise: the standard deviation of the noise of a released average.
+        noise: the standard deviation of the noise of a released average: a released sum over expected_batch.
     """
 
     target: dict[str, Any]

@@ -96,7 +96,7 @@ class Algorithm(ABC):
         return noise_law(noise, lattice=self.levels > 0).on(self.levels)
 
     def require(self, direction: object, directions_per_step: object) -> None:
-        """Raise ValueError unless `direction` is a name in `sphere.DIRECTIONS`, and the other from 1 to 2^16."""
+        """Raise ValueError unless `direction` is a name in `sphere.DIRECTIONS`, and K an integer from 1 to 2^16."""
         DIRECTIONS[direction]  # type: ignore[index]
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
@@ -106,9 +106,9 @@ class Algorithm(ABC):
 
     @abstractmethod
     def contributions(self, differences: Array, clip: float) -> Sums:
-        """Return the sum of what the records of a micro-batch contribute, of shape (K,).
+        """Return the sum of the differences of a micro-batch, clipped and in units of `unit`, shape (K,).
 
-        `differences` are those of each record along the K directions, shape (batch, K); they are clipped at C = `clip`.
+        `differences` are those of each record along the K directions, shape (batch, K), and `clip` is C.
         """
 
 

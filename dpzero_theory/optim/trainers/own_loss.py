@@ -92,7 +92,7 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 def _require_between(
     losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
 ) -> None:
-    """Raise ValueError if, for one of four pairs, the loss of two records together is not between their own losses.
+    """Raise ValueError if, for one of four pairs, the loss of both records is not between their own, up to rounding.
 
     `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records
     of `data`. Pairs whose losses are not finite do not count.
@@ -108,7 +108,7 @@ def _require_between(
 
 
 def _twin(trainer: Trainer) -> Any:
-    """Return a copy of a Trainer whose attributes, lists and dictionaries can change while the original's stay."""
+    """Return a copy of a Trainer that logs nothing, whose attributes, lists and dictionaries are its own."""
     found: Any = copy.copy(trainer)
     for name, value in vars(found).items():
         if name not in ("train_dataset", "eval_dataset"):  # No loss changes a data set, which may be a long list.

@@ -56,7 +56,7 @@ _T = TypeVar("_T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError unless `private` is a mapping as `DPZeroTrainer` takes it."""
+    """Raise ValueError unless `private` is a mapping with all required keys and others that `DPZeroTrainer` takes."""
     if not isinstance(private, Mapping):
         raise ValueError(f"private must be a mapping of settings, dict(target_epsilon=2, ...); got {private!r:.60}")
     of_trainer = {
@@ -105,9 +105,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         model: the model to train, as `transformers.Trainer` takes it.
         args: the training arguments. Fields that a private run does not honour must have their defaults
             (`trainers.arguments`).
-        private: a mapping with the keyword arguments of `optim.private.make_private_with_epsilon`, except folder and
-            collate. `resume` may be given as "moved", for an output folder that was copied or brought from another
-            disk.
+        private: a mapping with the arguments of `optim.private.make_private_with_epsilon`, except module, losses, data,
+            folder, collate and engine. `resume` may be given as "moved", for an output folder that was copied or
+            brought from another disk.
         losses: a function (module, collated batch) -> one loss for each record. None takes the losses of the model's
             task (`task_losses.losses_for`), or, for a class with a `compute_loss` of its own, the values of
             `compute_loss` for each record alone.
@@ -397,7 +397,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        """Write a checkpoint of the model, the Trainer and the run, and delete the oldest beyond `save_total_limit`."""
+        """Write a checkpoint of the model, the Trainer and the run, in the place of an older one after as many steps,
+        and delete the oldest beyond `save_total_limit`."""
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:

@@ -61,7 +61,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 @lru_cache(maxsize=8)
 def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...], int]:
     """Return where the signs of each parameter lie in a direction of this rank, and how many signs it has in all. A
-    place is a triple (number of the first sign, rows, columns) for a matrix; for a vector, columns is 0."""
+    place is a triple (number of the first sign, rows, columns) for a matrix; (number, entries, 0) for a vector."""
     found, start = [], 0
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
@@ -239,14 +239,14 @@ class Directions:
         K rho > 64, since the sum is then formed in float64. For other laws it is formed in the order given.
 
         Args:
-            amounts: the K pairs (number of a direction u, amount by which u is multiplied). For the law `sphere` the
-                caller has multiplied each amount by the direction's `factor`.
+            amounts: the K >= 1 pairs (number of a direction u, amount by which u is multiplied). For the law `sphere`
+                the caller has multiplied each amount by the direction's `factor`.
             parameter: the index of the parameter; `shapes` are the shapes of all parameters.
             first, last: the first row, and the row after the last one. The rows of a vector are its entries.
             dtype, device: the type of the result, float32 or float64, and its device.
 
         Returns:
-            A tensor of shape (rows, columns) for a matrix of a low-rank law, else a vector.
+            A tensor of shape (rows, columns) for a matrix of a low-rank law; else of all coordinates in one axis.
         """
         rank, shape = self.law.rank, shapes[parameter]
         if not rank:
@@ -325,9 +325,10 @@ class Directions:
         return _places(shapes, self.law.rank)[0][parameter][0]
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the amounts by which `sum` multiplies low-rank directions, rounded by `_on_a_grid`, as a tensor.
+        """Return the amounts by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
 
-        With `matrix` they are first divided by the square root of the rank. The tensor is kept: the next call for as
+        They are rounded to multiples of a power of two, by which partial sums are exact (see `sum`). With `matrix` they
+        are first divided by the square root of the rank. The tensor is kept: the next call for as
         many amounts, of this type and device, writes into it.
         """
         kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"

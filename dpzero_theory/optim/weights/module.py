@@ -192,9 +192,9 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Return a function that records a function as a CUDA graph (`recorded.recorder`); None if that cannot be done.
+        """Return what `recorded.recorder` returns, a function that records another one as a CUDA graph, or None.
 
-        It cannot on a CPU, on several devices, for sharded weights or packed layers, and for directions that are not
+        It is None on a CPU, on several devices, for sharded weights or packed layers, and for directions that are not
         low-rank.
         """
         one = len({parameter.device for parameter in self.parameters}) == 1

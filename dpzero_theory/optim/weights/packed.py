@@ -81,9 +81,9 @@ def _is_packed(part: nn.Module) -> bool:
 
 
 def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
-    """Return the shape of a trainable parameter of this name; of a packed layer's moves, the shape of its weight.
+    """Return the shape of a trainable parameter of this name; for `packed_moves` of a packed layer, that of its weight.
 
-    Raises ValueError if a packed layer's moves were cast to another type.
+    Raises ValueError if `packed_moves` was cast from float64 to another type.
     """
     if not is_packed(name):
         return tuple(parameter.shape)
@@ -94,12 +94,12 @@ def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def is_packed(name: str) -> bool:
-    """Whether a parameter of this name holds the moves of a packed layer."""
+    """Whether a parameter of this name, with those of its modules before it, is `packed_moves` of a packed layer."""
     return name.rpartition(".")[2] == NAME
 
 
 def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: Sequence[tuple[int, float]]) -> None:
-    """Add moves to those of a packed layer.
+    """Add moves W <- W + amount * u to the list of a packed layer with the weight W.
 
     Args:
         parameter: the parameter `packed_moves` of the layer, which is changed.
@@ -161,7 +161,9 @@ def save_adapter(module: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
-    """Return output + x M^T, where M is the sum of the moves of a packed layer, without its shift in an evaluation.
+    """Return output + x M^T, where M is the sum of the moves of a packed layer.
+
+    In a block of `shifted.Shifted`, that adds what the shift of the weight adds.
 
     Args:
         output: what the layer's kernel returns for x.
@@ -213,8 +215,7 @@ class _Hook:
             yield left.reshape(-1, self._rows) * scale, right.reshape(-1, self._columns)
 
     def _read(self, moves: Tensor) -> None:
-        """Compute the signs of those directions in `moves`, the parameter `packed_moves`, whose signs are not kept
-        yet."""
+        """Compute the signs of those directions in `moves`, the parameter `packed_moves`, that are not kept yet."""
         head, numbers = moves[:_HEAD].tolist(), moves[_HEAD:, 0].tolist()
         kept = len(self._numbers) if head == self._head and numbers[: len(self._numbers)] == self._numbers else 0
         self._rows, self._columns, self._rank, first = (int(value) for row in head[:2] for value in row)
