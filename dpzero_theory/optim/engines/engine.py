@@ -69,7 +69,7 @@ class Engine(ABC):
         return [self]
 
     def __call__(self, module: nn.Module, batch: Sequence[Any]) -> Tensor:
-        """Return the losses of the records of a batch with the parameters that the module has, shape (batch,)."""
+        """Return the losses of a batch with the trainable parameters of `module`, float64 of shape (batch,)."""
         return torch.from_numpy(self.scores([trained(module)], batch)[0])
 
 

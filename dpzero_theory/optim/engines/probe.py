@@ -102,7 +102,8 @@ def _compare(
 
 
 def _require_own(engine: Engine, adapter: Adapter, records: Sequence[Any], allowed: float) -> None:
-    """Raise ValueError if a record's loss depends on the batch: on its place in it, or on other records."""
+    """Raise ValueError if a record's loss changes with its place in the batch, or with other records, by more than
+    `allowed`; if the engine is invariant, by anything."""
     first = engine.scores([adapter], records)
     others = {
         "at another place in the batch": engine.scores([adapter], records[::-1])[:, ::-1],
@@ -115,7 +116,7 @@ def _require_own(engine: Engine, adapter: Adapter, records: Sequence[Any], allow
 
 
 def _loaded(module: nn.Module) -> nn.Module:
-    """Return the model that a module of `texts.adapted` was made from, with adapters of the same names, on the CPU."""
+    """Return the model that a module of `texts.adapted` was made from, with new adapters, in float32 on the CPU."""
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 

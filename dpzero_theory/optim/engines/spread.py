@@ -33,10 +33,10 @@ class SpreadEngine(Engine):
         count: how many engines, an integer >= 1.
         under: "processes" of this machine; or "ray" (the `ray` extra), actors of the cluster to which the caller has
             connected by `ray.init`, and otherwise of this machine.
-        resources: the options of an actor of Ray, such as {"num_gpus": 1}.
+        resources: the options of an actor of Ray, such as {"num_gpus": 1}; None for Ray's defaults.
 
     Raises:
-        ValueError: an argument outside its range, engines with different names, or Ray is not installed.
+        ValueError: an argument outside its range, engines whose attributes (`Engine`) differ, or Ray is not installed.
         EngineError: an engine cannot be started.
         Exception: what `make` raises.
     """
@@ -118,7 +118,7 @@ def _sent(adapters: Sequence[Adapter]) -> list[dict[str, Any]]:
 
 
 def _scores(engine: Engine, adapters: Any, records: Sequence[Any]) -> Array:
-    # copies, as the arrays that Ray hands over are read-only
+    # The arrays that Ray hands over are read-only, so they are copied.
     return engine.scores([{name: torch.tensor(value) for name, value in one.items()} for one in adapters], records)
 
 

@@ -97,7 +97,8 @@ class VLLMEngine(Engine):
     def of(cls, module: nn.Module, points: int) -> Self:
         """Return an engine that serves the model of a run's module, in the number type of its frozen weights.
 
-        Records may have at most 1,024 tokens, or as many as the model takes.
+        Records may have at most 1,024 tokens, or one less than the model takes if that is fewer. Raises ValueError for
+        another module than below, and what the class raises.
 
         Args:
             module: a causal language model of transformers with LoRA factors of peft.
@@ -138,7 +139,7 @@ class VLLMEngine(Engine):
             for number, adapter in enumerate(adapters, 1):
                 request = LoRARequest(f"point {number}", number, self._written(number, adapter), load_inplace=True)
                 self._llm.llm_engine.add_lora(request)
-            # without load_inplace, which would read the file again in every pass of the model
+            # load_inplace is left out here, since it would read the files again in every pass of the model
             loaded = [
                 LoRARequest(f"point {number}", number, str(self._path(number)))
                 for number in range(1, len(adapters) + 1)

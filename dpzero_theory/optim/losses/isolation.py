@@ -20,8 +20,8 @@ holds the data, and not for publication. The module and its buffers are left as 
 
     isolation    what is assured
     probed       what is said above. In floating point a loss's last bits may still depend on how many other records
-                 are in its batch and how long they are, since kernels round by shape; a warning says if lambda makes
-                 that visible
+                 are in its batch and how long they are, since kernels round by shape; a warning says if the smoothing
+                 is so small that this is visible
     exact        the bits of a loss depend on the record alone, since every record is evaluated by itself, or by an
                  engine that is batch-invariant (`Engine.invariant`)
 """

@@ -11,7 +11,7 @@ K directions, of which the caller chooses the product K T, the settings are
 
     lambda   the smoothing: the largest of 1e-1, 1e-2, 1e-3 and 1e-4 whose halving changes the differences by at most
              1%, else the one whose halving changes them least
-    K        the power of 4 nearest to sqrt(K T)/8, at most 256
+    K        the power of 4 nearest to sqrt(K T)/8, from 1 to 256
     C        the clip: sqrt(K) times the median of ||grad f_i||
     alpha    the step size: min(K/(tr(H) + (K + 1) h), sqrt(2 F(x_0) K/(T tr(H) (sigma^2 + v)))), where h = ||H||_F,
              sigma is the standard deviation of the noise of a released average, and
@@ -41,7 +41,7 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
 _WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
-"""The values of lambda that are tried."""
+"""The values of the smoothing lambda that are tried."""
 _MOST_RECORDS, _DIRECTIONS, _TRIED = 256, 32, 4
 """How many records are looked at; along how many directions at the chosen lambda, and at each that is tried."""
 _TOGETHER = 64  # Memory is bounded by evaluating this many records at a time, or texts of one user.

@@ -11,9 +11,9 @@
 
     trainer = privatize(ClassOfOthers(...), private=dict(...))   # for a Trainer of any class
 
-An epoch is 1/q releases, one pass over the records in expectation. The log has epsilon, the step size and the size of
-what was released, never a training loss or a time. Written are the model's trained weights, the output folder, and in
-it the run's folder `_dpzero`, which no push to the hub uploads (its `data.key` is secret).
+An epoch is one pass over the records in expectation: n/expected_batch releases. The log has epsilon, the step size and
+the size of what was released, never a training loss or a time. Written are the model's trained weights, the output
+folder, and in it the run's folder `_dpzero`, which no push to the hub uploads (its `data.key` is secret).
 """
 
 import math
