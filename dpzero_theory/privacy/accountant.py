@@ -169,8 +169,8 @@ class Group:
     def delta(self, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both") -> Bounds:
         """Bounds on the smallest delta at an `epsilon` >= 0. Bounds far from `near`, a delta with which the caller
         compares the answer, may be wide; with None there is no such delta. The search for narrower bounds ends where
-        upper - lower is at most the share `wanted` of upper, or where it cannot. `ends` says which ends the caller
-        uses, "lower", "upper" or "both"; an end that is not used is true, but may be as little as 0 or 1."""
+        upper - lower is at most the share `wanted` of upper, or more work hardly helps. `ends` says which ends the
+        caller uses, "lower", "upper" or "both"; an end that is not used is true, but may be trivial."""
         found = _cost_delta(self.together, epsilon, near=near, wanted=wanted, ends=ends if self.size == 1 else "both")
         if self.size == 1 or found.upper <= _ABOUT_EXACT * found.lower or (near and found.upper < near / 3):
             return found
@@ -226,8 +226,8 @@ class Group:
 
     def bracket(self, found: Bounds) -> Bracket:
         """Return bounds that `delta` or `epsilon` of this object gave as a `Bracket`, with the notes of the history and
-        the method by which they were found. Its value is the upper end; `delta_of_history` puts an estimate in its
-        place."""
+        the method by which they were found. Its value is the upper end; `delta_of_history` replaces it by an
+        estimate."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -327,7 +327,7 @@ def _bounds(
     plain: Callable[[float, int], float],
 ) -> Bounds:
     """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; an end that is not
-    used is true, but may say nothing. `composed` returns bounds on the largest delta (or epsilon) of several
+    used is true, but may be trivial. `composed` returns bounds on the largest delta (or epsilon) of several
     compositions of laws. `plain` returns a bound for Gaussian releases without sampling from the sum of their mu^2 and
     0 for an upper bound or 1 for a lower one: it is `_plain_delta` or `_plain_epsilon` without its first argument."""
     known, closed = cost.squares[0] < math.inf, cost.closed
@@ -350,7 +350,7 @@ def _bounds(
 def _integral_epsilon(parts: Parts, delta: float, lower_at: float) -> Bounds | None:
     """Bounds on the epsilon of a composition by the integral of module `contour`: the upper one at `delta`, the lower
     one at `lower_at` >= delta, which is larger where the laws are known up to a factor only. None if the integral does
-    not fit these laws, so that a grid must answer."""
+    not fit these laws."""
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)

@@ -91,17 +91,15 @@ class _Moments:
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
 
     def log_terms(self, tau: Array) -> tuple[Array, Array]:
-        """The logs of the summands of M(tau), a row for each entry of `tau`, a column an output; and the logs of
-        M(tau)."""
+        """Logs of the summands of M(tau), a row for each entry of `tau`, a column for each output; and of M(tau)."""
         terms = self.base + tau[:, None] * self.loss
         top = terms.max(axis=1)
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
         """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding, without that of t times a loss, which
-        grows with t and is added by `_integral`; and by outputs beyond the first and the last node, which the sum
-        leaves out. `weights` are the summands of M(tau) over M(tau). Raises `_Unfit` if the integrand rises at an
-        end."""
+        `_integral` adds as it grows with t; and by outputs beyond the first and the last node, which the sum leaves
+        out. `weights` are the summands of M(tau) over M(tau). Raises `_Unfit` if the integrand rises at an end."""
         power, fall, _ = self._powers(tau)
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
@@ -160,8 +158,8 @@ class _Integral:
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
-        """The sum over the nodes, a bound on its error but for that by the step in t, and the log of the factor of both
-        in delta."""
+        """The sum over the nodes, a bound on its error without that by the step in t, and the log of delta over the
+        sum."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))
@@ -195,7 +193,7 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """Bounds on delta near an `epsilon` >= 0, by their methods `upper` and `lower`; None if the integral does not fit
+    """An object with an `upper` and a `lower` bound on delta near `epsilon` >= 0; None if the integral does not fit
     these laws or is too imprecise, so that a grid must answer."""
     if not fits(parts):
         return None

@@ -57,7 +57,7 @@ class LedgerError(RuntimeError):
 
 
 class BudgetSpentError(LedgerError):
-    """Raised if no release can be paid for, because every release of the plan is spent."""
+    """Raised if no release can be paid for: every release of the plan is spent, or the file has no budget."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _made(cls, path: Path, begun: dict[str, Any]) -> Self:
-        """Make the file with the header `begun`, as for `_fill`, and open it. If that fails, no file is left. Raises as
-        `create`."""
+        """Make the file with the header `begun`, as for `_fill`, and open it; raise as `create`. A failure leaves no
+        file."""
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         try:
             with closing(_connect(path, "rw")) as db:
@@ -236,8 +236,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         )
 
     def spend(self) -> range:
-        """Pay for the next `block` releases of the plan, or for those that are left, before any of their noise is
-        drawn.
+        """Pay for the next `block` releases of the plan, or those that are left, before their noise is drawn.
 
         Returns:
             The numbers of the releases, counted from 0 over the life of the ledger, when the payment is on disk.

@@ -50,8 +50,7 @@ _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sam
 
 
 class StepLike(Protocol):
-    """Equal steps, as a noise law needs to know them: what has the fields of `step.Step`, whose docstring explains
-    them."""
+    """Equal steps, as a noise law needs to know them, with fields of `step.Step` and their meaning."""
 
     @property
     def noise(self) -> float: ...
@@ -91,8 +90,7 @@ class Mechanism(ABC):
         return self
 
     def require(self, step: StepLike) -> None:
-        """Raise ValueError for a step that is not accounted: by its sampling, number of coordinates or too little
-        noise."""
+        """Raise ValueError if this law is not accounted for with the step's sampling, coordinates and noise."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -121,8 +119,8 @@ class Mechanism(ABC):
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw an array of this shape of noise with parameter `scale`, with random bits from `source`: float64, or
-        int64 on a lattice."""
+        """Draw an array of this shape with parameter `scale` by random bits of `source`: float64, or int64 on a
+        lattice."""
 
 
 class Gaussian(Mechanism):
@@ -146,9 +144,8 @@ class Gaussian(Mechanism):
 
 class _OnLattice(Mechanism):
     """Noise on integers, on a lattice with M = `levels` units to the clip; the law's name is `family`:M, such as
-    discrete-gaussian:16. With `levels` 0 the law is that of any M >= `fine`, and its name is `whole`. Training runs
-    choose between the two by `on`, from the M of their sums. `family`, `fine` and `whole` are attributes of the
-    subclass."""
+    discrete-gaussian:16. With `levels` 0 the law is that of any M >= `fine`, and its name is `whole`; the three are
+    attributes of the subclass. Training runs choose between the two by `on`, from the M of their sums."""
 
     family: ClassVar[str]
     whole: ClassVar[str]
@@ -243,8 +240,7 @@ class DiscreteGaussian(_OnLattice):
 class _Laplace(_OnLattice):
     """Discrete Laplace noise with the scale s M, rounded up to whole units, for the noise multiplier s and M units to
     the clip. The law `laplace`, for any M >= 2^30, has a cost that also bounds that of continuous Laplace noise of the
-    scale s clips. For s below k/300, with k the number of records in which data sets differ, only the pure epsilon is
-    known."""
+    scale s clips. Only the pure epsilon is known for s below k/300, k being the number of records that differ."""
 
     family, whole = "discrete-laplace", "laplace"
     fine = 2**30

@@ -106,10 +106,9 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-rate for its exact
-        rate >= 0. `exact` takes the index of an entry and returns the exact rate; e^-rate for the float in `rate` must
-        differ from that for the exact rate by at most 2^-45, since draws that are nearer than 2^-44 are decided
-        exactly."""
+        """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-r for the exact
+        rate r >= 0 that `exact` returns for the entry's index. e^-rate for the float in `rate` must differ from e^-r by
+        at most 2^-45, since draws that are nearer than 2^-44 are decided exactly."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0

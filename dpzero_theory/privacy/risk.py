@@ -104,8 +104,8 @@ def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int
     Args:
         history: steps, such as `step * 1000`, all with one relation.
         false_positive_rate: a in [1e-200, 1].
-        looks: the most epsilons, at least 1. With three the upper end is mostly final, with five the two ends are
-            typically within 1%; the default is more than the search needs.
+        looks: the largest number of epsilons at which delta is computed, >= 1. With three the upper end is mostly
+            final, with five the two ends are typically within 1%; the default is more than the search needs.
 
     Returns:
         A bracket, at least a; `value` is `upper`, the number to state. On some data an attack reaches the lower end.
@@ -165,8 +165,8 @@ class _Minimum(NamedTuple):  # of g(x) = h(x) + a x over x > 0, which is a true 
 def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
     """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
     over events E, P is the law of what is released if the attack is to say yes, and Q the law otherwise. The minimum is
-    the largest true positive rate of an attack with the false positive rate `a`. `points` has what is known of g, in
-    the order of rising x, from x = 0 on."""
+    the largest true positive rate of an attack with the false positive rate `a`. `points` are triples (x, lower bound,
+    upper bound) on g, with rising x from x = 0 on."""
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)

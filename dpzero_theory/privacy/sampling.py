@@ -135,8 +135,7 @@ class Sampling:
         """Raise ValueError if the accountant knows no bound for this sampling under `relation`."""
 
     def largest_change(self, relation: Relation) -> int:
-        """The L2 sensitivity of a batch's sum of clipped contributions: its largest change between neighbours, in
-        clips."""
+        """The L2 sensitivity of a batch's sum of contributions, each clipped to the norm C, in units of C: 1 or 2."""
         # In a refilled batch another record takes the place of a missing one, and both change the sum.
         refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
         return 2 if refilled else relation.sensitivity
@@ -161,8 +160,7 @@ class Sampling:
         return self.group_amplified(noise, steps, relation, size, n)
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """As `cost`, with its arguments, for a sample rate q < 1 and data sets that differ in one record; `cost` calls
-        it."""
+        """As `cost`, which calls it, for a sample rate q < 1 and data sets that differ in one record."""
         raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
@@ -170,7 +168,8 @@ class Sampling:
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
-        """The least noise multiplier that calibration tries; with less noise it would take more than 5 s."""
+        """The least noise multiplier that calibration tries, 0 for no limit; with less noise it would take more than 5
+        s."""
         return 0.0
 
     def uses(self, steps: int) -> int:

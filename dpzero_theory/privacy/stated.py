@@ -59,8 +59,7 @@ class _Stated(Mechanism):
 
 def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
     """Return `count` steps with a new mechanism, of which only the cost of equal steps is `known`. `family` is the word
-    for this kind of statement, such as "zcdp", and `numbers` what was stated; `relation` has the statement's
-    neighbours."""
+    for this kind of statement, such as "zcdp", `numbers` what was stated, and `relation` the statement's."""
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)

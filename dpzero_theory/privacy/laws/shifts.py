@@ -253,9 +253,9 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     number of records in a batch over the number of all records.
 
     With probability q the record is in the batch, in the place of another record with the contribution y. Outputs are
-    measured from y. At the worst data the record's contribution, of size 1, the clip, is opposite to y: the outputs
-    have the centre 0 without the record, 2 with it, and 1 with 0 in its place, P = (1-q) N(0) + q N(2), Q = (1-q) N(0)
-    + q N(1).
+    measured from y, and N(c) is the law of the noise with centre c. At the worst data the record's contribution, of
+    size 1, the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
+    place, P = (1-q) N(0) + q N(2), Q = (1-q) N(0) + q N(1).
 
     At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The
     largest divergence in the other direction is that of Q against N(0). A pair with both divergences dominates. Data
