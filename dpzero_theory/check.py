@@ -177,8 +177,9 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
     Args:
         name: what the error message calls the object.
         value: the object.
-        types: the type of each entry, by the entry's name; no other entry is allowed. An entry of type float may be an
-            integer; otherwise types must be exact, and a bool is not an integer.
+        types: the type of each entry, by the entry's name: int, float, str, bool, dict or list. No other entry is
+            allowed. An entry of type float may be an integer; otherwise types must be exact, and a bool is not an
+            integer.
         optional: the names of entries that may be missing.
     """
     if not isinstance(value, dict):

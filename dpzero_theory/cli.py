@@ -90,8 +90,8 @@ class Parser(argparse.ArgumentParser):
     def refusals(self, flag: str = "") -> Iterator[None]:
         """A context manager that ends the program with exit status 2 if its block raises a ValueError or OSError.
 
-        The error becomes one line on standard error. The line begins with `flag`, unless `flag` is "" or the message
-        names another flag.
+        The error, or argparse's ArgumentTypeError, becomes one line on standard error. The line begins with `flag`,
+        unless `flag` is "" or the message names another flag.
         """
         try:
             yield
@@ -141,8 +141,7 @@ def number(**bounds: float) -> Callable[[str], float | int]:
 def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
     """Return a `type` for argparse's `add_argument` that accepts an integer x with at_least <= x <= at_most.
 
-    A word such as 1e4 is an integer too. The parsed value is an int. Other words raise ArgumentTypeError, as argparse
-    expects.
+    A word such as 1e4 is an integer too. The parsed value is an int. Other words raise ArgumentTypeError.
     """
     return functools.partial(_parsed, check.integer, {"at_least": at_least, "at_most": at_most})
 
@@ -189,6 +188,7 @@ def output_folder(text: str) -> Path:
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
     """Return a `type` for argparse's `add_argument` that accepts the path of a file that can be written, new or old.
+
     The file's folder must exist. The path must end in one of `suffixes`, such as ".csv", unless none is given. Other
     words raise ArgumentTypeError, as argparse expects. No file is made yet.
     """

@@ -38,7 +38,7 @@ class Difference:
             entries of `at`, and for derivatives the loss at x besides, which they compute too. A derivative along one
             direction counts as one evaluation, though it takes the time of one to two.
         at: a function of the K directions' indices in the run and lambda that returns what is to be computed, a list of
-            `Point`.
+            `Point`: pairs (index, shift) for losses and (index, None) for derivatives.
         combine: a function of what was computed for this list, losses or derivatives as float64 of shape (entries,
             records), and lambda, that returns the differences, shape (records, K). NaN and infinities pass through; the
             clip of the algorithm makes them finite (`optim.step.algorithm`).

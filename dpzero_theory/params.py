@@ -239,9 +239,9 @@ def _calculate(
 
 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
-    """Return the answer with a note of a bound on the mean of ||grad F_S(x_t)||^2 over the steps t of a single run,
-    which holds with probability `confidence`. Only the result theorem-3-sharp has such a bound; answers of other
-    results are returned as they are."""
+    """Return the answer with a note of a bound on the mean of ||grad F_S(x_t)||^2, F_S being the mean loss, over the
+    steps t of a single run, which holds with probability `confidence`. Only the result theorem-3-sharp has such a
+    bound; answers of other results are returned as they are."""
     if answer.result.id != "theorem-3-sharp":
         return answer
     bound = certify_run(problem, failure=1 - confidence, **answer.prescription.run).bound

@@ -46,8 +46,8 @@ _SOURCES = {
 def row(answer: Calculated) -> dict[str, Any]:
     """Return one answer of the calculator as an entry of "results" in the JSON output: its keys are `id`, `algorithm`,
     `calibration`, `form` ("minimised" or "closed-form"), `guarantee`, `relation`, `sampling`, `direction`,
-    `difference`, the names of the numbers in `_ROWS`, `trivial_bound`, `vacuous` (a boolean) and `notes` (a list of
-    sentences)."""
+    `difference`, the names of the numbers in `_ROWS` such as `step_size` and `bound`, `trivial_bound`, `vacuous` (a
+    boolean: `bound` is not below it) and `notes` (a list of sentences)."""
     p = answer.prescription
     return {
         "id": p.id,
@@ -103,7 +103,7 @@ def as_table(
 ) -> str:
     """Return a text with a table for each theorem or corollary.
 
-    A table has a row for each of `_ROWS`, a column for each calibration, and a column with the formulas of the numbers.
+    A table has a row for each parameter and bound, a column for each calibration, and a column with the formulas.
 
     Args:
         answers: the answers of the calculator.
