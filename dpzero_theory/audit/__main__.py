@@ -34,7 +34,7 @@ def _parser() -> Parser:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the audit command on the words `arguments` (those of the process if None), and return the exit status."""
+    """Audit what the words `arguments` say (those of the process if None), print it, and return `report.exit_code`."""
     parser = _parser()
     options = parser.parse_args(arguments)
     with parser.refusals("spec"):

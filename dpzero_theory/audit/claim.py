@@ -84,8 +84,8 @@ class Claim:
         Args:
             run: the `Plan` of a run, or a `Step`, one step of the run as the accountant counts it. The noise must be
                 Gaussian.
-            steps, n, clip: the attributes of the class. They must be given with a step; a plan has its
-                own, and those given are ignored.
+            steps, n, clip: the attributes of the class. They must be given with a step; a plan has its own, and those
+                given are ignored.
             delta, average: the attributes of the class.
             epsilon: the claimed epsilon; if None, the accountant's upper bound for the steps.
 

@@ -58,7 +58,7 @@ class Spec:
         records: the data.
         claim: what the loop's author says of it.
         view: what an attacker sees.
-        settings: what the loop is given beside the claim's numbers.
+        settings: what the loop is given in addition to the claim's numbers.
         variations: further settings under which the claim must hold, by a name for the report.
     """
 
@@ -86,7 +86,7 @@ def load(text: str) -> Spec:
         ValueError: there is no such file or function, or it has a fault; the message is one line.
     """
     if not text.endswith(".toml"):
-        with _importing(Path.cwd()):
+        with _modules_looked_for_in(Path.cwd()):
             made = _called("spec", text)
         if not isinstance(made, Spec):
             raise ValueError(f"spec must be a .toml file or a function that returns a Spec; got {type(made).__name__}")
@@ -103,7 +103,7 @@ def load(text: str) -> Spec:
             raise ValueError(f"{table} must be a table; got {check.shown(content[table])}")
     view = {k: tuple(v) if isinstance(v, list) else v for k, v in content.get("view", {}).items()}
     claim = _made(Claim, "claim", content.get("claim", {}))
-    with _importing(path.parent):
+    with _modules_looked_for_in(path.parent):
         train = _function("train", content.get("train"))
         records = _records(content.get("records"), path.parent)
     rest = {name: content.get(name, {}) for name in ("settings", "variations")}
@@ -135,8 +135,7 @@ def _records(given: object, folder: Path) -> Records:
 
 
 @contextmanager
-def _importing(folder: Path) -> Iterator[None]:
-    """A context manager in whose block modules are looked for in `folder` first."""
+def _modules_looked_for_in(folder: Path) -> Iterator[None]:
     sys.path.insert(0, str(folder))
     try:
         yield

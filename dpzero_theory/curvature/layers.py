@@ -1,7 +1,7 @@
 """The ranks of a model's linear layers by the factors that K-FAC has, for directions of low rank.
 
 K-FAC takes the block of the curvature that belongs to a linear layer's weights for the Kronecker product of A, the
-second moment of the layer's inputs, and B, that of the loss's derivatives by its outputs. For such curvature the
+second moment of the layer's inputs, and B, the one of the loss's derivatives by its outputs. For such curvature the
 theorem for directions of low rank depends on r_A + r_B (dpzero_theory/theory/sharp/proof.md, section 15), which
 `--layer-rank` of the calculator takes. Whether curvature is such a product is an assumption. The module has hooks on
 its layers while it is measured; its weights and their `grad` stay as they are.

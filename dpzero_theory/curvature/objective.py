@@ -34,7 +34,6 @@ class _Call(nn.Module):
         self.module, self.losses = module, losses
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the losses of the batch, shape (batch,)."""
         return self.losses(self.module, batch)
 
 
@@ -86,8 +85,7 @@ class Objective:
         # all of x, once for each weight.
         return {name: part.clone() for name, part in self.unflatten(x).items()}
 
-    def _flatten(self, weights: dict[str, Tensor]) -> Tensor:
-        """Return weights, or derivatives by them, as one flat vector, shape (d,)."""
+    def _as_vector(self, weights: dict[str, Tensor]) -> Tensor:
         return torch.cat([weights[name].reshape(-1) for name in self._shapes])
 
     def _losses(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
@@ -99,8 +97,7 @@ class Objective:
             raise ValueError(f"losses must have shape (batch,) = {sorted(rows)}; got {tuple(values.shape)}")
         return values
 
-    def _sum(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Return the sum of the losses of a batch, shape (), which can be differentiated by `weights`."""
+    def _sum_of_losses(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
         total: Tensor = functional_call(self._call, weights, (batch,)).sum()
         return total
 
@@ -116,7 +113,10 @@ class Objective:
     def gradient(self, x: Tensor) -> Tensor:
         """Return the gradient of the mean loss F at x, shape (d,)."""
         weights = self.unflatten(x)
-        return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
+        return (
+            sum((self._as_vector(grad(self._sum_of_losses)(weights, batch)) for batch in self.batches), x.new_zeros(()))
+            / self.n
+        )
 
     def descend(self, x: Tensor, steps: int, step_size: float) -> Tensor:
         """Return the weights, shape (d,), after full-batch gradient descent from the weights x.
@@ -159,9 +159,9 @@ class Objective:
         def product(v: Tensor) -> Tensor:
             total, direction = torch.zeros_like(v), self._copied(v.contiguous())
             for batch in batches:
-                gradient = grad(lambda at, batch=batch: self._sum(at, batch))
+                gradient = grad(lambda at, batch=batch: self._sum_of_losses(at, batch))
                 tangent = jvp(gradient, (weights,), (direction,))[1]
-                total += self._flatten(tangent).detach()
+                total += self._as_vector(tangent).detach()
             return total / count
 
         return Operator(self.d, product, x.dtype, x.device)
@@ -188,18 +188,16 @@ class Objective:
         for batch, size in zip(self.batches, self.sizes, strict=True):
             if together == 1:
                 first = len(norms)
-                norms += [self._norm(weights, self._sample(i))[None] for i in range(first, first + size)]
+                norms += [self._gradient_norm(weights, self._sample(i))[None] for i in range(first, first + size)]
             else:
-                at = vmap(lambda sample: self._norm(weights, _with_axis(sample)), chunk_size=together)
+                at = vmap(lambda sample: self._gradient_norm(weights, _as_batch_of_one(sample)), chunk_size=together)
                 norms += list(at(batch)[:, None])
         return torch.cat(norms).double()
 
-    def _norm(self, weights: dict[str, Tensor], sample: Batch) -> Tensor:
-        """Return the norm of the gradient of the loss of a batch of one, shape ()."""
-        parts = grad(self._sum)(weights, sample).values()
+    def _gradient_norm(self, weights: dict[str, Tensor], sample: Batch) -> Tensor:
+        parts = grad(self._sum_of_losses)(weights, sample).values()
         return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
 
 
-def _with_axis(sample: Batch) -> Batch:
-    """Return a sample without the batch axis as a batch of one."""
+def _as_batch_of_one(sample: Batch) -> Batch:
     return pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, sample)

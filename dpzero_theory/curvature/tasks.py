@@ -57,7 +57,7 @@ def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
 
     Args:
         width: the number of hidden units; the network has d = 75 width + 10 weights, in float64.
-        samples: how many digits, in an order that the seed draws; all 1,797 if None.
+        samples: how many digits, in an order that the seed draws; all 1,797 if None or more.
         seed: draws the order and PyTorch's initial weights.
 
     Raises:

@@ -173,7 +173,7 @@ def run_together(
             going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True
         ):
             one.advance(w, starts, given.grams, move, later, several)
-    return [one.outcome(problem, centers) for one in running]
+    return [Outcome.of(problem, one.sweep.lanes, centers, (one.y, one.total, one.forms), one.root) for one in running]
 
 
 class _Running:
@@ -243,10 +243,6 @@ class _Running:
         if self.drift is not None:
             self.total[:, : self.live] -= (later * self.drift).sum(dim=0)[:, None] * self.push
             self.y[:, : self.live] -= self.drift.sum(dim=0)[:, None] * self.push
-
-    def outcome(self, problem: Quadratic, centers: Sequence[Array]) -> Outcome:
-        """Return the results of the lanes after the last block; the arguments are those of `Outcome.of`."""
-        return Outcome.of(problem, self.sweep.lanes, centers, (self.y, self.total, self.forms), self.root)
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:

@@ -28,7 +28,7 @@ def paper_spectrum(mode: str, d: int) -> Array:
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
     """Draw the paper's synthetic data, n samples in d dimensions, with every coordinate from N(1, 1); shape (n, d).
 
-    Raises ValueError unless n >= 1 and d >= 1.
+    Raises ValueError unless n >= 1 and d >= 1, and for an `rng` of another type.
     """
     shape = (check.integer("n", n), check.integer("d", d))
     if not isinstance(rng, np.random.Generator):

@@ -147,7 +147,8 @@ def coefficients(
     directions_per_step: int = 1,
 ) -> Tensor:
     """Return the coefficients c_t of each of L runs for each of S directions w_t = A^(1/2) u_t, shape (S, L): without
-    vector noise a run goes from y_0 to y_0 - sum_t c_t w_t.
+    vector noise a run goes from y_0 to y_0 - sum_t c_t w_t. For K = 1, c_t is alpha (m_t + shift), where m_t is the
+    mean over samples of w_t^T (y_t - y_i), clipped to [-limit, limit].
 
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
@@ -155,7 +156,7 @@ def coefficients(
         own: w_t^T (y_0 - p N_t), shape (S, L), as `Start.own` returns it.
         alpha: the step size of each run, shape (L,).
         limit: the clip, shape (S, L): C, or C/||u_t|| for Algorithm 1, where C bounds ||difference * u_t||.
-        shift: scalar noise that is added to the clipped mean, shape (S, L).
+        shift: scalar noise, shape (S, L); 0 for vector noise.
         loop: a function that does what `step_loop` does, such as a `Captured` of it, for K = 1; None is `step_loop`
             itself.
         directions_per_step: K, which divides S. For K > 1 (Algorithm 2) the clip bounds the norm of a sample's K
@@ -170,7 +171,7 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Make S steps one after the other; return each run's coefficients, alpha (clipped mean + shift), shape (S, L).
+    """Make S steps one after the other and return each run's coefficients c_t of `coefficients`, shape (S, L).
 
     `ordered` has the rows of `Products.data`, each sorted, shape (S, n), and `prefix` the sums of the first 0, 1, ...,
     n values of each of these rows, shape (S, n + 1). The other arguments are those of `coefficients`.
@@ -193,8 +194,9 @@ def step_loop(
 def _joint_loop(
     data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
 ) -> Tensor:
-    """Do what `step_loop` does, with K directions a step, whose differences are clipped jointly. Returns the
-    coefficients, alpha/K (clipped mean + shift), shape (S, L). The arguments are those of `coefficients`."""
+    """Do what `step_loop` does, with K directions a step, and return the coefficients, alpha/K (m_t + shift), shape (S,
+    L). The m_t of a step are the mean of the samples' vectors of K differences, clipped in norm. The arguments are
+    those of `coefficients`."""
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
         step = slice(t, t + directions_per_step)

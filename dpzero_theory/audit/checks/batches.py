@@ -97,11 +97,6 @@ def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
     return tests | _shared(included, stats.hypergeom.pmf(np.arange(size + 1), n, size, size))
 
 
-def _full(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    """Return the p-value, by name, of a test of full batches: 1 if `included` is true everywhere, else 0."""
-    return {"who is in a batch": float(included.all())}
-
-
 def _epochs(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
     """Return the p-value, 1 or 0, of a test that each record is in exactly one batch of each epoch of 1/rate steps.
 
@@ -170,7 +165,7 @@ def _truncated(included: _RunsStepsRecords, rate: float, largest: int) -> dict[s
 _LAWS = {
     "poisson": _poisson,
     "fixed-size": _fixed_size,
-    "full": _full,
+    "full": lambda included, rate: {"who is in a batch": float(included.all())},
     "fixed-order": _epochs,
     "shuffled": _epochs,
     "random-allocation": _allocated,
@@ -182,7 +177,7 @@ _LAWS = {
 
 
 def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, float]] | None:
-    """Return the tests of the claimed sampling, a function as in `_LAWS`; None if there are none."""
+    """Return a function as in `_LAWS` with the tests of the claimed sampling; None if no tests are known for it."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
         return partial(_cyclic, groups=drawn.groups)

@@ -98,11 +98,11 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
             places = set(_leaking(*runs))
             again = _run_in_turn(lab, pair, changes, [_FACTORS[-1] + k for k in range(_CONFIRMING)]) if places else None
             if again and (sure := places & set(_leaking(*again))):
-                return violated(f"{_where(min(sure))}: it depends on {what} and not on the noise", _MEND_LEAK)
+                return violated(f"{_in_words(min(sure))}: it depends on {what} and not on the noise", _MEND_LEAK)
         if (says := _of_batches(lab)) is not None:
             return violated(says, _MEND_LEAK)
         if (place := _beyond_releases(lab)) is not None:
-            return violated(f"{_where(place)}: it depends on a record where the releases do not", _MEND_LEAK)
+            return violated(f"{_in_words(place)}: it depends on a record where the releases do not", _MEND_LEAK)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
     if not lab.runs.noise_obeyed:
@@ -195,7 +195,7 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
     """Return the positions in outputs that tell two data sets apart although the releases are equal.
 
-    There all runs on one data set show the same number or word, and all runs on the other one that differs by more than
+    There all runs on one data set show the same number or word, and all runs on the other a different one, by more than
     rounding. Digests, binary files and what is shown on one data set only do not count. `runs` are runs on the first
     and on the second data set in turn, with equal noise. None is returned if the releases differ, or if a run failed
     (None) or released nothing.
@@ -305,8 +305,7 @@ def _tokens(outcome: LoopOutput) -> _Shown:
     return placed
 
 
-def _where(place: _Position) -> str:
-    """Return a position of a token as words for a report, such as "printed, number 3" for ("printed", 3)."""
+def _in_words(place: _Position) -> str:
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 

@@ -293,7 +293,8 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
     """Return the numbers that a run releases at comparable steps and the noise in them, as two vectors of one length.
 
     `quiet` are the releases of a run almost without noise but otherwise the same, which are subtracted to get the
-    noise. Both vectors are empty if it is None, or if its steps and the run's differ in size.
+    noise. Both vectors are empty if it is None, if the run released nothing, or if their steps have not equally many
+    numbers.
     """
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)

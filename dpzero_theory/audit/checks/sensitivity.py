@@ -85,7 +85,10 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
-    """Yield how much steps change from each data set of `_bases` to its neighbours, in runs almost without noise."""
+    """Yield how much steps change from each data set of `_bases` to its neighbours, in runs almost without noise.
+
+    Data sets of `_bases` are left out if the loop fails on them, or if its releases are not finite.
+    """
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)

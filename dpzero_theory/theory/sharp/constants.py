@@ -284,8 +284,7 @@ def _sphere(d: int, r: float, k: int) -> _Invariant:
 
 
 def _frame(d: int, r: float, k: int) -> _Invariant:
-    """Return what the bounds need of k random directions of length sqrt(d) in R^d, orthogonal to each other and
-    uniform, where the Hessians have the effective rank r."""
+    """Return the law of k uniform, orthogonal directions of length sqrt(d) in R^d, at effective rank r."""
     law = Projection(k, d)
     rest = 1 / (d - 1) if d > 1 else 0.0
     fourth = d / (d + 2) * (k + 2) / k
@@ -301,8 +300,7 @@ def _frame(d: int, r: float, k: int) -> _Invariant:
 
 
 def _gaussian(d: int, r: float, k: int) -> _Invariant:
-    """Return what the bounds need of k independent standard normal directions in R^d, where the Hessians have the
-    effective rank r."""
+    """Return the law of k independent standard normal directions in R^d, at effective rank r."""
     law = Projection(k, math.inf)
     return _Invariant(
         r=r,

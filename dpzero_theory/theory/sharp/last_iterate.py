@@ -236,7 +236,7 @@ def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, 
     """Return the bound on E[F_S(x_T) - F_S^*] for each step size, in units of L^2/ell: the smallest over y.
 
     Args:
-        p: the problem, with `pl`; its gap is that of the start.
+        p: the problem, with `pl`, whose gap is F_S(x_0) - F_S^*.
         terms: the coefficients of the theorem's q and p, with the module's M as `constant`, for the clip of each step
             size: those of `Terms.of` for noise 0 and full batches.
         alpha: the step sizes, in units of 1/ell.

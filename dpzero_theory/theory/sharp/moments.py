@@ -48,8 +48,8 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
     """Return the constants at clips c for the moment bound of p: the samples' mean of ||grad f_i||^m is at most A^m.
-    `k` has the constants at these clips if all gradients have norm at most A, in whose units c is. The law of the
-    directions and K are `direction` and `directions`."""
+    `k` has the constants at these clips if all gradients have norm at most A, in whose units c is. `direction` is the
+    name of the law of the directions, and `directions` is K."""
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = _suprema(p.d, p.r, direction, directions, power)
