@@ -146,10 +146,11 @@ def _over_noise(content: Content) -> str:
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
     """Return the findings of a replay of the run from the weights `initial`, compared with `final` unless it is None.
 
-    If `final` is a checkpoint, only the releases that had moved its weights are replayed for the comparison.
+    If `final` is a checkpoint, only the releases that had moved its weights are replayed for the comparison. An error
+    of a replay is a finding that does not hold.
     """
     try:
-        content.replayed(_module(initial.weights), 0)
+        content.replayed(_module_of(initial.weights), 0)
     except _REFUSALS as error:
         return [_Finding("initial weights", " ".join(str(error).split()), holds=False)]
     found = [_Finding("initial weights", "those that the run began with", holds=True)]
@@ -158,19 +159,18 @@ def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -
     if final.key not in ("", content.header.key):
         return [*found, _Finding("final weights", "a checkpoint of another run", holds=False)]
     try:
-        weights = content.replayed(_module(initial.weights), final.position)
+        weights = content.replayed(_module_of(initial.weights), final.position)
         # Fingerprints compare bits: a NaN equals a NaN with the same bits, and 0 is not -0
-        equal = content.header.weights(_module(final.weights)).fingerprint() == weights.fingerprint()
+        equal = content.header.weights(_module_of(final.weights)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
         return [*found, _Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
     replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
     return [*found, _Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
 
 
-def _module(values: Mapping[str, Tensor]) -> nn.Module:
-    """Return a module that has parameters with these names and values, and nothing else."""
+def _module_of(parameters: Mapping[str, Tensor]) -> nn.Module:
     root = nn.Module()
-    for name, value in values.items():
+    for name, value in parameters.items():
         *path, last = name.split(".")
         part = root
         for step in path:
@@ -201,7 +201,7 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
             whole = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
             if not (whole and value.is_floating_point() and value.device.type == "cpu"):
                 raise ValueError(f"{name!r:.60} is no tensor of floating-point numbers")
-        _module(found.weights)
+        _module_of(found.weights)
         return found
     except Exception as error:
         said = str(error) if type(error) is ValueError else f"not read, {type(error).__name__}"

@@ -125,7 +125,7 @@ def opened(
         begun = Content.of(file.account, path / RUN).header
         _require_begun_with(begun, header)
         if budget is not None:
-            _require_budget(file.account, *budget, paid_at_once)
+            _require_same_budget(file.account, *budget, paid_at_once)
         if digest(secret) != begun.records:
             raise ValueError("data must be the records of the run that is resumed; these are others, or data.key is")
     except BaseException:
@@ -183,9 +183,7 @@ def _require_for_owner_alone(path: Path) -> None:
         )
 
 
-def _require_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
-    """Raise ValueError, naming what differs, unless a resumed run is given the budget and `paid_at_once` of its
-    `account`."""
+def _require_same_budget(account: Account, epsilon: float, delta: float, paid_at_once: int | None) -> None:
     if paid_at_once not in (None, account.block):
         raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {paid_at_once}")
     for name, given in (("target_delta", delta), ("target_epsilon", epsilon)):

@@ -78,8 +78,9 @@ class Statement(NamedTuple):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Pairs of texts (delta, epsilon), with both ends of epsilon's bracket rounded outwards."""
-        return [(f"{delta:g}", _shown(cost)) for delta, cost in self.costs.items()]
+        """Pairs of texts (delta, epsilon) for `costs`: both ends of epsilon's bracket, rounded outwards to six digits,
+        or the upper one alone where they agree."""
+        return [(f"{delta:g}", _rounded_outwards(cost)) for delta, cost in self.costs.items()]
 
     @property
     def attack_text(self) -> str:
@@ -108,8 +109,7 @@ class Statement(NamedTuple):
         )
 
 
-def _shown(bracket: Bracket) -> str:
-    """Return both ends of a bracket as text, rounded outwards; the upper end alone if they agree to six digits."""
+def _rounded_outwards(bracket: Bracket) -> str:
     high = _rounded(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 

@@ -73,7 +73,7 @@ def reward_losses(
         for sample in range(samples):
             noise = _gumbel(prompts, mask, step_now(), sample) if temperature else None
             answers = _answers(module, prompts, mask, tokens, temperature, noise)
-            texts = [_text(tokenizer, answer) for answer in answers.tolist()]
+            texts = [_text_before_end(tokenizer, answer) for answer in answers.tolist()]
             total += _rewards(reward(texts, batch), len(prompts))
         return 1 - total / samples
 
@@ -151,8 +151,7 @@ def _answers(
     return torch.stack(drawn, 1)
 
 
-def _text(tokenizer: Any, answer: list[int]) -> str:
-    """Return the text of an answer's tokens up to the first end-of-text token, without special tokens."""
+def _text_before_end(tokenizer: Any, answer: list[int]) -> str:
     end = tokenizer.eos_token_id
     kept = answer[: answer.index(end)] if end in answer else answer
     return str(tokenizer.decode(kept, skip_special_tokens=True))

@@ -143,6 +143,6 @@ class _MeZO(Algorithm):
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
-"""All algorithms by name."""
+"""All algorithms by name; a name that is not there raises ValueError."""
 for _algorithm in (_DPZero(), _MeZO()):
     ALGORITHMS.register(_algorithm)

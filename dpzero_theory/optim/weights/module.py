@@ -404,7 +404,6 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _require_supported(name: str, parameter: nn.Parameter) -> None:
-    """Raise ValueError unless a parameter is in memory, a plain tensor or sharded by rows, and floating-point."""
     if parameter.is_meta:
         raise ValueError(f"trainable parameter {name} must be in memory; got the meta device (is it offloaded?)")
     held = piece(parameter.data)[0]

@@ -452,7 +452,7 @@ class Guard(TorchDispatchMode):
             trainable parameters are guarded as whole DTensors only; `kept` is guarded as ever.
 
     Attributes:
-        refused: the error with which an operation was refused; None if there was none.
+        refused: the ValueError that was raised in a refused operation; None if there was none.
     """
 
     def __init__(self, trained: Mapping[int, str], kept: Mapping[int, str], *, sharded: bool = False) -> None:

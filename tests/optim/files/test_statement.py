@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from dpzero_theory.optim.files.statement import _rounded, _shown, statement
+from dpzero_theory.optim.files.statement import _rounded, _rounded_outwards, statement
 from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.privacy.bracket import Bracket
 from tests.optim.small import BUDGET, STEP, N, private
@@ -80,8 +80,8 @@ def test_what_is_shown_is_never_less() -> None:
     assert _rounded(2.300001) == "2.30001"
     assert _rounded(2.9999999) == "3"
     assert _rounded(0.0) == "0"
-    assert _shown(Bracket(1.23456789, 1.3, 1.3, "")) == "1.23456 to 1.3"
-    assert _shown(Bracket(1.2345671, 1.2345672, 1.2345672, "")) == "1.23457"
+    assert _rounded_outwards(Bracket(1.23456789, 1.3, 1.3, "")) == "1.23456 to 1.3"
+    assert _rounded_outwards(Bracket(1.2345671, 1.2345672, 1.2345672, "")) == "1.23457"
 
 
 @pytest.mark.parametrize(
