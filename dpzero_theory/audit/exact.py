@@ -14,7 +14,7 @@ from scipy import stats
 
 from dpzero_theory.check import Array
 
-_MOST_SPREAD = 14.0  # `dispersion` treats deviations beyond this many standard deviations alike, to keep a table small
+_MOST_SPREAD = 14.0  # To `dispersion` deviations beyond about this many claimed standard deviations are alike
 
 
 def _two_sided(lower: float, upper: float) -> float:
@@ -37,7 +37,8 @@ def dispersion(counts: NDArray[np.int64], pmf: Array) -> float:
     """Return the two-sided p-value of the spread of independent counts, each claimed to have P[count = k] = pmf[k].
 
     The statistic is the sum of (count - c)^2, where c is the claimed mean rounded to an integer. It is too small if the
-    counts are too equal, and too large if they vary more than claimed.
+    counts are too equal, and too large if they vary more than claimed. Deviations beyond about 14 claimed standard
+    deviations count alike, so that the table of the sum's exact law stays small.
 
     Args:
         counts: the observed counts, shape (N,).

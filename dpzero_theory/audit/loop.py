@@ -346,7 +346,7 @@ def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
 
 
 def _files(folder: Path) -> dict[str, bytes | str]:
-    """Return the contents of every file in a folder by its name, and all names under `names of files`.
+    """Return the first 2^24 bytes of every file in a folder under `file NAME`, and all names under `names of files`.
 
     In a file's name `#` stands for a number, which may change from run to run; equal names end in (2), (3), ...
     """

@@ -149,7 +149,7 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        """The values of `repeatable` and `streamed` as a pair; None if quiet runs never repeat."""
+        """The values of `repeatable` and `streamed` as a pair; None if `repeatable` is None."""
         if self.base.releases is None:
             return None
         for stream in (None, SEED):
@@ -163,8 +163,8 @@ class LoopRuns:
     def repeatable(self) -> dict[str, Any] | None:
         """The changes of settings under which quiet runs (almost without noise) repeat with the seed.
 
-        Either no changes (empty) or `all_records`; None if the runs never repeat. If `streamed` is true, they repeat
-        only if they read known random bytes in place of the operating system's.
+        Either no changes (empty) or `all_records`; None if the runs never repeat, or if the noise is not seen to obey
+        its multiplier. If `streamed` is true, they repeat only if they read known random bytes.
         """
         return None if self._repeating is None else self._repeating[0]
 

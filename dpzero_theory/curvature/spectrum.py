@@ -31,9 +31,9 @@ class Effort:
     """How many matrix-vector products to spend on a spectrum: search + probes * steps at most.
 
     Attributes:
-        search: Lanczos steps of the run that looks for the largest eigenvalues.
+        search: Lanczos steps of the run that looks for the largest eigenvalues, at least 1.
         probes: how many random directions the traces are averaged over, at least 2.
-        steps: Lanczos steps from each of these directions.
+        steps: Lanczos steps from each of these directions, at least 2. Smaller numbers raise ValueError.
     """
 
     search: int = 40

@@ -133,7 +133,7 @@ class Lanes:
 def blocks(steps: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
     """Split the steps 0, ..., max(steps) - 1 into blocks (start, stop), in order, so that no run ends inside a block.
 
-    `steps` are the numbers of steps of the runs, and `size` is the largest number of steps in a block.
+    `steps` are the numbers of steps of the runs, shape (L,), and `size` >= 1 is the largest number in a block.
     """
     ends = [0, *sorted(set(steps.tolist()))]
     return [

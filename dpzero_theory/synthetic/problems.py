@@ -48,7 +48,7 @@ class Distances:
         spectrum: the eigenvalues of A, > 0, shape (d,).
 
     Attributes:
-        n, d: the numbers of samples and of dimensions.
+        n, d, spectrum: the numbers of samples and of dimensions, and the eigenvalues of A.
         center: the mean of the samples, shape (d,).
 
     Raises:

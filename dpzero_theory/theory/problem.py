@@ -200,7 +200,7 @@ class Prescription:
         relation: which data sets are neighbours in the statement of privacy, for example replace-one.
         batches: how batches are drawn: None for full batches, or `Poisson(q_s)` with the sampling rate q_s. Sums over a
             batch are divided by the expected batch size q_s n.
-        direction: law of the random direction u of a step, one of `sphere.DIRECTIONS`.
+        direction: law of the random directions u of a step, a name in `sharp.constants.LAWS`.
         directions_per_step: K >= 1, the number of directions in a step.
         difference: how a change of loss along a direction is found, one of `difference.DIFFERENCES`.
         gdp: with full batches the run is gdp-Gaussian-DP (mu-GDP with mu = gdp), and privacy enters through this number

@@ -89,7 +89,7 @@ def _shared(included: _RunsStepsRecords, pmf: NDArray[np.float64]) -> dict[str, 
 
 
 def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that each step draws rate * n of the n records, anew and uniformly."""
+    """Return p-values, by name, of tests that each step draws round(rate * n) of n records, anew and uniformly."""
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}

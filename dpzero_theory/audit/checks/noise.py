@@ -108,7 +108,9 @@ def _size(lab: Lab, level: float) -> Verdict:
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
     count, std = lab.noise.sample.size, float(np.sqrt((lab.noise.sample**2).mean()))
-    power = f"all numbers together: less than {_least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
+    # With probability 95% the test of all numbers reports a standard deviation of less than this share of the claimed.
+    least = math.sqrt(float(stats.chi2.ppf(level / (4 * len(samples)), count)) / float(stats.chi2.ppf(0.95, count)))
+    power = f"all numbers together: less than {least:.2f} of what is claimed"
     says = f"noise of {std:.3g} times the claimed standard deviation ({count} numbers)"
     return held(says + (f"; not seen: {', '.join(lost)}" if lost else ""), power=power)
 
@@ -116,14 +118,6 @@ def _size(lab: Lab, level: float) -> Verdict:
 def _too_little(squares: float, count: int) -> float:
     """Return the p-value of too little noise: P[S <= squares] for the sum S of squares of `count` N(0, 1) numbers."""
     return float(stats.chi2.cdf(squares, count))
-
-
-def _least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """Return the largest ratio of true to claimed standard deviation that `_too_little` is likely to notice.
-
-    The test sees `count` numbers of noise and reports p-values below `level`; it does so with probability `power`.
-    """
-    return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def _silent(lab: Lab) -> bool:
