@@ -173,10 +173,11 @@ def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
 
 
 def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
-    """Return the largest change of a step between two of several runs with equal noise, less room for rounding.
+    """Return the largest change of a step between two of several runs with equal noise, in multiples of `unit`.
 
-    `outputs` are the runs, on different data. The change is in multiples of `unit`, the norm of what a contribution of
-    the claimed clip adds to a release. The result is None if fewer than two runs have finite releases of one shape.
+    `outputs` are the runs, on different data, and `unit` is the norm of what a contribution of the claimed clip adds to
+    a release. A change above 2 is lowered, to no less than 2, by room for rounding and `_FOLLOWS`. The result is None
+    if fewer than two runs have finite releases of one shape.
     """
     rows = [run.releases for run in outputs if run is not None and run.releases is not None]
     whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]
@@ -192,7 +193,7 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
     """Return the largest change of a step's release between two data sets, as a multiple of the claimed clip.
 
     Only steps that were made on both data sets are compared. `rows` and `base` are the releases on the two; the result
-    is 0 if they cannot be compared, since `rows` is None (the loop refused the data) or not finite.
+    is 0 if `rows` is None (the loop refused the data), not finite, or of another number of numbers a step.
     """
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0

@@ -120,7 +120,7 @@ def known_direction(direction: str) -> str:
 def law_of(direction: str) -> _SharpLaw:
     """Return the direction law with the name `direction` as the sharpened theorem needs it.
 
-    Raises ValueError for an unknown name, and PreconditionError for a law that the theorem does not cover.
+    Raises ValueError for an unknown name, and PreconditionError for a known law that the theorem does not cover.
     """
     name = known_direction(direction)
     if name in LAWS or name.partition(":")[0] in LAWS.families:
