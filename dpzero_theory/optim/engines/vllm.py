@@ -8,6 +8,7 @@ Private records pass through vLLM. Its cache of prefixes, its statistics and its
 of vLLM's logs no requests; `docs/explanation/threat-model.md` says what is left.
 """
 
+import gc
 import os
 import tempfile
 import weakref
@@ -33,6 +34,8 @@ _LONGEST = 1024
 
 class VLLMEngine(Engine):
     """An engine of vLLM in this process. It sets environment variables of vLLM.
+
+    A process can use one such engine at a time: when one ends, vLLM clears what all engines of the process share.
 
     Args:
         model: the folder of the frozen model, or its name on the Hugging Face hub.
@@ -78,6 +81,7 @@ class VLLMEngine(Engine):
         except ImportError as error:
             raise ValueError("engine='vllm' needs vLLM: pip install 'dpzero-theory[vllm]'") from error
         self._config = config
+        gc.collect()  # an earlier engine that is garbage must end now, as its end would break this one
         settings = {
             "enable_lora": True, "max_loras": points, "max_lora_rank": rank,
             "lora_target_modules": sorted(config.target_modules), "max_model_len": longest + 1,

@@ -74,27 +74,6 @@ def test_the_same_steps_as_with_torch(engine: VLLMEngine, folder: str) -> None:
         assert one == pytest.approx(other, abs=5e-2, rel=1e-2)
 
 
-def test_a_private_run_by_name(folder: str, tmp_path: Path) -> None:
-    model = with_weights(folder)
-    run = make_private_with_epsilon(model, None, records(), engine="vllm", folder=tmp_path / "run", **PRIVATE)
-    run.run()
-    run.close()
-    header = read(tmp_path / "run").header
-    assert header.losses.startswith("vllm ")
-    assert header.losses.endswith(" float32")
-    assert header.isolation == "probed"
-    assert not verify(tmp_path / "run").fault
-
-
-def test_a_cache_of_prefixes_that_is_read_is_refused(folder: str) -> None:
-    served = VLLMEngine(folder, tiny.lora(), points=4, longest=60, enable_prefix_caching=True, block_size=32)
-    model = module(folder)
-    probe(served, model, trained(model))  # vLLM does not read its cache where log-probabilities are asked for
-    served._asked.skip_reading_prefix_cache = False
-    with pytest.raises(EngineError, match="vLLM must return a log-probability for every token of a record"):
-        probe(served, model, trained(model))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -118,6 +97,30 @@ def test_a_base_of_other_weights_is_refused(engine: VLLMEngine, tmp_path: Path) 
     other = module(tiny.saved(tmp_path / "other", seed=1))
     with pytest.raises(ValueError, match="engine must serve the model of the run's module"):
         probe(engine, other, trained(other))
+
+
+# From here on each test has an engine of its own: when one ends, vLLM clears what all engines of a process share.
+
+
+def test_a_private_run_by_name(folder: str, tmp_path: Path) -> None:
+    model = with_weights(folder)
+    run = make_private_with_epsilon(model, None, records(), engine="vllm", folder=tmp_path / "run", **PRIVATE)
+    run.run()
+    run.close()
+    header = read(tmp_path / "run").header
+    assert header.losses.startswith("vllm ")
+    assert header.losses.endswith(" float32")
+    assert header.isolation == "probed"
+    assert not verify(tmp_path / "run").fault
+
+
+def test_a_cache_of_prefixes_that_is_read_is_refused(folder: str) -> None:
+    served = VLLMEngine(folder, tiny.lora(), points=4, longest=60, enable_prefix_caching=True, block_size=32)
+    model = module(folder)
+    probe(served, model, trained(model))  # vLLM does not read its cache where log-probabilities are asked for
+    served._asked.skip_reading_prefix_cache = False
+    with pytest.raises(EngineError, match="vLLM must return a log-probability for every token of a record"):
+        probe(served, model, trained(model))
 
 
 def test_a_target_that_the_engine_ignores_is_refused(folder: str) -> None:
