@@ -23,9 +23,8 @@ from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Parts, log_c
 
 _ERRORS = 1e-8, 1e-12
 """The error that is aimed at, as a share of an estimate of delta; the second one if delta is far below the estimate."""
-_WIDEST = 1e-4
-_MOST_NODES, _MOST_PRODUCTS = 4096, 2**20
-"""The largest relative width of the bounds (else a grid answers); the most nodes in x or in t, and the most pairs."""
+_WIDEST = 1e-4  # the largest relative width of the bounds; else a grid answers
+_MOST_NODES, _MOST_PRODUCTS = 4096, 2**20  # the most nodes in x or in t, and the most pairs of them
 _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
 _HEIGHTS = np.geomspace(0.5, 16, 11)
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
@@ -51,7 +50,8 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The step in x is small enough for `aliases`, by the best line, and for `decay`, with lines 0.7 from its own.
+        # The step in x must serve `aliases`, along the best of the lines Im x = +-s^2 eta, and `decay`, whose lines are
+        # about 0.7 s^2 from those on which it bounds a moment.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))

@@ -39,8 +39,7 @@ MOST_COMPOSED = 2**24  # the largest number of equal steps whose cost is compute
 _KERNEL = 2
 """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
 continuous noise (laws/derivation.md, section 8). The noise of training runs is accounted with this tau."""
-_RATIO = 1e-12
-"""If the noise is too small for `_KERNEL`, tau is chosen so that the bound G of `_discrete_gap` is about this."""
+_RATIO = 1e-12  # with noise that is too small for `_KERNEL` tau is chosen so that `_discrete_gap` is about this
 _SAME = 2.0**-46
 """Discrete noise of parameter sigma lattice units with (tau/sigma)^2 up to this is accounted as continuous noise of the
 same multiplier: the multipliers that surely cost more, and surely less, then differ by less than 1e-14 of it."""

@@ -40,14 +40,10 @@ from dpzero_theory.privacy.step import Steps, steps_of
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9  # noise multipliers between which `calibrate_risk` searches
 _ACCURACY = 1e-6  # the search for a multiplier ends when its two ends differ by at most this share of it
-_NEAR, _ROUNDING = 1e-5, 1e-12
-"""The search for a true positive rate ends when it is known to the first number as a share of itself. The second number
-bounds the relative rounding error of the straight lines that the search uses."""
-_NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
-"""After the first two epsilons, delta is looked at where log x is so far from the best one, in units of min(mu, 1)."""
-_PATIENCE, _LITTLE = 4, 0.9
-"""The search compares the bracket's widths at the last `_PATIENCE` epsilons, and ends when the last width is above
-`_LITTLE` times the first one."""
+_NEAR = 1e-5  # the search for a true positive rate ends when it is known to this share of itself
+_ROUNDING = 1e-12  # a bound on the relative rounding error of the straight lines that the search uses
+_NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)  # distances from the best log x, over min(mu, 1), where delta is looked at next
+_PATIENCE, _LITTLE = 4, 0.9  # the search ends when so many epsilons have not reduced the width to this share of it
 _MOST_EXPONENT = 500.0  # the largest epsilon at which delta is looked at; false positive rates below 1e-200 need more
 
 

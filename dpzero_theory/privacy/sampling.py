@@ -40,9 +40,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Indices, allocation, groups
 from dpzero_theory.registry import Registry
 
-_LEAST_GROUP_NOISE = 0.03
-"""The least noise, in clips and over the number of records of a group, for which a group with Poisson batches is
-bounded by one record that changes the sum as much. For less noise no bound is stated."""
+_LEAST_GROUP_NOISE = 0.03  # in clips, over the number of records of a group with Poisson batches; less has no bound
 _LEAST_FULL = 1e-290
 """Probabilities that a truncated batch is full are computed down to this; smaller ones are replaced by it. The error of
 scipy's binomial tails that is allowed for is measured, not proved: at most an eighth of it at 31,000 random tails of up

@@ -19,17 +19,12 @@ import numpy as np
 
 from dpzero_theory.privacy.laws.finite import FinitePair, dominating
 
-LEAST_RHO, MOST_RHO = 1e-9, 100.0
-"""The least and the largest rho for which pairs are made. With less the ratios e^l of neighbouring losses l differ too
-little for 64-bit floats."""
+LEAST_RHO, MOST_RHO = 1e-9, 100.0  # with less, the ratios e^l of neighbouring losses l differ too little for floats
 _LOG_LEAST, _LARGEST_LOSS = 650.0, 690.0
 """Losses go up to the one at which the bound on delta is below e^-650, or to 690, whose exponential is still a float.
 The bound on delta at the largest loss counts as the probability of an infinite loss."""
-_LOSSES, _ORDERS = 2000, 1200
-"""The number of losses at which delta is bounded, and of values t among which the best is taken at each."""
-_MARGIN = 1e-9
-"""A bound on the relative rounding error of the pair's divergences: 1e-16 over the share by which neighbouring ratios
-e^l differ, which is at least 8e-7."""
+_LOSSES, _ORDERS = 2000, 1200  # the number of losses, and of values t among which the best is taken at each loss
+_MARGIN = 1e-9  # the most relative rounding error: 1e-16 over the share by which neighbouring e^l differ, >= 8e-7
 
 
 @lru_cache(maxsize=16)

@@ -30,8 +30,7 @@ LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 
 LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times as long, so it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
-"""The least s, and the largest s/q, of fixed-size batches under zero-out, where q is the sample rate. With more noise
-neighbouring outputs have the same loss as 64-bit floats."""
+"""The least s, and the largest s/q, of fixed-size batches under zero-out; with more, neighbours' losses are equal."""
 _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
 """Bounds on the rounding errors of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size:
 for one or two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
@@ -45,8 +44,7 @@ _NARROW, _WIDE, _MOST_INTERVALS = 250, 10, 20_000
 intervals. If more would be needed, the narrow ones are made wider."""
 _TO_CLIP, _FEWEST_TO_CLIP = 1500, 64  # with Laplace noise a clip has 1500 intervals; 3000/k, >= 64, for k records
 
-_Mixture = tuple[tuple[float, float], ...]
-"""The law of a random shift c >= 0, in units of the clip, as pairs (c, log of its probability), with rising c."""
+_Mixture = tuple[tuple[float, float], ...]  # the law of a random shift c >= 0 in clips: pairs (c, log probability)
 
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
