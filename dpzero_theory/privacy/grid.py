@@ -9,23 +9,39 @@ of the grid. The bracket's width falls as H^2. Every statement is derived in law
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from scipy.special import ndtri_exp
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bounds
+from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.fourier import composed, window
-from dpzero_theory.privacy.laws.law import TILTS, UNIT, Parts, chernoff_epsilon, crossed, log_c, log_moments
+from dpzero_theory.privacy.laws.law import (
+    TILTS,
+    UNIT,
+    Cells,
+    Parts,
+    Span,
+    chernoff_epsilon,
+    crossed,
+    log_c,
+    log_law,
+    log_moments,
+)
 
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7
 """Outputs of about this probability, as a share of delta, are left out of the sums; their probability is added to the
 upper end."""
-_FEWEST, _MOST = 2**12, 2**19  # the fewest and the most points of a grid
+_FEWEST, _MOST, _MOST_APART = 2**12, 2**19, 2**17  # the fewest and the most points of a grid
 _MOST_OF_ONE = 2**17  # the most cells that the losses of one release fill
+_MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
+"""Large losses are composed apart (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. They have at most the
+probability `_OF_ONE` in one release, and more than `_MANY` of them about the share `_OMITTED` of delta. A law with at
+most `_FEW` releases beside one with more is not split."""
+_BLOCKS, _MERGED = 256, 16  # numbers of blocks of outcomes, and of outcomes of a block, that share one rounding error
 _REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 """Shares of the upper end that decide on finer grids: if the wanted width is above `_COARSE`, grids have at most 2^14
@@ -68,6 +84,41 @@ def _reach(parts: Parts, delta: float) -> float:
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
+def _offset(sketches: _Sketches, laws: Sequence[tuple[Cells, int]], width: float, tau: float) -> float:
+    """The mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre of its cell. It
+    moves the grid for lower bounds to where the weights are; every offset is correct."""
+    offset = 0.0
+    for (loss, weights, _), (c, count) in zip(_tilted(sketches, tau), laws, strict=True):
+        at: Array = (c.first + np.arange(float(len(c.p)))) * width
+        offset += count * float(np.sum(weights * loss) - np.sum(at * c.p) / np.sum(c.p))
+    return offset
+
+
+def _composed(
+    laws: Sequence[tuple[Cells, int]],
+    kind: str,
+    bottom: float,
+    width: float,
+    points: int,
+    rates: tuple[float, float],
+    fewer: int = 0,
+) -> tuple[int, Array, float, float, float]:
+    """Compose the weights `kind` ("upper", "p" or "q") of laws on the grid of total losses that begins at the loss
+    `bottom`, without the number `fewer` of releases of each law. `rates` are those of `fourier.window`. Return the
+    number of the grid's first point; the weights, scaled to the sum 1; the log of the number by which they were
+    divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid. Raises
+    OverflowError if the weights of a law have a sum below 1e-250."""
+    start, ones, log_scale = math.floor(bottom / width), [], 0.0
+    for c, count in laws:
+        if not (total := float(np.sum(getattr(c, kind)))) > 1e-250:
+            raise OverflowError("a tilt at which a law underflows")
+        if (n := max(count - fewer, 0)) > 0:
+            ones.append((c.first, getattr(c, kind) / total, n))
+            log_scale += n * (math.log(total) + c.log_scale)
+    law, error, beyond = composed(ones or [(0, np.ones(1), 1)], width, start, points, *rates)
+    return start, law, log_scale, error, beyond
+
+
 class _Curve:
     """Bounds on delta(epsilon) of the composition `parts` near one epsilon >= 0, by one grid of total losses with
     `points` points. `delta` is about delta there; a wrong guess makes the bounds wide, not false. Raises OverflowError
@@ -91,10 +142,7 @@ class _Curve:
         if self._most <= epsilon:  # no total loss exceeds epsilon, so delta is no more than what is left out
             self._width = 1.0
             return
-        try:
-            self._compose(parts, z, delta)
-        except OverflowError:
-            self._chernoff(parts, z)
+        self._compose(parts, z, delta)
 
     def _compose(self, parts: Parts, z: float, delta: float) -> None:
         """Put the laws on a grid and compose them, for both ends. Outputs more than `z` standard deviations of the
@@ -103,7 +151,7 @@ class _Curve:
         epsilon, points = self._centre, self._points
         self.tau, log_most = _saddle(self._sketches, epsilon)
         log_folded = min(max(math.log(delta) - log_most - 18.0, -36.0), -12.0)
-        bottom, top, self._up, self._down = window(_tilted(self._sketches, self.tau), log_folded)
+        bottom, top, up, down = window(_tilted(self._sketches, self.tau), log_folded)
         lowest = bottom - top
         broadest = max(float(np.max(loss)) - max(float(np.min(loss)), lowest) for _, loss, _ in self._sketches)
         # The range comes from the laws' sketches. On the grid they spread a little more, so the range is widened.
@@ -111,6 +159,7 @@ class _Curve:
         bottom, top = bottom - more, top + more
         self._width = max((top - bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
         self._laws = [(law.cells(z, self.tau, self._width, lowest), count) for law, count in parts]
+        self._composed = partial(_composed, self._laws, width=self._width, points=points, rates=(up, down))
         self._relative = 1.1 * math.fsum(count * (c.error + 40 * UNIT) for c, count in self._laws)
         self._relative += 16 * UNIT * (self.tau * epsilon + (1 + self.tau) * (abs(top) + abs(bottom)) + 1)
         if self._relative > 0.1:
@@ -119,26 +168,6 @@ class _Curve:
         # If the weights of a law underflow at this tilt there is no lower end, and 0 stands for it.
         if min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
             self._compose_below(bottom)
-
-    def _chernoff(self, parts: Parts, z: float) -> None:
-        """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds;
-        the lower bound is then 0. Outputs more than `z` standard deviations of the noise beyond the means are left out.
-        Raises OverflowError if no tilt gives such a bound."""
-        best, epsilon = math.inf, self._centre
-        for tau in np.geomspace(1.0, 1e5, 11).tolist():
-            with suppress(OverflowError, ValueError):
-                log_scale = 64 * UNIT * tau * epsilon - tau * epsilon
-                for law, count in parts:
-                    largest = abs(law.largest(z))
-                    cells = law.cells(z, tau, (largest + 1e-9) / _FEWEST, -4 * largest)
-                    log_scale += count * (math.log(float(np.sum(cells.upper))) + cells.log_scale)
-                    log_scale += count * (1.01 * tau * cells.slip + 1.1 * (cells.error + 40 * UNIT))
-                if log_scale + log_c(tau) < best:
-                    best, self.tau, self._log_scale = log_scale + log_c(tau), tau, log_scale
-        if best == math.inf:
-            raise OverflowError("a law that no tilt resolves")
-        self.known, self._wrong, self._relative, self._width = -math.inf, math.exp(log_c(self.tau)), 1e-12, 1.0
-        self._gained = self._kept = np.zeros(0)
 
     def upper(self, epsilon: float) -> float:
         """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
@@ -161,20 +190,6 @@ class _Curve:
             best = float(np.max(self._kept - rise * self._taken, initial=0.0))
         return best * math.exp(min(self._log_below, 300.0)) if best > 0 else 0.0
 
-    def _composed(self, masses: Sequence[Array], bottom: float) -> tuple[int, Array, float, float, float]:
-        """Compose the weights `masses` of the laws on the grid of total losses that begins at the loss `bottom`. Return
-        the number of the grid's first point; the weights, scaled to the sum 1; the log of the number by which they were
-        divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid. Raises
-        OverflowError if the weights of a law have a sum below 1e-250."""
-        start = math.floor(bottom / self._width)
-        totals = [float(np.sum(mass)) for mass in masses]
-        if not min(totals) > 1e-250:
-            raise OverflowError("a tilt at which a law underflows")
-        ones = [(c.first, mass / total, n) for (c, n), mass, total in zip(self._laws, masses, totals, strict=True)]
-        law, error, beyond = composed(ones, self._width, start, self._points, self._up, self._down)
-        log_scale = math.fsum(n * (math.log(t) + c.log_scale) for (c, n), t in zip(self._laws, totals, strict=True))
-        return start, law, log_scale, error, beyond
-
     @np.errstate(over="ignore")
     def _compose_above(self, bottom: float) -> None:
         """Compose the laws that dominate, on a grid that begins at the loss `bottom`. For each loss of the grid
@@ -182,7 +197,7 @@ class _Curve:
         e^centre, both in units of e^_log_scale, where centre is the epsilon for which this object is made; `upper` uses
         them."""
         tau, width, centre = self.tau, self._width, self._centre
-        start, law, log_scale, error, tail = self._composed([c.upper for c, _ in self._laws], bottom)
+        start, law, log_scale, error, tail = self._composed("upper", bottom)
         slip = 1.01 * math.fsum(count * c.slip for c, count in self._laws)
         # The laws dominate once their losses are raised by `slip` in total, so each loss in `beyond` is raised by that.
         skipped = max(math.floor((centre - _REACH / (1 + tau)) / width) - start, 0)
@@ -205,16 +220,9 @@ class _Curve:
         that hold the releases' losses, and `_taken` an upper bound on Q(S >= k) e^centre, both in units of
         e^_log_below, where centre is the epsilon for which this object is made."""
         tau, width, centre = self.tau, self._width, self._centre
-        # `offset` is the mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre
-        # of its cell. It moves the grid to where the weights are; every offset is correct.
-        offset = 0.0
-        for (loss, weights, _), (c, count) in zip(_tilted(self._sketches, tau), self._laws, strict=True):
-            at: Array = (c.first + np.arange(float(len(c.p)))) * width
-            offset += count * float(np.sum(weights * loss) - np.sum(at * c.p) / np.sum(c.p))
-        (start, p, log_p, error_p, tail_p), (_, q, log_q, error_q, _) = (
-            self._composed(masses, bottom - offset)
-            for masses in ([c.p for c, _ in self._laws], [c.q for c, _ in self._laws])
-        )
+        offset = _offset(self._sketches, self._laws, width, tau)
+        start, p, log_p, error_p, tail_p = self._composed("p", bottom - offset)
+        _, q, log_q, error_q, _ = self._composed("q", bottom - offset)
         beyond = (start + np.arange(self._points)) * width + offset - centre
         near = beyond > -_REACH / (1 + tau)
         beyond = beyond[near]
@@ -230,6 +238,132 @@ class _Curve:
         self._taken = taken * (1 + self._relative + slack) + 1.01 * more
 
 
+class _Apart:
+    """Bounds on delta(epsilon) of a composition near one epsilon, as `_Curve` gives them, for releases that seldom have
+    a large loss. All small losses are composed on a fine grid of `points` points, which is short without large losses,
+    and their total is one law of a composition with no, one, ..., `_MANY` large losses on a grid with wide cells; more
+    large losses count as infinite. Each number of large losses has its own tilt. Proofs are in laws/derivation.md, 2.
+    Raises OverflowError if a single grid serves better."""
+
+    def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
+        z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
+        many = tuple((law, n) for law, n in parts if n > _FEW) or parts
+        few = tuple(part for part in parts if part not in many)
+        whole, rest = ([(n, *law.sketch(z)) for law, n in some] for some in (many, few))
+        # Large losses are those above `cut`: `_MANY` + 1 of them have a probability that is small against delta.
+        losses = np.concatenate([loss for _, loss, _ in whole])
+        order = np.argsort(losses)[::-1]
+        chance = np.cumsum(np.concatenate([n * np.exp(log_mass) for n, _, log_mass in whole])[order])
+        seldom = (math.factorial(_MANY + 1) * _OMITTED * delta) ** (1 / (_MANY + 1))
+        seldom = min(seldom, _OF_ONE * min(n for _, n in many))
+        cut, most = float(losses[order][np.sum(chance <= seldom) - 1]), max(law.largest(z) for law, _ in many)
+        small = [(n, loss[loss <= cut], log_mass[loss <= cut]) for n, loss, log_mass in whole]
+        large = [(loss[loss > cut], log_mass[loss > cut] + math.log(n)) for n, loss, log_mass in whole]
+        one = (1, np.concatenate([loss for loss, _ in large]), np.concatenate([log_mass for _, log_mass in large]))
+        if not (0 < cut < 0.9 * most and chance[0] <= seldom and all(len(loss) for _, loss, _ in small)):
+            raise OverflowError("no loss is large")
+        (tau, _), (near, _) = _saddle([*whole, *rest], epsilon), _saddle([*small, *rest], epsilon)
+        spans = [window(_tilted(some, at), -23.0) for some, at in (([*whole, *rest], tau), (small, near))]
+        if spans[0][1] - spans[0][0] < _SHORTER * (spans[1][1] - spans[1][0]):
+            raise OverflowError("large losses do not lengthen the grid")
+        far, _ = _saddle([*small, *rest, one], epsilon)
+        rare, mass = _large(many, z, (cut, most), min(points, 2**14), self._left)
+        # With one law of n releases, k of them can be chosen in n (n - 1) ... (n - k + 1)/k! ways. Lower bounds of more
+        # than one large loss lack `sure` small losses, which must be few against n.
+        single, n = len(many) == 1, many[0][1]
+        ways = [math.prod(1 - i / n * single for i in range(k)) / math.factorial(k) for k in range(_MANY + 1)]
+        sure = _MANY if single and n > 250 * _MANY else 1
+        none = _total(many, small, z, near, points, cut, delta, 0)
+        some = _total(many, small, z, far, points, cut, delta, sure)
+        made = [((none, 1), *few), *(((some, 1), (rare, k), *few) for k in range(1, _MANY + 1))]
+        self._terms = [_Curve(term, epsilon, delta, points if few else max(points // 4, _FEWEST)) for term in made]
+        self._ways, self._sure = ways, ways[: sure + 1]
+        self._left += mass ** (_MANY + 1) / math.factorial(_MANY + 1) + math.fsum(n * law.infinite for law, n in parts)
+        self.tau, self.known = (max(getattr(one, name) for one in self._terms) for name in ("tau", "known"))
+
+    def upper(self, epsilon: float) -> float:
+        """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
+        found = math.fsum(ways * one.upper(epsilon) for ways, one in zip(self._ways, self._terms, strict=True))
+        return min((found + self._left) * (1 + 16 * UNIT), 1.0)
+
+    def lower(self, epsilon: float) -> float:
+        """A lower bound on delta(epsilon)."""
+        found = math.fsum(ways * one.lower(epsilon) for ways, one in zip(self._sure, self._terms, strict=False))
+        return found * (1 - 16 * UNIT)
+
+
+def _large(parts: Parts, z: float, span: Span, count: int, left: float) -> tuple[FinitePair, float]:
+    """The losses in `span` of one of all releases, whichever it is, in about `count` cells, as a pair whose
+    probabilities are summed over the releases; and a bound on their sum. `left` bounds the probability of outputs that
+    are left out."""
+    width = (span[1] - span[0]) / count
+    found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
+    at = np.arange(max(c.first + len(c.upper) for c, _ in found))
+    upper, p, q = (np.zeros(len(at)) for _ in range(3))
+    for c, n in found:
+        for law, one, wrong in ((upper, c.upper, c.error), (p, c.p, -c.error), (q, c.q, c.error)):
+            law[c.first : c.first + len(one)] += n * math.exp(c.log_scale) * (1 + wrong) * one
+    each = max(float(np.sum(c.upper)) * math.exp(c.log_scale) * (1 + c.error) for c, _ in found)
+    each += left + max(law.infinite for law, _ in parts) + 1e-9
+    if not (mass := float(np.sum(upper))) + each < 0.1:
+        raise OverflowError("losses that are not seldom large")
+    # With a large loss a release also gets a small one, and `more` makes up for what that hides.
+    more = -math.log1p(-each)
+    q *= np.exp(-at * width) * (1 + 4 * UNIT * (1 + span[1]))
+    seen, known = upper > 0, (p > 0) & (q > 0)
+    loss = np.asarray(at[seen] * width + max(c.slip for c, _ in found) + more, dtype=np.float64)
+    return FinitePair(loss, upper[seen] * math.exp(more), 0.0, p[known], q[known]), mass * math.exp(more)
+
+
+def _total(
+    parts: Parts, small: _Sketches, z: float, tau: float, points: int, cut: float, delta: float, without: int
+) -> FinitePair:
+    """The total of all releases' losses up to `cut`, of which `small` are sketches, as a pair. It is composed at the
+    tilt `tau` on a grid of `points` points. The dominated pair lacks the number `without` of releases of each law,
+    which have small losses too; with a single law and `without` > 0 the dominating pair lacks one release."""
+    low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
+    least, _, _, down = window(_tilted(small, 0.0), -60.0)
+    low = min(low, least)
+    low, high = low - 0.01 * (high - low), high + 0.01 * (high - low)
+    width = (high - low) / points
+    laws = [(law.cells(z, tau, width, low - high, (-math.inf, cut)), n) for law, n in parts]
+    relative = 1.1 * math.fsum(n * (c.error + 40 * UNIT) for c, n in laws)
+    relative += 16 * UNIT * (1 + (1 + tau) * (abs(low) + abs(high)))
+    if relative > 0.01:
+        raise OverflowError("rounding errors exceed the answer")
+
+    def composition(kind: str, bottom: float, at: float, fewer: int) -> tuple[Array, Array, Array, Array]:
+        start, law, log_scale, error, beyond = _composed(laws, kind, bottom, width, points, (up, tau + down), fewer)
+        loss: Array = (start + np.arange(float(points))) * width
+        back = np.exp(np.minimum(log_scale - at * loss, 700.0))
+        return loss, law * back, error * back, beyond * back
+
+    def merged(_: Array, law: Array, error: Array, beyond: Array) -> tuple[Array, Array]:
+        """The sums of the weights of each `_MERGED` neighbours, and bounds on their errors."""
+        wrong = 1.01 * (math.sqrt(_MERGED) * error + _MERGED * beyond)
+        return law.reshape(-1, _MERGED).sum(axis=1), wrong[::_MERGED]
+
+    offset = _offset(small, laws, width, tau)
+    loss, mass, wrong, beyond = composition("upper", low, tau, int(without > 0 and len(parts) == 1))
+    # The errors of a block of outcomes have at most the norm `wrong`, so the sum of at most this times the root of the
+    # block's length. It is counted at the block's largest loss.
+    block = max(points // _BLOCKS, 1)
+    mass[block - 1 :: block] += math.sqrt(block) * wrong[::block]
+    mass = np.minimum(mass * (1 + relative), 1.0)
+    mass[0] = min(mass[0] + 1.01 * beyond[0], 1.0)
+    if not (infinite := 1.01 * float(beyond[-1])) < 1e-3 * delta:
+        raise OverflowError("a grid whose cells are too wide")
+    loss += 1.01 * math.fsum(n * c.slip for c, n in laws)
+    # Merged outcomes tell less, and have smaller errors. Those that are mostly rounding error are left out.
+    p, less = merged(*composition("p", low - offset, tau, without))
+    q, more = merged(*composition("q", low - offset, 1 + tau, without))
+    seen = (0.1 * p > less) & (0.1 * q > more) & np.isfinite(q)
+    p, q = (p - less) * (1 - relative), (q + more) * (1 + relative)
+    tilted = [log_law(c.p) + c.log_scale - tau * width * (c.first + np.arange(len(c.p))) for c, _ in laws]
+    kept = min(*(float(np.sum(np.exp(logs))) * (1 - relative) for logs in tilted), 1.0)
+    return FinitePair(loss, mass, infinite, p[seen] * kept ** (without * len(parts)), q[seen])
+
+
 def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
     """The composition with the laws to use for a grid of `points` points (`Law.refined`), where delta is about `delta`,
     and whether a finer grid has other laws with narrower bounds."""
@@ -240,9 +374,10 @@ def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
     return found, points == _FEWEST and found != parts
 
 
-_Make = Callable[[int], tuple[Bounds, bool]]
-"""A function of the number of points of a grid. It returns bounds by such a grid, and whether a finer grid has other
-laws with narrower bounds."""
+_Class = Callable[..., _Curve | _Apart]  # one of these two classes
+_Make = Callable[[int, _Class], tuple[Bounds, bool]]
+"""A function of the number of points of a grid, and of a class for one grid or for two. It returns bounds by such a
+grid, and whether a finer grid has other laws with narrower bounds."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
@@ -255,7 +390,7 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
         return Bounds(0.0, math.inf)
     found = []
     for make in makes:
-        bounds, rough = _tried(make, _FEWEST)
+        bounds, rough = _tried(make, _FEWEST, _Curve)
         found.append((bounds, rough, max(_width(bounds), _ROUGH_LAW * rough)))
     for k, make in enumerate(makes):
         (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else 2**14)
@@ -267,8 +402,10 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
             # The width falls as the square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if said else 16
             points *= min(share, _MOST // points)
-            better, _ = _tried(make, points)
+            better, _ = _tried(make, points, _Curve)
             bounds = better if rough else bounds.within(better)
+            if _width(bounds) > wanted and not far(bounds):
+                bounds = bounds.within(_tried(make, min(points // 2, _MOST_APART), _Apart)[0])
             rough, width = False, _width(bounds)
             found[k] = bounds, rough, width
             if width > 0.7 * before and before < _STUCK:
@@ -277,11 +414,11 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
     return Bounds(min(max(one[0].lower for one in found), upper), upper)
 
 
-def _tried(make: _Make, points: int) -> tuple[Bounds, bool]:
+def _tried(make: _Make, points: int, curve: _Class) -> tuple[Bounds, bool]:
     """What `make` returns for a grid of `points` points, or bounds from 0 to infinity if that grid is not accurate
     enough; and whether a finer grid has other laws with narrower bounds, False for such a grid."""
     try:
-        return make(points)
+        return make(points, curve)
     except OverflowError:
         return Bounds(0.0, math.inf), False
 
@@ -292,11 +429,11 @@ def _width(bounds: Bounds) -> float:
 
 
 @lru_cache(maxsize=256)
-def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int) -> Bounds:
+def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class) -> Bounds:
     """Bounds on delta of a composition by one grid: the lower bound at the epsilon `lower_at`, the upper bound at
     `epsilon`, where delta is about `delta`; a wrong guess makes the bounds wide, not false."""
-    curve = _Curve(parts, epsilon, delta, points)
-    return Bounds(curve.lower(lower_at), curve.upper(epsilon))
+    found = curve(parts, epsilon, delta, points)
+    return Bounds(found.lower(lower_at), found.upper(epsilon))
 
 
 def delta_bounds(
@@ -317,11 +454,11 @@ def delta_bounds(
     def make(parts: Parts) -> _Make:
         guess = near
 
-        def bounds(points: int) -> tuple[Bounds, bool]:
+        def bounds(points: int, curve: _Class) -> tuple[Bounds, bool]:
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
             laws, rough = _refined(parts, guess, points)
-            found = _at(laws, epsilon, lower_epsilon, guess, points)
+            found = _at(laws, epsilon, lower_epsilon, guess, points, curve)
             if near is None:
                 guess = max(min(guess, found.upper), LEAST_DELTA)
             return found, rough
@@ -360,14 +497,14 @@ def _root(parts: Parts, delta: float, lower_at: float) -> _Make:
     delta `delta`, and from below at the delta `lower_at` >= `delta`."""
     start: float | None = None
 
-    def bounds(points: int) -> tuple[Bounds, bool]:
+    def bounds(points: int, made: _Class) -> tuple[Bounds, bool]:
         nonlocal start
         if start is None:
             laws, z = _refined(parts, delta, _FEWEST)[0], _reach(parts, delta)
             start = 0.95 * chernoff_epsilon([(count, *law.sketch(z)) for law, count in laws], delta)
         (laws, rough), at = _refined(parts, delta, points), start
         for _ in range(8):
-            curve = _Curve(laws, at, delta, points)
+            curve = made(laws, at, delta, points)
             if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is lower than this curve knows
                 upper, at = curve.known, 0.8 * curve.known
                 continue

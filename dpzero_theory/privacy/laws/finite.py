@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import UNIT, Cells, Law, log_law, sketched
+from dpzero_theory.privacy.laws.law import EVERY, UNIT, Cells, Law, Span, log_law, sketched
 
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
@@ -62,9 +62,11 @@ class FinitePair(Law):
         loss, mass = sketched(loss, mass)
         return loss, log_law(mass)
 
-    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
+    def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
         loss, mass, p, q = self._within(z)
-        loss = np.maximum(loss, lowest)
+        ratio, inside = np.log(p) - np.log(q), (span[0] < loss) & (loss <= span[1])
+        p, q = (one[(span[0] < ratio) & (ratio <= span[1])] for one in (p, q))
+        loss, mass = np.maximum(loss[inside], lowest), mass[inside]
         low = np.floor(loss / width).astype(np.int64)
         share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * UNIT, 0.0, 1.0)
         log_p, log_q = np.log(p), np.log(q)
@@ -80,6 +82,7 @@ class FinitePair(Law):
         if count > _MOST_CELLS:
             raise OverflowError("too many cells")
         log_scale = max(float(np.max(log_weight, initial=-math.inf)) for _, log_weight in terms)
+        log_scale = log_scale if log_scale > -math.inf else 0.0
         below, above, kept_p, kept_q = (
             np.asarray(np.bincount(at - first, np.exp(log_weight - log_scale), count), dtype=np.float64)
             for at, log_weight in terms

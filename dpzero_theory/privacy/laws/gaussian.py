@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Cells, Law, log_mixed
+from dpzero_theory.privacy.laws.law import EVERY, LOG_SQRT_2PI, UNIT, Cells, Law, Span, log_mixed
 
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-"""The 4 nodes and weights on [-1, 1] of the Gauss-Legendre rule by which the mass of a short interval is computed."""
+_RULES = {count: np.polynomial.legendre.leggauss(count) for count in (2, 4)}
+_POINTS, _WEIGHTS = _RULES[4]
+"""The nodes and weights on [-1, 1] of the Gauss-Legendre rules with 2 and with 4 nodes, by which the masses of very
+short and of short intervals are computed."""
 _RULE_ERROR = 1e-13
 """A bound on the relative error of this Gauss-Legendre rule for normal densities on intervals of at most 1/50 of a
 standard deviation (derivation.md, section 3)."""
@@ -179,18 +181,20 @@ class Gaussian(Law):
         slip = float(np.max(missed, initial=float(np.max(self.rounding(branch, ends)[0]))))
         edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
         widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
-        pieces = np.ceil(np.diff(edges) / widest).astype(np.int64)
-        if pieces.sum() > _MOST_PIECES:
+        needed = np.ceil(np.diff(edges) / widest)
+        if not needed.sum() <= _MOST_PIECES:
             raise OverflowError("too many nodes")
+        pieces = needed.astype(np.int64)
         cell = np.repeat(np.arange(len(pieces)), pieces)
         length = np.repeat(np.diff(edges) / np.maximum(pieces, 1), pieces)
         left = edges[cell] + (np.arange(len(cell)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
-        x = (left[:, None] + length[:, None] * (1 + _POINTS) / 2).ravel()
-        log_width = np.log((length[:, None] * _WEIGHTS / (2 * s)).ravel()) - LOG_SQRT_2PI
+        points, weights = _RULES[2 if float(np.max(length, initial=0.0)) < widest / 80 else 4]
+        x = (left[:, None] + length[:, None] * (1 + points) / 2).ravel()
+        log_width = np.log((length[:, None] * weights / (2 * s)).ravel()) - LOG_SQRT_2PI
         loss, log_a = self.losses(branch, x)
         loss_error, log_error = self.rounding(branch, x)
         mass_error = UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
-        cell = np.repeat(cell, len(_POINTS)) + first
+        cell = np.repeat(cell, len(points)) + first
         return _Nodes(
             half=cell if sign > 0 else -1 - cell,
             loss=loss,
@@ -243,8 +247,22 @@ class Gaussian(Law):
         wrong = 3e-13 * (1 + t * 1e-2)
         return max(float(low_sum) - wrong, 0.0), high_sum + wrong
 
-    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
-        nodes = [self._nodes(branch, *self._ends(branch, z), width, lowest) for branch in self.branches]
+    def _between(self, branch: _Branch, z: float, span: Span) -> tuple[float, float]:
+        """The least and the largest output of a branch with a loss in `span`, up to `z` standard deviations beyond the
+        means. The first is not below the second if there is none."""
+        sign, (low, high) = branch.up, self._ends(branch, z)
+        cuts = [
+            float(self.inverse(branch, np.array([sign * end]))[0]) if abs(end) < math.inf else sign * end
+            for end in (span if sign > 0 else span[::-1])
+        ]
+        return max(low, cuts[0]), min(high, cuts[1])
+
+    def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
+        between = [(branch, *self._between(branch, z, span)) for branch in self.branches]
+        nodes = [self._nodes(branch, low, high, width, lowest) for branch, low, high in between if low < high]
+        if not nodes:
+            return Cells(0, np.zeros(1), np.zeros(1), np.zeros(1), 0.0, 0.0, 0.0)
+        atom = self.atom if span[0] < 0 <= span[1] else 0.0
         half, loss, log_mass = (
             np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass")
         )
@@ -266,7 +284,7 @@ class Gaussian(Law):
         def masses(cell: NDArray[np.int64], logs: tuple[Array, Array]) -> tuple[Array, Array]:
             found = [np.bincount(cell - first, np.exp(log - log_scale), count).astype(np.float64) for log in logs]
             for law in found:
-                law[-first] += self.atom * math.exp(-log_scale)
+                law[-first] += atom * math.exp(-log_scale)
             return found[0], found[1]
 
         # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to the upper end and the rest to the lower end.

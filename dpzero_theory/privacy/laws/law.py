@@ -17,6 +17,8 @@ from scipy.special import ndtr
 from dpzero_theory.check import Array
 
 _Number = TypeVar("_Number", float, Array)
+Span = tuple[float, float]  # a pair (a, b) for the losses above a and up to b
+EVERY: Span = (-math.inf, math.inf)
 UNIT = 2.0**-53  # the largest relative error of one rounding to a 64-bit float, the unit of error bounds
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)  # log of sqrt(2 pi), the constant of the normal density
 CDF_ERROR = 4e-15
@@ -168,10 +170,11 @@ class Law:
         do not affect any bound."""
         raise NotImplementedError
 
-    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
-        """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` > 0: multiplied
+    def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
+        """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` >= 0: multiplied
         by e^{tau loss}. Outputs more than `z` standard deviations of the noise beyond the means are left out, and
-        losses below `lowest` are put at `lowest`. Raises OverflowError if the grid needs too many cells."""
+        losses below `lowest` are put at `lowest`. Of all outputs only those with losses in `span` count; an output near
+        the common end of two spans is in exactly one of them. Raises OverflowError if the grid needs too many cells."""
         raise NotImplementedError
 
 
@@ -197,8 +200,8 @@ class ByChance(Law):
         found = [(law.sketch(z), math.log(chance)) for chance, law in self.kinds]
         return np.concatenate([one[0] for one, _ in found]), np.concatenate([one[1] + log for one, log in found])
 
-    def cells(self, z: float, tau: float, width: float, lowest: float) -> Cells:
-        kinds = [(math.log(chance), law.cells(z, tau, width, lowest)) for chance, law in self.kinds]
+    def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
+        kinds = [(math.log(chance), law.cells(z, tau, width, lowest, span)) for chance, law in self.kinds]
         first = min(one.first for _, one in kinds)
         count = max(one.first + len(one.upper) for _, one in kinds) - first
         log_scale = max(log + one.log_scale for log, one in kinds)
