@@ -9,6 +9,7 @@ of the grid. The bracket's width falls as H^2. Every statement is derived in law
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import numpy as np
@@ -142,7 +143,12 @@ class _Curve:
         if self._most <= epsilon:  # no total loss exceeds epsilon, so delta is no more than what is left out
             self._width = 1.0
             return
-        self._compose(parts, z, delta)
+        try:
+            self._compose(parts, z, delta)
+        except OverflowError:
+            if epsilon < 0.5 * self._most:
+                raise
+            self._chernoff(parts, z)
 
     def _compose(self, parts: Parts, z: float, delta: float) -> None:
         """Put the laws on a grid and compose them, for both ends. Outputs more than `z` standard deviations of the
@@ -168,6 +174,26 @@ class _Curve:
         # If the weights of a law underflow at this tilt there is no lower end, and 0 stands for it.
         if min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
             self._compose_below(bottom)
+
+    def _chernoff(self, parts: Parts, z: float) -> None:
+        """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds;
+        the lower bound is then 0. Outputs more than `z` standard deviations of the noise beyond the means are left out.
+        Raises OverflowError if no tilt gives such a bound."""
+        best, epsilon = math.inf, self._centre
+        for tau in np.geomspace(1.0, 1e5, 11).tolist():
+            with suppress(OverflowError, ValueError):
+                log_scale = 64 * UNIT * tau * epsilon - tau * epsilon
+                for law, count in parts:
+                    largest = abs(law.largest(z))
+                    cells = law.cells(z, tau, (largest + 1e-9) / _FEWEST, -4 * largest)
+                    log_scale += count * (math.log(float(np.sum(cells.upper))) + cells.log_scale)
+                    log_scale += count * (1.01 * tau * cells.slip + 1.1 * (cells.error + 40 * UNIT))
+                if log_scale + log_c(tau) < best:
+                    best, self.tau, self._log_scale = log_scale + log_c(tau), tau, log_scale
+        if best == math.inf:
+            raise OverflowError("a law that no tilt resolves")
+        self.known, self._wrong, self._relative, self._width = -math.inf, math.exp(log_c(self.tau)), 1e-12, 1.0
+        self._gained = self._kept = np.zeros(0)
 
     def upper(self, epsilon: float) -> float:
         """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
