@@ -9,7 +9,6 @@ of the grid. The bracket's width falls as H^2. Every statement is derived in law
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 
 import numpy as np
@@ -19,18 +18,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bounds
 from dpzero_theory.privacy.laws.finite import FinitePair
 from dpzero_theory.privacy.laws.fourier import composed, window
-from dpzero_theory.privacy.laws.law import (
-    TILTS,
-    UNIT,
-    Cells,
-    Parts,
-    Span,
-    chernoff_epsilon,
-    crossed,
-    log_c,
-    log_law,
-    log_moments,
-)
+from dpzero_theory.privacy.laws.law import TILTS, UNIT, Cells, Parts, chernoff_epsilon, crossed, log_c, log_moments
 
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7
@@ -43,6 +31,7 @@ _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 probability `_OF_ONE` in one release, and more than `_MANY` of them about the share `_OMITTED` of delta. A law with at
 most `_FEW` releases beside one with more is not split."""
 _BLOCKS, _MERGED = 256, 16  # numbers of blocks of outcomes, and of outcomes of a block, that share one rounding error
+_NEAR_MOST = 20.0  # a tilt for losses near the largest total loss, times that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
 _COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
 """Shares of the upper end that decide on finer grids: if the wanted width is above `_COARSE`, grids have at most 2^14
@@ -53,6 +42,7 @@ _ROUGH_LAW = 0.1
 with a narrower law is tried."""
 _Sketches = Sequence[tuple[int, Array, Array]]
 """For each law of a composition the number of its releases, and the losses and log probabilities of `Law.sketch`."""
+_Cut = Sequence[tuple[Cells, int]]  # for each law of a composition its cells and the number of its releases
 _NEARER = np.geomspace(0.75, 1.33, 9)  # factors on the best one of `TILTS`, to look for a better tilt near it
 
 
@@ -85,7 +75,7 @@ def _reach(parts: Parts, delta: float) -> float:
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
-def _offset(sketches: _Sketches, laws: Sequence[tuple[Cells, int]], width: float, tau: float) -> float:
+def _offset(sketches: _Sketches, laws: _Cut, width: float, tau: float) -> float:
     """The mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre of its cell. It
     moves the grid for lower bounds to where the weights are; every offset is correct."""
     offset = 0.0
@@ -96,20 +86,15 @@ def _offset(sketches: _Sketches, laws: Sequence[tuple[Cells, int]], width: float
 
 
 def _composed(
-    laws: Sequence[tuple[Cells, int]],
-    kind: str,
-    bottom: float,
-    width: float,
-    points: int,
-    rates: tuple[float, float],
-    fewer: int = 0,
+    laws: _Cut, kind: str, bottom: float, grid: tuple[float, int, float, float], fewer: int = 0
 ) -> tuple[int, Array, float, float, float]:
     """Compose the weights `kind` ("upper", "p" or "q") of laws on the grid of total losses that begins at the loss
-    `bottom`, without the number `fewer` of releases of each law. `rates` are those of `fourier.window`. Return the
-    number of the grid's first point; the weights, scaled to the sum 1; the log of the number by which they were
-    divided; a bound on the Euclidean norm of their errors; and a bound on the weight from beyond the grid. Raises
-    OverflowError if the weights of a law have a sum below 1e-250."""
-    start, ones, log_scale = math.floor(bottom / width), [], 0.0
+    `bottom`, without the number `fewer` of releases of each law. `grid` has the width and number of cells of the grid
+    and the two rates that `fourier.window` returns. Return the number of the grid's first point; the weights, scaled to
+    the sum 1; the log of the number by which they were divided; a bound on the Euclidean norm of their errors; and a
+    bound on the weight from beyond the grid. Raises OverflowError if the weights of a law have a sum below 1e-250."""
+    (width, points, *rates), ones, log_scale = grid, [], 0.0
+    start = math.floor(bottom / width)
     for c, count in laws:
         if not (total := float(np.sum(getattr(c, kind)))) > 1e-250:
             raise OverflowError("a tilt at which a law underflows")
@@ -143,20 +128,22 @@ class _Curve:
         if self._most <= epsilon:  # no total loss exceeds epsilon, so delta is no more than what is left out
             self._width = 1.0
             return
-        try:
-            self._compose(parts, z, delta)
-        except OverflowError:
-            if epsilon < 0.5 * self._most:
-                raise
-            self._chernoff(parts, z)
-
-    def _compose(self, parts: Parts, z: float, delta: float) -> None:
-        """Put the laws on a grid and compose them, for both ends. Outputs more than `z` standard deviations of the
-        noise beyond the means are left out; `delta` is about the delta that is sought. Raises OverflowError if the grid
-        is not accurate enough."""
-        epsilon, points = self._centre, self._points
         self.tau, log_most = _saddle(self._sketches, epsilon)
-        log_folded = min(max(math.log(delta) - log_most - 18.0, -36.0), -12.0)
+        try:
+            self._compose(parts, z, math.log(delta) - log_most)
+        except OverflowError:
+            if epsilon < self._most / 2:
+                raise
+            # Near the largest total loss the best tilt leaves almost no other loss.
+            self.tau = min(self.tau, _NEAR_MOST / self._most)
+            self._compose(parts, z, 0.0)
+
+    def _compose(self, parts: Parts, z: float, log_share: float) -> None:
+        """Put the laws on a grid and compose them, for both ends. Outputs more than `z` standard deviations of the
+        noise beyond the means are left out; `log_share` is about the log of delta over Chernoff's bound. Raises
+        OverflowError if the grid is not accurate enough."""
+        epsilon, points = self._centre, self._points
+        log_folded = min(max(log_share - 18.0, -36.0), -12.0)
         bottom, top, up, down = window(_tilted(self._sketches, self.tau), log_folded)
         lowest = bottom - top
         broadest = max(float(np.max(loss)) - max(float(np.min(loss)), lowest) for _, loss, _ in self._sketches)
@@ -165,7 +152,7 @@ class _Curve:
         bottom, top = bottom - more, top + more
         self._width = max((top - bottom) / points, broadest * max(1 / _MOST_OF_ONE, 4 / points))
         self._laws = [(law.cells(z, self.tau, self._width, lowest), count) for law, count in parts]
-        self._composed = partial(_composed, self._laws, width=self._width, points=points, rates=(up, down))
+        self._composed = partial(_composed, self._laws, grid=(self._width, points, up, down))
         self._relative = 1.1 * math.fsum(count * (c.error + 40 * UNIT) for c, count in self._laws)
         self._relative += 16 * UNIT * (self.tau * epsilon + (1 + self.tau) * (abs(top) + abs(bottom)) + 1)
         if self._relative > 0.1:
@@ -174,26 +161,6 @@ class _Curve:
         # If the weights of a law underflow at this tilt there is no lower end, and 0 stands for it.
         if min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
             self._compose_below(bottom)
-
-    def _chernoff(self, parts: Parts, z: float) -> None:
-        """Bound delta from above by Chernoff's bound on the laws that dominate, for total losses that no grid holds;
-        the lower bound is then 0. Outputs more than `z` standard deviations of the noise beyond the means are left out.
-        Raises OverflowError if no tilt gives such a bound."""
-        best, epsilon = math.inf, self._centre
-        for tau in np.geomspace(1.0, 1e5, 11).tolist():
-            with suppress(OverflowError, ValueError):
-                log_scale = 64 * UNIT * tau * epsilon - tau * epsilon
-                for law, count in parts:
-                    largest = abs(law.largest(z))
-                    cells = law.cells(z, tau, (largest + 1e-9) / _FEWEST, -4 * largest)
-                    log_scale += count * (math.log(float(np.sum(cells.upper))) + cells.log_scale)
-                    log_scale += count * (1.01 * tau * cells.slip + 1.1 * (cells.error + 40 * UNIT))
-                if log_scale + log_c(tau) < best:
-                    best, self.tau, self._log_scale = log_scale + log_c(tau), tau, log_scale
-        if best == math.inf:
-            raise OverflowError("a law that no tilt resolves")
-        self.known, self._wrong, self._relative, self._width = -math.inf, math.exp(log_c(self.tau)), 1e-12, 1.0
-        self._gained = self._kept = np.zeros(0)
 
     def upper(self, epsilon: float) -> float:
         """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
@@ -318,7 +285,7 @@ class _Apart:
         return found * (1 - 16 * UNIT)
 
 
-def _large(parts: Parts, z: float, span: Span, count: int, left: float) -> tuple[FinitePair, float]:
+def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
     """The losses in `span` of one of all releases, whichever it is, in about `count` cells, as a pair whose
     probabilities are summed over the releases; and a bound on their sum. `left` bounds the probability of outputs that
     are left out."""
@@ -359,7 +326,7 @@ def _total(
         raise OverflowError("rounding errors exceed the answer")
 
     def composition(kind: str, bottom: float, at: float, fewer: int) -> tuple[Array, Array, Array, Array]:
-        start, law, log_scale, error, beyond = _composed(laws, kind, bottom, width, points, (up, tau + down), fewer)
+        start, law, log_scale, error, beyond = _composed(laws, kind, bottom, (width, points, up, tau + down), fewer)
         loss: Array = (start + np.arange(float(points))) * width
         back = np.exp(np.minimum(log_scale - at * loss, 700.0))
         return loss, law * back, error * back, beyond * back
@@ -385,8 +352,8 @@ def _total(
     q, more = merged(*composition("q", low - offset, 1 + tau, without))
     seen = (0.1 * p > less) & (0.1 * q > more) & np.isfinite(q)
     p, q = (p - less) * (1 - relative), (q + more) * (1 + relative)
-    tilted = [log_law(c.p) + c.log_scale - tau * width * (c.first + np.arange(len(c.p))) for c, _ in laws]
-    kept = min(*(float(np.sum(np.exp(logs))) * (1 - relative) for logs in tilted), 1.0)
+    back = [np.minimum(c.log_scale - tau * width * (c.first + np.arange(len(c.p))), 700.0) for c, _ in laws]
+    kept = min(*(float(c.p @ np.exp(logs)) * (1 - relative) for (c, _), logs in zip(laws, back, strict=True)), 1.0)
     return FinitePair(loss, mass, infinite, p[seen] * kept ** (without * len(parts)), q[seen])
 
 
