@@ -52,7 +52,7 @@ class FinitePair(Law):
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
         """`loss` and `mass` of the pair that dominates, and `p` and `q` of the other one, without the outputs with the
-        largest losses, as far as their probability is at most Phi(-z) (see `Law`)."""
+        largest losses, which together have at most the probability Phi(-z) under P (see `Law`)."""
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
@@ -137,9 +137,9 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """The losses > 0 of a finite pair that dominates (P, Q), their probabilities under the pair's first and second law,
-    and the probability of an infinite loss under the first. `above` has for each l of `loss`, which rises from 0, a
-    bound on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes the place of its entry."""
+    """Make half of a finite pair that dominates (P, Q). `above` has for each l of `loss`, which rises from 0, a bound
+    on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes its place. Returns the pair's losses > 0, their
+    probabilities under its first and its second law, and the probability of an infinite loss under the first."""
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], loss[kept]

@@ -31,12 +31,10 @@ short and of short intervals are computed."""
 _RULE_ERROR = 1e-13
 """A bound on the relative error of this Gauss-Legendre rule for normal densities on intervals of at most 1/50 of a
 standard deviation (derivation.md, section 3)."""
-_MOST_PIECES = 2**19
-"""The largest number of pieces into which a line of outputs is cut."""
+_MOST_PIECES = 2**19  # the largest number of pieces into which a line of outputs is cut
 _MOST_FROM_ZERO = 2**50
 """The largest absolute loss, in half cells. The rounding error of a larger loss is not small against a cell."""
-_SKETCHED = 1600
-"""The number of outputs of a sketch (`Law.sketch`) on each line or half-line."""
+_SKETCHED = 1600  # the number of outputs of a sketch (`Law.sketch`) on each line or half-line
 _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
 """The number of pieces to a standard deviation for log moments, and the largest log moment that is returned."""
 
@@ -142,8 +140,7 @@ class Gaussian(Law):
         return np.asarray(square * (level / 2 + np.sign(level) * found))
 
     def _ends(self, branch: _Branch, z: float) -> tuple[float, float]:
-        """The least and the largest output of a branch that are not left out: up to z standard deviations below 0 and
-        above 1, the least and the largest mean."""
+        # The least and the largest output that count: z standard deviations below 0 and above 1, the outer means
         return max(-self.noise * z, branch.start), 1 + self.noise * z
 
     def sketch(self, z: float) -> tuple[Array, Array]:

@@ -270,11 +270,11 @@ class Cost:
         return Cost(
             above=(self.above[0] + other.above[0], self.above[1] + other.above[1]),
             below=(self.below[0] + other.below[0], self.below[1] + other.below[1]),
-            squares=(_up(self.squares[0], other.squares[0]), self.squares[1] + other.squares[1]),
+            squares=(_sum_above(self.squares[0], other.squares[0]), self.squares[1] + other.squares[1]),
             ratio=self.ratio + other.ratio,
-            pure=(_up(self.pure[0], other.pure[0]), self.pure[1] + other.pure[1]),
-            zcdp=(_up(self.zcdp[0], other.zcdp[0]), _up(self.zcdp[1], other.zcdp[1])),
-            unamplified=_up(self.unamplified, other.unamplified),
+            pure=(_sum_above(self.pure[0], other.pure[0]), self.pure[1] + other.pure[1]),
+            zcdp=(_sum_above(self.zcdp[0], other.zcdp[0]), _sum_above(self.zcdp[1], other.zcdp[1])),
+            unamplified=_sum_above(self.unamplified, other.unamplified),
         )
 
     @property
@@ -283,8 +283,7 @@ class Cost:
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
 
-def _up(one: float, other: float) -> float:
-    """The sum of two numbers >= 0, rounded up to a float that is not below the exact sum."""
+def _sum_above(one: float, other: float) -> float:
     return math.nextafter(one + other, math.inf) if one and other else one + other
 
 
