@@ -15,6 +15,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from torch import nn
 
 from benchmarks.kit.experiment import Cell, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm.last_layer import prepared
 from benchmarks.llm.last_norm import TASK
 from benchmarks.llm.tasks import task
@@ -43,7 +46,7 @@ def packed(work: Records, trained: str = "") -> Top:
     """Return the whole model with packed matrices, of which the weights that `trained` names have requires_grad."""
     bnb = import_module("bitsandbytes")
 
-    top = work.top(TRAINED[WHOLE]).requires_grad_(requires_grad=False)
+    top = work.top(TRAINED[WHOLE]._replace(layers=work.layers)).requires_grad_(requires_grad=False)
     for name, part in list(top.layers.named_modules()):
         if isinstance(part, nn.Linear):
             layer = bnb.nn.Linear4bit(part.in_features, part.out_features, bias=False, quant_type="nf4")
@@ -61,7 +64,8 @@ def gradient_norm(work: Records, top: Top) -> float:
     directions."""
     rule, evaluation = DIFFERENCES["forward"], Evaluation(work.losses, work.states(work.layers)["public"])
     weights, points = Weights(top, Directions(bytes(16), "low-rank")), rule.at(range(8), SMOOTHING)
-    found = rule.combine(evaluation.at(weights, points, evaluation.batch(np.arange(64))), SMOOTHING)
+    phrases = np.arange(min(64, len(work.states(work.layers)["public"])))
+    found = rule.combine(evaluation.at(weights, points, evaluation.batch(phrases)), SMOOTHING)
     return float(np.median(np.sqrt(np.mean(found**2, axis=1))))
 
 
@@ -121,6 +125,19 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     return {"n": len(data), "d": 0, **found, **{name: value for name, value in row.items() if name in FIELDS}}
 
 
+def table(folder: Path = RESULTS / "llm_packed") -> str:
+    """Return a table of what was trained, its size and its accuracy, and a sentence on memory."""
+    rows, lines = read_rows(folder), []
+    for trained, runs in rows.groupby("trained", sort=False):
+        accuracy = [percent(runs[f"{part}_accuracy"]) for part in ("dev", "test")]
+        lines.append([str(trained), str(runs["epsilon"].iloc[0]), f"{runs['d'].iloc[0]:,}", *accuracy])
+    of = having(rows, trained=PACKED).iloc[0]
+    return markdown(["trained", "epsilon", "weights", "public phrases", "test"], lines) + (
+        f"\n\nThe packed model holds {of['held_mb']:.0f} MiB. Inference on a batch of {BATCH} phrases takes"
+        f" {of['inference_mb']:.0f} MiB beyond that, and a point after {STEPS * DIRECTIONS} moves {of['point_mb']:.0f}."
+    )
+
+
 FIELDS = (
     "n", "d", "gradient_norm", "dev_accuracy", "dev_loss", "test_accuracy", "test_loss", "epsilon_upper",
     "noise_multiplier", "seconds", "held_mb", "inference_mb", "point_mb",
@@ -137,6 +154,7 @@ EXPERIMENT = studied(
         "prompt": task(TASK).prompts["causal"].template, "steps": STEPS, "directions": DIRECTIONS, "batch": BATCH,
         "smoothing": SMOOTHING, "step size": f"{SHARE} K/G^2", "packed": "bitsandbytes Linear4bit, nf4", "rank": RANK,
     },
+    summary=table,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ import math
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
 
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from benchmarks.llm import (
@@ -22,6 +24,7 @@ from benchmarks.llm import (
     many_directions,
     only_d,
     owners,
+    packed,
     rewards,
     tuned,
 )
@@ -72,6 +75,7 @@ SMALL: dict[Any, dict[str, Any]] = {
         "SETTINGS": {"dpzero": ((1.0, 0.1),), "dp-adamw": ((1, 1e-3),)},
     },
     owners: {"LARGE": 32, "DIRECTIONS": 2, "STEPS": 2, "OWNED": (4,), "SETTINGS": ((1.0, 0.5), (4.0, 0.0))},
+    packed: {"STEPS": 2, "DIRECTIONS": 2, "BATCH": 8, "in_new_process": lambda function, data: function(data)},
     only_d: {
         "N": 24, "HELD_OUT": 8, "STEPS": 4, "BATCH": 12, "LENGTH": 20, "DROP": 1e-4, "SCALES": (0.01, 0.1),
         "TRAINED": {name: WEIGHTS[name] for name in (NORM, ADAPTERS, LAYER, WHOLE)},
@@ -219,7 +223,31 @@ def test_owners_as_records(small: Path) -> None:
     assert owners.table(small / "rows").count("\n") == 3
 
 
-@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, all_weights, rewards, owners])
+class Linear4bit(nn.Linear):
+    """Has whole numbers for weights, as bitsandbytes' layer of this name."""
+
+    def __init__(self, *sizes: int, bias: bool, quant_type: str) -> None:
+        super().__init__(*sizes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight.to(x.dtype) / 64)
+
+
+def test_packed_matrices(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = SimpleNamespace(Linear4bit=Linear4bit, Params4bit=lambda data, **_: whole_numbers(data))
+    monkeypatch.setattr(packed, "import_module", lambda name: SimpleNamespace(nn=parameter))
+    rows = run(packed.EXPERIMENT, small, "--seeds=1").set_index("trained")
+    sizes = [part.weight.numel() for part in llama().module.model.layers.modules() if isinstance(part, nn.Linear)]
+    assert rows.loc[packed.PACKED, "d"] == sum(sizes)
+    assert rows["test_loss"].nunique() == 3
+    assert packed.table(small / "rows").count("\n") == 1 + 3 + 2
+
+
+def whole_numbers(data: Tensor) -> nn.Parameter:
+    return nn.Parameter((64 * data).round().to(torch.int8), requires_grad=False)
+
+
+@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, all_weights, rewards, owners, packed])
 def test_committed_rows_can_be_added_to(of: Any) -> None:
     """Their columns, their key and their settings are those of today's experiment."""
     experiment, folder = of.EXPERIMENT, RESULTS / str(of.EXPERIMENT.folder)
