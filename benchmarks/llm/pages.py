@@ -16,7 +16,6 @@ from benchmarks.llm import (
     many_directions,
     only_d,
     owners,
-    packed,
     rewards,
     tuned,
 )
@@ -119,5 +118,4 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,
-    "llm_packed": packed.table,
 }
