@@ -257,6 +257,20 @@ def step_lengths() -> str:
     return markdown(["batch", "tokens", "two forward passes", *names.values()], lines)
 
 
+def low_rank_steps() -> str:
+    """Return a table by model and batch of the time of a private step over that of as many plain forward passes, by
+    direction law and number K of directions, and of its peak memory over that of inference."""
+    rows, lines = read_rows(RESULTS / "optimizer_step_low_rank"), []
+    laws = {"low-rank": "rank 1", "rademacher": "random signs"}
+    methods = {f"{law}-{k}": f"{said}, K = {k}" for law, said in laws.items() for k in (1, 4, 16)}
+    methods["stacked-16"] = "rank 1, 17 points in one pass"
+    for (size, batch, length), part in rows.groupby(["size", "batch", "length"], sort=False):
+        of = part.set_index("method")
+        shown = [f"{of['ratio'][name]:.2f}" if name in of.index else "-" for name in methods]
+        lines.append([str(size), f"{batch} of {length}", *shown, f"{of['peak_to_inference']['low-rank-1']:.2f}"])
+    return markdown(["model", "records of tokens", *methods.values(), "memory, rank 1, K = 1"], lines)
+
+
 def calculator() -> str:
     """Return what the calculator prints at the paper's synthetic setting, and with --full, as blocks of Markdown."""
     blocks = []
@@ -397,6 +411,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "synthetic_slopes": synthetic_slopes,
     "synthetic_ratios": synthetic_ratios,
     "step_lengths": step_lengths,
+    "low_rank_steps": low_rank_steps,
     "tuning_step": tuning_step.table,
     "audit_invented": audit_zoo.first_try,
     "membership": membership.table,
