@@ -84,7 +84,7 @@ def numbers(record: Any) -> list[float]:
 def extremes(records: Records) -> Iterator[Any]:
     """Yield ten records to put in place of others: the middle one of `records`, and nine forms of the first.
 
-    These are the first record times -1, 1e3, -1e3, 1e6 and -1e6; `mirrored` and times 1e3; with random numbers of size
+    These are the first record times -1, 1e3, -1e3, 1e6 and -1e6; `mirrored` times 1e3; `random_like`, with the factors
     1e3 and -1e3; and times 0. A loop must clip the large ones, in whichever direction they pull.
     """
     first = records[0]
@@ -109,7 +109,7 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 def poisoned(record: Any) -> Iterator[Any]:
     """Yield forms of `record` with NaN, infinities or overflow, which a loop must map to a clipped contribution.
 
-    None is yielded if the record has no floating-point numbers.
+    They are 9; 3 if the record has one floating-point number only, and none if it has no such number.
     """
     # A loop may handle some forms only: one infinite number may make a loss infinite where several make it NaN, and the
     # largest finite numbers have infinite squares

@@ -175,7 +175,7 @@ class _Influence:
 
     @cached_property
     def nearly_clipped(self) -> Any:
-        """The first record, scaled so that its contribution is just below the clip; None if no scale does that."""
+        """The first record, scaled so that it adds about `_NEARLY` (0.97) clips; None if no scale does that."""
         # Near the clip an effect of one record on others' contributions shows the most. The smallest factor that nearly
         # reaches the clip is taken, since a wrong clip may shrink larger records below the clip
         reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
@@ -297,12 +297,13 @@ class _NoiseSamples:
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
         """Yield a name and a function for each other data set and setting with which noise must be as large as claimed.
 
-        The function makes the runs, and returns a sample of the noise; None if the noise is unknown.
+        They are the records scaled, all alike, loudest or a quarter of them, all records in every batch, and the
+        variations. The function makes the runs, and returns a sample of the noise; None if the noise is unknown.
         """
         few, changes, records, runs = _WANTED // 4, self.sample_changes, self._records, self._runs
 
         def other(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
-            """Return (name, function), to sample the noise on `data` (None: the audit's) with the settings in `how`."""
+            """Return (name, function), to sample noise on `data` (None: the audit's) with changes `how` of settings."""
             return name, lambda: self._sampled(data, how, few)
 
         for name, factor in _SCALES.items():

@@ -247,7 +247,7 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs on all records are equal for different seeds, which then make no directions or weights."""
+        """Whether quiet runs with full batches are equal for two seeds, which then make no directions or weights."""
         first, second = (self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1))
         return first is not None and second is not None and same(first, second)
 
@@ -257,7 +257,7 @@ class LoopRuns:
         """Yield coupled runs: for each number, a list with one run on each data set, all with the same random numbers.
 
         All records are in every batch, clocks stand still, and weights hardly move if the loop has a step size. A run
-        that fails is None. The iteration ends early if two such runs on the same data differ or fail.
+        that fails is None. The iteration ends early if two such runs on the first data set differ or fail.
 
         Args:
             data_sets: the data sets.

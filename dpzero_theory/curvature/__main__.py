@@ -82,7 +82,7 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command on the words `argv` (those of the process if None): measure, and write the problem file.
 
-    Return 0. Bad input exits with status 2.
+    It goes to --out, by default standard output. Return 0; bad input exits with status 2.
     """
     parser = _parser()
     args = parser.parse_args(argv)

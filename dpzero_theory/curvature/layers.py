@@ -37,7 +37,7 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
     factors: dict[str, list[Tensor]] = {}
 
     def add(name: str, which: int, rows: Tensor) -> None:
-        """Add the second moments of `rows` to A (which = 0) or B (which = 1) of the layer `name`."""
+        """Add sum z z^T over `rows` z, shape (..., units), to A (which = 0) or B (which = 1) of the layer `name`."""
         flat = rows.detach().reshape(-1, rows.shape[-1]).double()
         kept = factors.setdefault(name, [torch.zeros(()), torch.zeros(())])
         kept[which] = kept[which] + (flat.T @ flat).cpu()

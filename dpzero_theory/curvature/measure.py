@@ -204,7 +204,11 @@ class _Measurement:
 
 
 def _describe(spectrum: Spectrum) -> dict[str, Any]:
-    """Return a measured spectrum as a dictionary for JSON; the weights of its density sum to the dimension d."""
+    """Return a measured spectrum as a dictionary for JSON, with intervals as dictionaries.
+
+    Its keys are "norm", "trace", "absolute_trace", "effective_rank", "extreme_ritz_values", "residual", "products" and
+    "density", whose "weights" at its "points" sum to the dimension d.
+    """
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),

@@ -44,7 +44,8 @@ class Objective:
         module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Its weights
             with requires_grad make up x, tied weights once; the other weights stay as they are.
         losses: a function (module, batch) that returns one loss for each sample.
-        batches: the samples; one batch is differentiated at a time.
+        batches: the samples, as tensors whose first axis is the sample, alone or in lists, tuples and dictionaries; one
+            batch is differentiated at a time.
 
     Attributes:
         module, per_sample, batches: the three arguments.

@@ -28,7 +28,7 @@ class Task:
     Attributes:
         module: the torch module, in eval mode.
         losses: a function (module, batch) that returns one loss for each sample, shape (batch,).
-        batches: the samples, in batches that fit into memory.
+        batches: the samples, in batches (`objective.Batch`) that fit into memory.
         least_loss: a lower bound on every loss.
         known: "public" or "synthetic" if the data is known to be that; empty if the user has to declare it.
     """
@@ -47,7 +47,10 @@ def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
 
 
 def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return each sample's cross-entropy, shape (batch,), for a batch (inputs, labels); inputs are as for `logits`."""
+    """Return each sample's cross-entropy, shape (batch,), for a batch (inputs, labels); inputs are as for `logits`.
+
+    Labels are class indices, shape (batch,); the loss is 0 where one is -100.
+    """
     inputs, labels = batch
     return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Captured:
-    """A function of tensors that, on CUDA, replays a graph of `function`, recorded once for each set of shapes.
+    """A function of tensors that, on CUDA, replays `function` as a CUDA graph, captured once for each set of shapes.
 
     On the CPU the object just calls `function`. The tensor that a call returns is a new one, which later calls do not
     change. All calls must have arguments of the same dtypes and on the same device.
@@ -34,7 +34,7 @@ class Captured:
         return output.clone()
 
     def _record(self, given: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
-        """Return a graph of the function for inputs of these shapes, and the tensors of its inputs and its output."""
+        """Capture the function for inputs of these shapes; return the graph, its input tensors and its output."""
         inputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())

@@ -102,9 +102,9 @@ class Sweep:
         lanes: the lanes' parameters.
         vector: whether this is Algorithm 1, where the clip bounds ||difference * u|| and the noise is a vector in R^d;
             otherwise it is Algorithm 2, where the clip bounds the differences and the noise is a scalar.
-        noise: a stream of standard normal numbers, K for each step; with `vector`, of standard normal rows of length d.
-            Each lane multiplies it by its noise_std. A seeded stream makes nothing private, so it is for synthetic data
-            only.
+        noise: a stream (`lanes.Draw`) of standard normal numbers, K for each step; with `vector`, of standard normal
+            rows of length d. Each lane multiplies it by its noise_std. A seeded stream makes nothing private, so it is
+            for synthetic data only.
     """
 
     x0: Array
@@ -200,8 +200,8 @@ class _Running:
         self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of the next block of steps, from step `begin` on and with `count` directions, and return
-        whether any lane (run) goes on."""
+        """Draw the noise of the next block of steps, from step `begin` on and with `count` directions in all, and
+        return whether any lane (run) goes on."""
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False

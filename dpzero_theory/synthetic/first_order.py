@@ -51,7 +51,7 @@ def dpgd(
         problem: the quadratic loss.
         x0: shape (d,), the start of every lane.
         lanes: the lanes' parameters.
-        noise: a stream of standard normal rows of length d, which each lane multiplies by its noise_std.
+        noise: a stream (`lanes.Draw`) of standard normal rows of length d; each lane multiplies it by its noise_std.
         centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
         dtype, device: where and in which dtype torch computes.
         product_dtype: the dtype of the products with the samples; `dtype` if None.
@@ -120,10 +120,9 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Return for each lane (run) the index of its leader, in whose place the lane need not be computed: both move alike
-    as long as every sample is clipped, as lanes do that have equal T, alpha C and alpha sigma. The leader has the
-    smallest clip C of them. When a sample is no longer clipped with a lane's C, the caller makes that lane its own
-    leader."""
+    """Return for each lane (run) the index of its leader, which is computed in its place: both move alike as long as
+    every sample is clipped, as lanes do that have equal T, alpha C and alpha sigma. The leader has the smallest clip C
+    of them. When a sample is no longer clipped with a lane's C, the caller makes that lane its own leader."""
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

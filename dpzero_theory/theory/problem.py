@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Guarantee(StrEnum):
-    """The quantity that a theorem bounds; the value is the formula that tables show."""
+    """The quantity that a theorem bounds, GRADIENT or SUBOPTIMALITY; the value is the formula that tables show."""
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
     """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""

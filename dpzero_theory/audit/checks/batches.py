@@ -177,7 +177,7 @@ _LAWS = {
 
 
 def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, float]] | None:
-    """Return a function as in `_LAWS` with the tests of the claimed sampling; None if no tests are known for it."""
+    """Return the tests of the claimed sampling, (included, rate) -> p-values by name; None if none are known."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
         return partial(_cyclic, groups=drawn.groups)

@@ -112,7 +112,11 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _data_pairs(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield triples: in what two data sets differ (in words), a list of the two, and changes of settings for runs."""
+    """Yield triples: in what two data sets differ (in words), a list of the two, and changes of settings for runs.
+
+    The first data set is the loop's own. In the other, one record or all are exchanged, each under three settings, or
+    one record is not finite, if releases stay finite then.
+    """
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -297,7 +301,7 @@ def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
 
 
 def _tokens(outcome: LoopOutput) -> _Shown:
-    """Return each token that a run shows by its position (`_Position`), and the number of tokens of each output."""
+    """Return all tokens that a run shows, by `_Position`, and for index -1 how many each output has."""
     placed: _Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):

@@ -121,7 +121,7 @@ def _too_little(squares: float, count: int) -> float:
 
 
 def _silent(lab: Lab) -> bool:
-    """Return whether steps with empty Poisson batches have no noise; False if batches are others or it is not seen."""
+    """Return whether steps with empty Poisson batches have no noise; False for other batches or unknown noise."""
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]

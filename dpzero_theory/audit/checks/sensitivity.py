@@ -61,7 +61,10 @@ class _Move(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Yield names and data sets from which neighbours are made, with one record exchanged or removed, for `_moves`."""
+    """Yield names and up to 10 data sets from which neighbours are made, with one record exchanged or removed.
+
+    They are the records given, and data sets scaled, extreme, all alike, or with records nearly or just clipped.
+    """
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
     yield "records a thousand times as large", datasets.scaled(records, 1e3)
@@ -87,7 +90,8 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
     """Yield how much steps change from each data set of `_bases` to its neighbours, in runs almost without noise.
 
-    Data sets of `_bases` are left out if the loop fails on them, or if its releases are not finite.
+    The first or the middle record is exchanged for each of `datasets.extremes` or, unless neighbours replace one
+    record, removed. Data sets of `_bases` are left out if the loop fails on them, or if its releases are not finite.
     """
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
@@ -147,11 +151,13 @@ def _coupled_moves(lab: Lab) -> Iterator[_Move]:
 
 
 def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
-    """Yield how much later steps change between `data_sets`, which differ in the first record only.
+    """Yield how much a step changes at most between any two of `data_sets`, which differ in the first record only.
 
-    All runs have the same noise, so large (`_DROWNING`) that the weights move by it alone. So one record may change a
-    later step by two clips, as it may the first. A larger change shows what a loop carries from step to step without
-    noise, such as a snapshot's gradient. Nothing is yielded where this cannot be done, as for loops with one step.
+    There is a move for each of `_FARTHER`, the median over draws of the noise, which is the same on all data and so
+    large (`_DROWNING`) that the weights move by it alone. So one record may change a later step by two clips, as it may
+    the first. A larger change shows what a loop carries from step to step without noise, such as a snapshot's gradient.
+    Nothing is yielded for one step, without a step size, for releases computed from weights, with `View.adaptive`, or
+    if runs do not repeat or do not obey their noise multiplier.
     """
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
@@ -176,8 +182,8 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
     """Return the largest change of a step between two of several runs with equal noise, in multiples of `unit`.
 
     `outputs` are the runs, on different data, and `unit` is the norm of what a contribution of the claimed clip adds to
-    a release. A change above 2 is lowered, to no less than 2, by room for rounding and `_FOLLOWS`. The result is None
-    if fewer than two runs have finite releases of one shape.
+    a release. A change above 2 is lowered, to no less than 2, by room for rounding and for weights that differ
+    (`_FOLLOWS`). The result is None if fewer than two runs have finite releases of one shape.
     """
     rows = [run.releases for run in outputs if run is not None and run.releases is not None]
     whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]

@@ -235,7 +235,7 @@ def _longest(degrees: float, chance: float) -> float:
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
     """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on K =
     `directions` directions of low rank, over sqrt(K): the least of Markov's bounds by the moments of `product_moments`,
-    from the second on."""
+    from the second on. `moment` is as there."""
     found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
     return math.exp(float(found[1:].min())) * (1 + 1e-9)  # The factor is more than all rounding errors.
 
@@ -246,7 +246,7 @@ def product_moments(moment: Callable[[float], float], directions: int) -> Array:
     By proof.md, section 15, E[v^(2j)] <= E[S^j] for j >= 2, with v of `_longest_product`.
 
     Args:
-        moment: a function j -> E[X^j]; Z ~ N(0, 1) is independent of X.
+        moment: a function j -> E[X^j], such as `_SharpLaw.moment`; Z ~ N(0, 1) is independent of X.
         directions: K.
     """
     order = range(_MOMENTS + 1)

@@ -42,7 +42,7 @@ from dpzero_theory.theory.sharp.smallest import (
     constants_of,
 )
 
-_TRIED = np.geomspace(1e-6, 10.0, 300)  # The theorem holds for every y > 0, and these are tried, in units of L.
+_TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the theorem's free y > 0 that are tried, in units of L
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
@@ -50,7 +50,7 @@ def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
     assumptions hold count in the mean, as the module's docstring says.
 
     The theorem has a free number y > 0; the bound is the smallest one over a grid of y. It is infinite if no y of the
-    grid has a one-step contraction factor rho in [0, 1).
+    grid has a one-step contraction factor rho in (0, 1).
 
     Args:
         problem: the constants, with `pl`.

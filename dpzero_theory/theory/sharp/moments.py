@@ -67,8 +67,8 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 
 
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most share t. `k` has the
-    constants at these clips if all gradients have norm at most t, the unit of gradients; r is the rank."""
+    """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most `share` times t. `k` has
+    the constants at these clips if all gradients have norm at most t, the unit of c; r is the effective rank."""
     return replace(
         k,
         bias=k.bias + k.kept * share,
