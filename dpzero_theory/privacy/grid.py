@@ -132,8 +132,9 @@ class _Curve:
         try:
             self._compose(parts, z, math.log(delta) - log_most)
         except OverflowError:
-            if epsilon < self._most / 2:
-                raise
+            if epsilon < self._most / 2:  # only the largest total loss bounds delta
+                self.known, self._wrong, self._relative, self._width = -math.inf, math.inf, 0.0, 1.0
+                return
             # Near the largest total loss the best tilt leaves almost no other loss.
             self.tau = min(self.tau, _NEAR_MOST / self._most)
             self._compose(parts, z, 0.0)
