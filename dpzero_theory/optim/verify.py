@@ -133,7 +133,7 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
 def _over_noise(content: Content) -> str:
     """Return, as a text, the mean square of all released sums over the variance of their noise.
 
-    If the records add nothing, the ratio is near 1; the text also has the standard deviation that it then has.
+    If the records add nothing, the ratio is near 1; the text also has the ratio's standard deviation in that case.
     """
     law, scale = content.header.plan.law, content.header.plan.scale
     # A ratio of N numbers has the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.

@@ -24,7 +24,7 @@ _RECORDS, _TOKENS = 32, (8, 24)
 _LONG = 160
 """The tokens of the last two records: more than a block of a server's cache of prefixes has (16 to 128 tokens)."""
 _SIZE = 0.5
-"""The size of the products of LoRA factors in the probe, with which a loss that ignores an adapter is seen at once."""
+"""The size of the products of LoRA factors in the probe, times their rank. A loss that ignores them is seen at once."""
 _AT_ONCE = 8
 """How many adapters with one pair of factors are evaluated in one call."""
 
@@ -91,8 +91,8 @@ def _compare(
     *,
     signs: bool = False,
 ) -> None:
-    """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to `allowed`: those without
-    adapter, or, if `signs`, those with adapters of both signs. `points` are the three adapters."""
+    """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to `allowed`, at
+    `points`: adapters of zeros, random, and of the other sign. With `signs` the last two count, else the first."""
     here = slice(1, None) if signs else slice(0, 1)
     gap = _gap(engine.scores(points[here], records), wanted[here])
     if not gap <= allowed:
@@ -156,7 +156,8 @@ def _record(ids: list[int]) -> dict[str, Any]:
 
 
 def _factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return random numbers in the place of a LoRA factor, such that the product of both factors has size `_SIZE`."""
+    """Return normal numbers for a LoRA factor A or B, as `name` says, of the shape and type of `value`. Entries of
+    B A x have about the size `_SIZE` over the rank if those of x are independent and about 1."""
     size = (1.0 if "lora_A" in name else _SIZE / value.shape[-1]) / math.sqrt(value.shape[-1])
     return (size * torch.randn(value.shape, generator=generator, dtype=torch.float32)).to(value)
 

@@ -73,10 +73,10 @@ class SpreadEngine(Engine):
             worker.stop()
 
     def _each(self, work: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
-        """Give each worker from number `first` on its work, a function of its engine with further arguments.
+        """Return function(engine, *arguments) of each worker from number `first` on.
 
-        Returns what the functions return. The work of a worker that dies is given to the one started in its place;
-        raises EngineError if `_MOST_DEATHS` have died of one piece of work.
+        Its entry of `work` is the tuple (function, *arguments). The work of a worker that dies is given to the one
+        started in its place. Raises EngineError if `_MOST_DEATHS` have died of one piece of work.
         """
         workers = self._workers[first : first + len(work)]
         pending = [worker.submit(*each) for worker, each in zip(workers, work, strict=True)]
@@ -96,7 +96,7 @@ class SpreadEngine(Engine):
 
 
 class _Part(Engine):
-    """One of the engines of a `SpreadEngine`, by its number."""
+    """The engine of the worker with the number `number`, from 0, of the `SpreadEngine` `whole`."""
 
     def __init__(self, whole: SpreadEngine, number: int) -> None:
         self._whole, self._number = whole, number
@@ -140,7 +140,7 @@ class _Worker:
     died: tuple[type[BaseException], ...]
 
     def start(self) -> None:
-        """Start a process, which makes the engine."""
+        """Start a process, which makes the engine when it gets its first work."""
         raise NotImplementedError
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
@@ -153,7 +153,7 @@ class _Worker:
 
 
 class _Process(_Worker):
-    """An engine in a process of this machine, made by `make`."""
+    """An engine in a process of this machine, where make() makes it, with `make` as in `SpreadEngine`."""
 
     died = (BrokenProcessPool, EngineError)
 
@@ -179,14 +179,15 @@ class _Process(_Worker):
 
 
 def _with_held(make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return work(engine, *arguments) with the engine of this process, which is made first if there is none."""
+    """Return work(engine, *arguments) with the engine of this process, which is made first, by the function that was
+    pickled as `make`, if there is none."""
     if not _HELD:
         _HELD.append(pickle.loads(make)())
     return work(_HELD[0], *arguments)
 
 
 class _Actor(_Worker):
-    """An engine in an actor of Ray with the given options, made by `make`."""
+    """An engine in an actor of Ray with the options `resources`, where make() makes it (see `SpreadEngine`)."""
 
     def __init__(self, make: Callable[[], Engine], resources: dict[str, Any]) -> None:
         try:
@@ -214,7 +215,7 @@ class _Actor(_Worker):
 
 
 class _Holder:
-    """What an actor of Ray holds: an engine."""
+    """The class of the actors of Ray: do(make, work, *arguments) is `_with_held` in the actor's process."""
 
     def do(self, make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
         try:

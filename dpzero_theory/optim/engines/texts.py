@@ -32,7 +32,7 @@ class Text(NamedTuple):
 
 
 def texts_of(record: Mapping[str, Any]) -> list[Text]:
-    """Return the texts of a record: its options, or the record itself.
+    """Return the texts of a record (described above in this file): its entry `options`, or without one the record.
 
     Raises ValueError if a text has no labels, or a label is neither the token at its place nor -100.
     """
@@ -54,9 +54,10 @@ def _text(record: Mapping[str, Any]) -> Text:
 
 
 def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
-    """Return the loss of a record, given the log-probabilities of the counted tokens of each of its texts, `logs`.
+    """Return a record's loss: the mean of -log p over its counted tokens, 0 without any; or, of a record with options,
+    the cross-entropy of the right one, where an option's logit is the sum of log p over its counted tokens.
 
-    A record without options and without counted tokens has the loss 0.
+    `logs` has for each of the record's texts the log p, natural logarithms, of its counted tokens.
     """
     if "options" in record:
         return -float(log_softmax([each.sum() for each in logs])[int(record["right"])])
@@ -71,7 +72,7 @@ def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, 
 
     Args:
         model: the model, or another function that takes `input_ids` and returns an object with `logits`.
-        records: the records.
+        records: the records, as `texts_of` takes them; `loss_of` says what their losses are.
 
     Returns:
         The losses, float64 of shape (records,), on the CPU.

@@ -164,7 +164,7 @@ class VLLMEngine(Engine):
         return Path(self._folder.name, str(number))
 
     def _written(self, number: int, adapter: Adapter) -> str:
-        """Write an adapter into the folder of its number as peft does, and return the folder."""
+        """Write the adapter of point `number`, from 1, as peft does, over the one before, and return its folder."""
         from safetensors.torch import save_file
 
         folder = self._path(number)

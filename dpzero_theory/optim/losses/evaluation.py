@@ -252,11 +252,11 @@ class BatchSum:
         return np.array([math.fsum(column) for column in slots.T])
 
     def differences(self, release: int, records: Indices, points_at_once: int = 1) -> Array:
-        """Return how fast the losses of some records change along the K directions of a release, shape (records, K).
+        """Return estimates of derivatives of records' losses along a release's K directions, shape (records, K).
 
-        The plan's difference rule gives them; they are not clipped. `records` has the records' numbers, and
-        `points_at_once` is how many points are evaluated in one pass. Raises what the losses, or the reading of the
-        records, raise.
+        The plan's difference rule gives them: finite differences over lambda or 2 lambda, or exact ones. They are not
+        clipped. `records` has the records' numbers, and `points_at_once` is how many points are evaluated in one
+        pass. Raises what the losses, or the reading of the records, raise.
         """
         rule, smoothing, count = self._plan.difference_rule, self._plan.smoothing, self._plan.directions_per_step
         points = rule.at(range(release * count, (release + 1) * count), smoothing)

@@ -143,7 +143,7 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
 def _bytes(value: Any) -> Iterator[bytes]:
     """Yield a value as pieces of bytes, each with its length or shape before it, so that unequal values differ.
 
-    Raises one of `_UNLIKE` for a value that cannot be pickled.
+    Raises one of the exceptions `_UNLIKE` for a value that cannot be pickled.
     """
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().contiguous()

@@ -145,9 +145,9 @@ def _measured(
 ) -> tuple[Array, Array, float]:
     """Evaluate the records of the batches `parts` at the weights x and at x +- lambda u, where lambda is `width`.
 
-    Returns the differences of each record along `count` directions u by the rule `difference`, shape (records, count);
-    the second differences of the mean loss along them, shape (count,); and the mean loss at x. Raises ValueError for
-    losses that are not finite.
+    Returns three results: estimates, by the rule `difference`, of the derivatives of each record's loss along the
+    directions u_0 to u_(count - 1), shape (records, count); estimates of the mean loss's second
+    derivatives u^T H u, shape (count,); and the mean loss at x. Raises ValueError for losses that are not finite.
     """
     rule = DIFFERENCES[difference]
     points = [(0, 0.0), *DIFFERENCES["central"].at(range(count), width)]
@@ -162,9 +162,10 @@ def _measured(
 
 
 def _steadiest(pairs: dict[float, list[Array]]) -> float:
-    """Return the largest width whose halving changes the results, relatively, by at most 1%, or else by least.
+    """Return the largest width lambda whose halving changes a result by at most 1%, or if none does so, by least.
 
-    `pairs` has for each width, from the largest on, the results at this width and at half of it.
+    `pairs` has for each width, from the largest on, the results at it and at half of it, two arrays of one shape. The
+    change is the norm of their difference over that of the second.
     """
 
     def change(width: float) -> float:

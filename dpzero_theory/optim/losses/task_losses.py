@@ -179,7 +179,7 @@ def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean cross-entropy; NaN for a record with a label that is no class."""
+    """Return each record's mean cross-entropy over labels that are not -100; NaN if one of these is no class."""
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     known = labels.masked_fill(wrong, IGNORED)
     lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
@@ -192,14 +192,16 @@ def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of 1 - p over its labelled positions, with p the probability of the label's class."""
+    """Return each record's mean of 1 - p over its labelled positions, with p the probability of the label's class (0 if
+    the label is no class)."""
     known = (labels >= 0) & (labels < logits.shape[-1])
     right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
     return _over_places(1 - right * known, labels)
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of `values`, which has one for each label, over labels that are not -100, or 0."""
+    """Return each record's mean of `values`, one for each label, over labels that are not -100 (0 without any); labels
+    have the shape (batch,) or (batch, positions), and the means (batch,)."""
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 

@@ -101,7 +101,7 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def unit(self, clip: float) -> float:
-        """Return how much more of a record's difference raises a sum by 1: clip/levels, or 1 without rounding."""
+        """Return what 1 in a sum stands for, in the unit of the differences: clip/levels, or 1 without rounding."""
         return clip / self.levels if self.levels else 1.0
 
     @abstractmethod

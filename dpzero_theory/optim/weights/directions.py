@@ -206,7 +206,9 @@ class Directions:
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """Return source + scale u, where u is direction `number`, or g for the law `sphere`. Not for low-rank laws.
+        """Return source + scale u, where u is direction `number`. Not for low-rank laws.
+
+        For the law `sphere` it is source + scale g (see the class): the caller multiplies `scale` by `factor` before.
 
         `source`, which is contiguous, has the coordinates of the parameter with index `parameter` from `start` on. The
         sum is formed in float32 (float64 for float64), rounded once to the type of `source`, and written to `out` if
@@ -355,9 +357,9 @@ class Directions:
                 self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
-        """Return the values of a coordinate, times `scale`, rounded to `dtype`: an array for a CPU, else a tensor. For
-        random signs its shape is (256, 8), since a byte of a random word stands for eight signs; for the other laws it
-        is (65536,). The last few tables are kept."""
+        """Return the coordinates, times `scale` and rounded to `dtype`, that random bits stand for: an array for a CPU,
+        else a tensor. For random signs row b has the eight of the byte b, shape (256, 8); for the other laws entry i is
+        that of the 16-bit number i, shape (65536,). The last few tables are kept."""
         found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:

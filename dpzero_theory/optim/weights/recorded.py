@@ -141,7 +141,8 @@ class Recorded:
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
-        """Record the evaluation of the points `part` in one pass under `key`, or warn once why that is not possible.
+        """Evaluate the points `part` in one pass, and keep the evaluation as a CUDA graph under `key`, by which
+        `evaluated` finds it. If that is not possible, warn why, and set `refused`: no later batch is recorded.
         The other arguments are those of `evaluated`. Raises what the losses raise."""
         own = each_tensor(content, Tensor.clone)
         scale = torch.zeros(len(part), dtype=torch.float64, device=self._device)
