@@ -10,6 +10,7 @@ from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm import (
     all_weights,
     directions_total,
+    engine,
     last_layer,
     last_norm,
     last_norm_tasks,
@@ -118,4 +119,5 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,
+    "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),
 }
