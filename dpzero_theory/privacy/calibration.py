@@ -6,9 +6,10 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 from dpzero_theory import check
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import Group
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.grid import LEAST_DELTA
@@ -23,14 +24,16 @@ LARGEST_EPSILON = 1e4  # the largest target_epsilon with sampled batches; a larg
 _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon that are considered
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
 _PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier of a law with pure epsilon, at delta = 0
-_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.04
+_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.01
 """The relative width of bounds on delta: the first where delta is far from the target; the others are the least and the
 largest width where delta is near the target."""
-_NARROW = 4e-4  # about the relative error of the multiplier that the width of bounds on delta may cause
+_NARROW = 1e-4  # about the relative error of the multiplier that the width of bounds on delta may cause
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
 _NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
 """The relative accuracy of the multiplier: of the first, rough search; of the answer; of the answer where delta has a
-closed form; and the largest step by which the answer is raised where the accountant still misses the target."""
+closed form; and the largest first step by which the answer is raised where the accountant still misses the target."""
+_APPROACHES = 4  # how many points are tried by secants from one side before both sides are searched
+_JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
 _SECANTS = 6  # how many steps outward have lengths chosen by secants; each later one is at least twice the last
 
 _Deltas = Callable[[float, float, Ends], Bounds]
@@ -116,13 +119,13 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     if not known.closed:
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
-    first = made.sampling.least_sought(made.relation)
-    if first and not known.closed and deltas(first, _ROUGH, "upper").upper <= delta:
-        rule = f"target_epsilon must need a noise multiplier of at least {first:g} with sampling {made.sampling.word}"
-        raise ValueError(f"{rule}, as less is not searched for; got {epsilon!r} (epsilon of given noise is answered)")
-
+    least_sought = 0.0 if known.closed else made.sampling.least_sought(made.relation)
     share = _CLOSED if known.closed else _SHARE
-    sought = _least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share)
+    sought = _least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share, least_sought)
+    if sought is None:
+        rule = f"target_epsilon must need a noise multiplier of at least {least_sought:g}"
+        rule += f" with sampling {made.sampling.word}"
+        raise ValueError(f"{rule}, as less is not searched for; got {epsilon!r} (epsilon of given noise is answered)")
     if pure is not None and pure < sought.upper:
         found = replace(loud.bracket(Bounds(min(sought.lower, least), pure)), method="closed form")
     else:
@@ -153,12 +156,15 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
     return one * (1.4 if made.mechanism == "laplace" else 1.0)
 
 
-def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE) -> Bounds:
+def _least_noise(
+    deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE, least: float = 0.0
+) -> Bounds | None:
     """Bounds on the noise multiplier at which delta(epsilon) equals `target` > 0, for one `epsilon` > 0. `deltas`
     bounds delta(epsilon) for a noise multiplier; the search begins at `start`, a guess of the multiplier. At `upper`
     the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, and a finer one if bounds
-    on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is 0. Raises
-    ValueError if no noise multiplier up to 1e300 is enough."""
+    on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is 0. Returns None if
+    the multiplier `least` meets the target already: less is not tried. Raises ValueError if no noise multiplier up to
+    1e300 is enough."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
@@ -166,33 +172,77 @@ def _least_noise(deltas: _Deltas, epsilon: float, target: float, start: float, s
 
     def beyond(noise: float, wanted: float, ends: Ends) -> float:
         found = deltas(noise, wanted, ends)
-        return _log_mu(epsilon, found.lower if ends == "lower" else found.upper) - log_target
+        delta = found.lower if ends == "lower" else found.upper
+        if wanted == _ROUGH and ends == "upper" and found.lower > 0.3 * found.upper:
+            # Delta is mostly nearer to the lower end, unless that is so far below the upper one that it says nothing.
+            delta = found.lower + (found.upper - found.lower) / 3
+        return _log_mu(epsilon, delta) - log_target
 
-    def rough(noise: float) -> float:
-        found = deltas(noise, _ROUGH, "upper")
-        # Delta is mostly nearer to the lower end, unless that is so far below the upper one that it says nothing.
-        third = found.lower + (found.upper - found.lower) / 3 if found.lower > 0.3 * found.upper else found.upper
-        return _log_mu(epsilon, third) - log_target
-
-    missed, met = crossing(rough, start, share=max(share, _NEAR), most=_BEYOND, slope=1)
+    rough = partial(beyond, wanted=_ROUGH, ends="upper")
+    missed, met = crossing(rough, start, share=max(share, _NEAR), least=max(least, 1e-300), most=_BEYOND, slope=1)
+    if met == least and deltas(least, _ROUGH, "upper").upper <= target:
+        return None
     guess, slope = met or missed or start, 1.0
     if missed and met and (first := rough(missed)) < math.inf and (last := rough(met)) > -math.inf:
         slope = max((first - last) / math.log(met / missed), 0.5)
         guess = met * math.exp(last / slope)
-    search = partial(crossing, most=_BEYOND, slope=slope)
     # Bounds so narrow come from an integral (module `contour`), which is so fast that a finer search pays.
     at_guess = deltas(guess, fine, "both")
-    if at_guess.upper - at_guess.lower < _SHARP * at_guess.upper:
-        share = min(share, _SHARP)
-    missed, met = search(lambda noise: beyond(noise, fine, "upper"), guess, share=share)
+    narrow = at_guess.upper - at_guess.lower < _SHARP * at_guess.upper
+
+    def search(near: float, share: float, wanted: float, ends: Ends) -> tuple[float | None, float | None]:
+        excess = partial(beyond, wanted=wanted, ends=ends)
+        if not narrow and (found := _approached(excess, near, slope, share, above=ends == "lower")) is not None:
+            return (found, None) if ends == "lower" else (None, found)
+        # Bounds that jump where the noise moves a little are not worth the finest search.
+        return crossing(excess, near, most=_BEYOND, slope=slope, share=share if narrow else max(share, _JUMP))
+
+    share = min(share, _SHARP) if narrow else share
+    missed, met = search(guess, share, fine, "upper")
     if met is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
-    gap = beyond(near := missed or met, fine, "lower")
-    if gap <= 0:
+    near = missed or guess
+    gap = beyond(near, fine, "lower")
+    if gap <= 0 or not narrow:
         # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
-        wide, coarse = max(share, min(-gap, 0.01) / 16), max(fine, min(-gap * root / 16, _ROUGH))
-        near = search(lambda noise: beyond(noise, coarse, "lower"), near, share=wide)[0] or 0.0
+        apart = max(beyond(near, fine, "upper") - gap, 0.0)
+        wide, coarse = max(share, min(apart, 0.01) / 16), max(fine, min(apart * root / 16, _ROUGH))
+        near = search(near if gap > -math.inf else 0.75 * near, wide, coarse, "lower")[0] or 0.0
     return Bounds(near, met)
+
+
+def _approached(
+    excess: Callable[[float], float], guess: float, slope: float, share: float, *, above: bool
+) -> float | None:
+    """Approach the point x > 0 where a function `excess` falls through 0, by secants from one side. `crossing` tells
+    both sides, and so calls the function more often.
+
+    Args:
+        excess: the function.
+        guess: where the search begins.
+        slope: about how much the function falls while x rises by a factor e.
+        share: the relative distance from the root, by the slope, at which the search ends.
+        above: whether the function must be above 0 at the point that is returned; otherwise it is at most 0 there.
+
+    Returns:
+        The point. If a few calls find none, because the function jumps or is infinite, the best one up to the distance
+        `_JUMP`, or None.
+    """
+    x, before, last, found = guess, math.nan, math.nan, (_JUMP * slope, 0.0)
+    for _ in range(_APPROACHES):
+        value = excess(x)
+        if not math.isfinite(value):
+            break
+        if (value > 0) == above:
+            if abs(value) <= share * slope:
+                return x
+            found = min(found, (abs(value), x))
+        if (change := (last - value) / math.log(x / before) if x != before else 0.0) > 0:
+            slope = min(max(change, slope / 2), 2 * slope)
+        before, last = x, value
+        # The next point is in the middle of the range in which the search ends.
+        x *= math.exp(min(max(value / slope + (-0.5 if above else 0.5) * share, -1.0), 1.0))
+    return found[1] or None
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
@@ -200,12 +250,11 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     `value` = `upper`: the rounding of the search that found `bracket` differs from that of the accountant's answers.
     `beyond` takes the number and returns the relative amount by which the target is missed, at most 0 where it is met,
     as `Group.excess` of the steps with this noise does. Raises ValueError if no float is enough."""
-    value: float | None = bracket.upper
-    beyond = cache(beyond)  # the crossing begins where the first look was
-    if (missed := beyond(bracket.upper)) > 0:
-        share = min(max(missed, _CLOSED), _SETTLED)
-        value = crossing(beyond, bracket.upper, least=bracket.upper, most=_BEYOND, share=share)[1]
-    if value is None:
+    value = bracket.upper
+    if (missed := beyond(value)) > 0:
+        step = value * min(max(missed, _CLOSED), _SETTLED)
+        value = outward(lambda noise: beyond(noise) <= 0, value + step, step, most=_BEYOND)[1]
+    if value == _BEYOND:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return replace(bracket, value=value, upper=value)
 

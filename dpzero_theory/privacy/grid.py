@@ -358,14 +358,21 @@ def _total(
     return FinitePair(loss, mass, infinite, p[seen] * kept ** (without * len(parts)), q[seen])
 
 
-def _refined(parts: Parts, delta: float, points: int) -> tuple[Parts, bool]:
-    """The composition with the laws to use for a grid of `points` points (`Law.refined`), where delta is about `delta`,
-    and whether a finer grid has other laws with narrower bounds."""
+def _refined(parts: Parts, delta: float, points: int, wanted: float) -> tuple[Parts, bool]:
+    """The composition with the laws to use for a grid of `points` points (`Law.refined`), where delta is about `delta`
+    and bounds of the relative width `wanted` are wanted, and whether a finer grid has other laws with narrower bounds.
+    The rough laws of the fewest points are skipped if they would not be enough."""
     if not parts:
         return parts, False
-    z = _reach(parts, delta)
-    found = tuple((law.refined(points, z), count) for law, count in parts)
-    return found, points == _FEWEST and found != parts
+    z, fine = _reach(parts, delta), wanted < _ROUGH_LAW
+    found = tuple((law.refined(max(points, 2 * _FEWEST) if fine else points, z), count) for law, count in parts)
+    return found, points == _FEWEST and not fine and found != parts
+
+
+def _made(curve: "_Class", parts: Parts, epsilon: float, delta: float, points: int) -> "_Curve | _Apart | FinitePair":
+    """The bounds of the class `curve`. One release with finitely many outcomes needs no grid."""
+    first, count = parts[0] if len(parts) == 1 else (None, 0)
+    return first if count == 1 and isinstance(first, FinitePair) else curve(parts, epsilon, delta, points)
 
 
 _Class = Callable[..., _Curve | _Apart]  # one of these two classes
@@ -426,7 +433,7 @@ def _width(bounds: Bounds) -> float:
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class) -> Bounds:
     """Bounds on delta of a composition by one grid: the lower bound at the epsilon `lower_at`, the upper bound at
     `epsilon`, where delta is about `delta`; a wrong guess makes the bounds wide, not false."""
-    found = curve(parts, epsilon, delta, points)
+    found = _made(curve, parts, epsilon, delta, points)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
 
@@ -450,8 +457,8 @@ def delta_bounds(
 
         def bounds(points: int, curve: _Class) -> tuple[Bounds, bool]:
             nonlocal guess
-            guess = guess or _guess(parts, epsilon)
-            laws, rough = _refined(parts, guess, points)
+            guess = guess or _guess(parts, epsilon, wanted)
+            laws, rough = _refined(parts, guess, points, wanted)
             found = _at(laws, epsilon, lower_epsilon, guess, points, curve)
             if near is None:
                 guess = max(min(guess, found.upper), LEAST_DELTA)
@@ -466,11 +473,11 @@ def delta_bounds(
     return Bounds(found.lower, min(found.upper, 1.0))
 
 
-def _guess(parts: Parts, epsilon: float) -> float:
+def _guess(parts: Parts, epsilon: float, wanted: float) -> float:
     """About delta(epsilon), from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws. Serves only to choose
-    a grid, so its error does not affect any bound."""
+    a grid, so its error does not affect any bound. `wanted` is that of `_refined`."""
     tiny = 1e-20 / _LEFT_OUT
-    laws, _ = _refined(parts, tiny, _FEWEST)
+    laws, _ = _refined(parts, tiny, _FEWEST, wanted)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
@@ -482,23 +489,23 @@ def epsilon_bounds(
     for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too
     with None. Callers give a larger one where the laws are known up to a factor only. The upper bound is infinite if no
     such epsilon is known. The search for narrower bounds ends at the relative width `wanted`."""
-    makes = [_root(parts, delta, lower_at or delta) for parts in compositions]
+    makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
     return _largest(makes, wanted, lambda _: False)
 
 
-def _root(parts: Parts, delta: float, lower_at: float) -> _Make:
+def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
     """Make the function that bounds, by a grid of so many points, the epsilon of one composition: from above at the
-    delta `delta`, and from below at the delta `lower_at` >= `delta`."""
+    delta `delta`, and from below at the delta `lower_at` >= `delta`. `wanted` is that of `_refined`."""
     start: float | None = None
 
     def bounds(points: int, made: _Class) -> tuple[Bounds, bool]:
         nonlocal start
         if start is None:
-            laws, z = _refined(parts, delta, _FEWEST)[0], _reach(parts, delta)
+            laws, z = _refined(parts, delta, _FEWEST, wanted)[0], _reach(parts, delta)
             start = 0.95 * chernoff_epsilon([(count, *law.sketch(z)) for law, count in laws], delta)
-        (laws, rough), at = _refined(parts, delta, points), start
+        (laws, rough), at = _refined(parts, delta, points, wanted), start
         for _ in range(8):
-            curve = made(laws, at, delta, points)
+            curve = _made(made, laws, at, delta, points)
             if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is lower than this curve knows
                 upper, at = curve.known, 0.8 * curve.known
                 continue

@@ -503,6 +503,9 @@ class Shuffled(FixedOrder):
         return FixedSize(self.sample_rate).batch_size(n)
 
 
+_LONG_BLOCK = 2000  # of blocks of steps at least so long, one more step is not counted
+
+
 @dataclass(frozen=True)
 class RandomAllocation(Sampling):
     """Each record is in `taken` uniformly random steps of every epoch, independently of the other records.
@@ -540,6 +543,8 @@ class RandomAllocation(Sampling):
         # An observer who is told a random partition of the steps into `taken` blocks, each with one step of the record,
         # sees an epoch in each block (derivation.md, section 7). Extra knowledge only costs more: upper bounds.
         size, longer = divmod(epoch, taken)
+        if size >= _LONG_BLOCK:  # a step more costs less, and here hardly
+            longer = 0
         blocks = [(length, count) for length, count in ((size, taken - longer), (size + 1, longer)) if count]
         total = whole + bool(rest)
 

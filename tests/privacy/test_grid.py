@@ -231,8 +231,8 @@ def one_step(monkeypatch, factor):
     original = epoch._one_step
 
     def moved(*given):
-        values, masses, wrong = original(*given)
-        return values, masses * factor, wrong
+        levels, wrong = original(*given)
+        return {k: (first, masses * factor) for k, (first, masses) in levels.items()}, wrong
 
     monkeypatch.setattr(epoch, "_one_step", moved)
     return 1 + 1e-9 * (factor - 1)

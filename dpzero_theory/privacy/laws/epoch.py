@@ -12,9 +12,12 @@ numbers c, the sum over an epoch of the log(1 - c + c Y_i), rounded to a grid, i
 are known. Statements and proofs: derivation.md, section 7.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,7 @@ from scipy.special import expit, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.finite import Ends, FinitePair, dominated, dominating
-from dpzero_theory.privacy.laws.fourier import Product, sums
+from dpzero_theory.privacy.laws.fourier import sums
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import CDF_ERROR, UNIT, Law, log_law, normal_mass
 
@@ -36,48 +39,44 @@ that matters, at cells of relative width 1."""
 _MISPLACED = 2e-13
 """A bound on the probability that is put into the wrong cell by a rounding error of a cell's end, as a share of the
 normal tail probability from that cell outward."""
-_CLIPPED = 4.0  # Cells are not made wider for values of V this many deviations of the sum beyond those that matter.
-_DENSE = 12.0
-"""Every cell of the grid has a weight up to this many standard deviations from the mean of V; beyond, fewer do."""
+_TILTS, _NEAR_TILTS = np.geomspace(1.0, 1e9, 32), np.geomspace(1 / 16, 16, 40)
+"""Multiples of the least tilt that is tried for a sum, and of the best one of these."""
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
 """The log of about the share of a tilted sum that lies beyond the grid, if its errors must be small, and if not."""
-_SPARED = 9.0  # For the shortest grid, errors may be about e to this number times the least ones.
-_ACCURATE = 3e-3
-"""The largest share of a divergence that its errors may be; if they are more, a longer grid is tried."""
-_COARSE, _LESS_FINE, _FINE = (0.15, 0.4), (0.025, 0.15), (0.016, 0.1)
-"""The width of a grid's cells in standard deviations: of rough laws; of sharp ones at noise multipliers below 1, which
-take longer; and of sharp ones at 1 and above. Each pair has the width for neighbours with and without the record first,
-then that for two values of a record (replace-one)."""
+_REACH, _FARTHER = 10, 4
+"""Laws reach so many standard deviations of the noise, or a multiple of the second number more: few laws serve all
+questions."""
+_RATIO = 0.012
+_COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
+"""The width of a grid's cells in standard deviations for neighbours with and without the record; and for two values of
+a record (replace-one): of rough laws, of sharp ones at noise multipliers below 1, and of sharp ones at 1 and above."""
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
 """The nodes and weights on [-1, 1] of the Gauss-Legendre rule for the masses of a cell. In a cell of at most 0.15
 standard deviations of the noise its relative error is below 1e-20 (derivation.md, section 7)."""
-_SELDOM = 0.02
-"""The standard deviation of a sum counts without values that one of its terms exceeds with about this probability."""
-_SMALLEST = 12.0
-"""Sums of Y are told apart down to e to the minus this number."""
 _LEAST_WEIGHT = 1e-200
 """Weights and density ratios of a sum below this count as infinite losses."""
-_PAIRS = 2**15
-"""About how many pairs of values are added at once; it bounds the memory."""
-_FEW_POINTS, _MANY_POINTS = 2**12, 2**16
-"""From below: the number of grid points for the sum of an epoch's losses, for rough laws and for sharp ones."""
+_DROPPED, _LOST = 1e-270, 1e-150
+"""Smaller weights of sums are dropped, which also spares slow arithmetic, and a bound on what all of them amount to
+under P and under Q."""
+_FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
+"""From below: the fewest grid points for the sum of an epoch's losses; their number over the square root of the number
+of steps, of which cells lose (22/3000)^2/12 of the variance; and the most points."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
 """The probabilities under P of the events {sum above a level} that are used."""
 _FARTHEST_OF_GRID = 11.0
 """That grid reaches this far from the mean of the sum, and a step's outputs this far from theirs, in standard
 deviations."""
-_LOG_FOLDED = -40.0
-"""The log of the share of such a sum's law that is beyond the grid."""
+_TILTS_BELOW = 0.5, 4.0
+"""Sums are tilted so much under P; rare events are the better known the larger the tilt, and others the worse."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
 """For lower bounds some constants c are tried. These numbers are log(c/(1-c)) minus the same of (k-1)/t for a record in
 k of t steps, in units of 1/s with noise s, or of 1/t for k = 1, in units of 2/s and at least 2: first for relations in
 which the record is there or not, then for replace-one."""
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 60)])
-_SAME, _LEAST_GAP = 1e-3, 1e-20
-"""A fine grid is made of those constants whose divergence is the largest at one of these losses on a rough grid; as the
-largest count those that are smaller by at most the first share. Divergences below the second number don't count."""
-_LARGEST_LOGIT = 600.0
-"""The largest absolute value of such a difference that is used, so that c/(1-c) is a float."""
+_SAME, _LEAST_GAP, _NOISES = 1e-3, 1e-20, 8
+"""So few constants are used that at each of these losses one has the largest divergence on a rough grid, or one that is
+smaller by at most the first share. Divergences below the second number don't count. The constants are chosen for noise
+multipliers of which this many are in a factor 2."""
 _LEAST_CHANCE = 1e-18
 """If the probability that the record is in j of the released steps is below this, that j is left out: under P its
 probability is dropped, and under Q it is added to the bounds."""
@@ -116,25 +115,118 @@ class Epoch(Law):
             kind = "replace" if self.replaced else ("remove", "add")[self.way]
             return Gaussian(kind, self.taken / self.epoch, self.noise)
         if self.end == "lower":
-            count = _FEW_POINTS if points <= _FEW_POINTS else _MANY_POINTS
+            count = 2 ** math.ceil(math.log2(_POINTS * math.sqrt(self.released)))
+            count = min(max(count, _FEW_POINTS), _MANY_POINTS)
             return dominated_pairs(*kind_of, self.taken, replaced=self.replaced, points=count)[self.way]
-        ratio = (_COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE)[self.replaced]
+        ratio = _RATIO
+        if self.replaced:
+            ratio = _COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE
+            if self.released < self.epoch:  # one of many epochs counts little
+                ratio = min(ratio * max(math.sqrt(self.epochs / 32), 1.0), _COARSE)
         # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one kept law serve many z.
         each = self.released if self.replaced else 1
-        reach = math.ceil(-float(ndtri_exp(log_ndtr(-z) - math.log(each))))
+        reach = -float(ndtri_exp(log_ndtr(-z) - math.log(each)))
+        reach = _REACH + _FARTHER * max(math.ceil((reach - _REACH) / _FARTHER), 0)
         near = min(reach, math.ceil(4 + reach / math.sqrt(self.epochs)))
         return dominating_pairs(*kind_of, replaced=self.replaced, reach=reach, near=near, ratio=ratio)[self.way]
 
 
-_Values = tuple[Array, Array, float]
-"""A law of a random value: the values, which rise; weights; and a bound on the relative error of every weight."""
+_Levels = dict[int, tuple[int, Array]]
+"""A law of a value u >= 0: at the level k the first integer i, and the weights of the values i 2^k, (i + 1) 2^k, ..."""
 
 
-def _one_step(s: float, reach: float, ratio: float) -> _Values:
-    """A law on few points that is larger in convex order than that of Y - 1 under R = N(0, s^2), so that what is
-    computed from it is an upper bound. Y = exp((2 x - 1)/(2 s^2)) is the density ratio of one step at its output x, and
-    `s` the noise multiplier. Cells of outputs, `ratio` s wide, reach up to 1 + `reach` s. The mass of a cell is split
-    between the values at its ends so that its mean is kept."""
+def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
+    """Add the weights of the values first 2^k, (first + 1) 2^k, ... to a law."""
+    if k in levels:
+        at, old = levels[k]
+        start = min(at, first)
+        total = np.zeros(max(at + len(old), first + len(weights)) - start)
+        total[at - start :][: len(old)] = old
+        total[first - start :][: len(weights)] += weights
+        first, weights = start, total
+    levels[k] = first, weights
+
+
+def _coarser(first: int, weights: Array) -> tuple[int, Array]:
+    """The first integer and the weights on a lattice that is twice as wide. The weight of an odd integer is split
+    between its neighbours, which keeps the mean."""
+    weights = np.concatenate([np.zeros(first % 2), weights])
+    even, half = weights[::2], weights[1::2] / 2
+    found = np.zeros(len(weights) // 2 + 1)
+    found[: len(even)] = even
+    found[: len(half)] += half
+    found[1 : len(half) + 1] += half
+    return first // 2, found
+
+
+def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
+    """The law of the sum of two independent values, and about the most roundings of a weight. Of two values at
+    different levels the one at the finer level is put on the coarser lattice first."""
+    found: _Levels = {}
+    finer: list[_Levels] = [{}, {}]  # at level k alone, all of a law at finer levels
+    least, largest, most = min(*one, *other), max(*one, *other), 0
+    for k in range(least, largest + 1):
+        for a, b in ((one.get(k), other.get(k)), (one.get(k), finer[1].get(k)), (finer[0].get(k), other.get(k))):
+            if a and b:
+                _add(found, k, a[0] + b[0], np.convolve(a[1], b[1]))
+                most = max(most, min(len(a[1]), len(b[1])))
+        for law, rest in zip((one, other), finer, strict=True):
+            if k in law:
+                _add(rest, k, *law[k])
+            if k in rest:
+                _add(rest, k + 1, *_coarser(*rest.pop(k)))
+    return found, most + 4 * (largest - least + 1)
+
+
+@dataclass(frozen=True)
+class _Mesh:
+    """The widths of the cells for the sum of the Y over some steps: `ratio` standard deviations of the sum up to `near`
+    of them from its mean, then wider and wider. A sum far below its mean is near 0, where its logarithm, the loss,
+    varies much over a short range; so there cells are a share of the value."""
+
+    s: float
+    steps: int
+    near: float
+    ratio: float
+
+    def widths(self, u: Array) -> Array:
+        """The width at each of the values u."""
+        s, steps = self.s, self.steps
+        # The standard deviation counts without values that some term exceeds with a probability of about 0.02.
+        z = max(-float(ndtri(0.02 / steps)), 3.0)
+        variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
+        deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
+        slope, close = self.ratio / min(s, 1.0), self.near * deviation
+        found = self.ratio * deviation + slope * np.maximum(np.abs(u - steps) - close, 0.0) / 2
+        if close > steps:
+            least = math.exp(-12) * min(steps, deviation * min(s, 1.0))
+            found = np.minimum(found, slope * np.maximum(u, least))
+        return np.asarray(found, dtype=np.float64)
+
+    def placed(self, levels: _Levels) -> _Levels:
+        """A law in which each value has moved to lattices as wide as these cells, its weight split with its mean kept.
+        Weights of almost 0 are dropped; `_DROPPED` accounts for them."""
+        found: _Levels = {}
+        while levels:
+            k = min(levels)
+            first, weights = levels.pop(k)
+            wide = self.widths(np.ldexp(first + np.arange(float(len(weights))), k)) >= 2.0 ** (k + 0.5)
+            if wide.any():
+                _add(levels, k + 1, *_coarser(first, np.where(wide, weights, 0.0)))
+            kept = np.flatnonzero(~wide & (weights > _DROPPED))
+            if len(kept):
+                found[k] = first + int(kept[0]), np.where(wide, 0.0, weights)[kept[0] : kept[-1] + 1]
+        return found
+
+
+def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
+    """A law that is larger in convex order than that of Y for one step, so that what is computed from it is an upper
+    bound, and a bound on the relative errors of its weights.
+
+    Cells of outputs reach up to 1 + `reach` s. The mass of a cell is split between the values at its ends so that its
+    mean is kept.
+    """
+    s, ratio = mesh.s, mesh.ratio / 2
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
     density = np.exp(-((x[:-1, None] / s + beyond) ** 2) / 2) * (ratio * _SHARES / math.sqrt(8 * math.pi))
@@ -142,86 +234,35 @@ def _one_step(s: float, reach: float, ratio: float) -> _Values:
     weights = np.zeros(len(x) + 1)
     weights[2:] = density @ up
     weights[1:-1] += density @ (-np.expm1((beyond - ratio) / s) / -math.expm1(-ratio / s))
-    exponent = (2 * x - 1) / (2 * s * s)
+    y = np.concatenate([[0.0], np.exp((2 * x - 1) / (2 * s * s))])
     # Outputs below the first cell have a Y between 0 and that at its end, and the mean of Y over them is known.
     weights[0], weights[-1] = ndtr(x[0] / s), weights[-1] + ndtr(-x[-1] / s)
-    weights[1] += ndtr((x[0] - 1) / s) * math.exp(-exponent[0])
+    weights[1] += ndtr((x[0] - 1) / s) / y[1]
     most = float(x[-1] / s)
-    return np.concatenate([[-1.0], np.expm1(exponent)]), weights, UNIT * (256 + 16 * most * most + 8 * most / ratio)
-
-
-def _points(s: float, steps: int, lowest: float, highest: float, near: float, ratio: float) -> Array:
-    """The points on which the sum of Y - 1 over `steps` steps is put, from its value `lowest` to its value `highest`.
-    They are `ratio` standard deviations of the sum apart as far as `near` of these from 0, and farther out they are
-    wider and wider apart. Y is the density ratio of a step with the noise multiplier `s` (see the module). Far points
-    are multiples of powers of two, and those for more steps are mostly points for fewer steps, so that a large value is
-    not moved each time that steps are added."""
-    z = max(-float(ndtri(_SELDOM / steps)), 3.0)
-    variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
-    deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
-    parts = [ratio * deviation * np.arange(math.ceil(near / ratio) + 1)]
-    width, count = 2.0 ** math.ceil(math.log2(ratio * deviation)), math.ceil(min(s, 1.0) / ratio)
-    while (last := parts[-1][-1]) < max(highest, -lowest):
-        first = math.ceil(last / width)
-        parts.append(width * np.arange(first, first + count))
-        width *= 2
-    side = np.concatenate(parts)
-    # Where the sum of the Y_i is near 0 (that of Y_i - 1 near -steps) its logarithm, the loss, varies much over a short
-    # range, so points in geometric progression are added there.
-    small = np.exp(-np.arange(0.0, _SMALLEST, ratio / min(s, 1.0))) * min(steps, deviation * min(s, 1.0)) - steps
-    points = np.union1d(np.concatenate([-side[:0:-1], side]), small[small > -near * deviation])
-    return np.concatenate([[lowest], points[(points > lowest) & (points < highest)], [highest]])
+    levels: _Levels = {}
+    level = np.floor(np.log2(mesh.widths(y)) + 0.5).astype(np.int64)
+    for k in np.unique(level).tolist():
+        at, mass = np.ldexp(y[level == k], -k), weights[level == k]
+        i = np.floor(at)
+        first, part = int(i[0]), at - i
+        i = (i - first).astype(np.int64)
+        _add(levels, k, first, np.bincount(i, mass * (1 - part)))
+        _add(levels, k, first + 1, np.bincount(i, mass * part))
+    return levels, UNIT * (256 + 16 * most * most + 8 * most / ratio)
 
 
 @lru_cache(maxsize=64)
-def _summed(s: float, steps: int, reach: float, near: float, ratio: float) -> _Values:
-    """A law on few points that is larger in convex order than that of the sum over `steps` steps of Y_i - 1, so that
-    what is computed from it is an upper bound. Y_i is the density ratio of step i (see the module), and `s` the noise
-    multiplier. Sums are formed by doubling; other arguments are those of `_one_step` and `_points`."""
+def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
+    """A law that is larger in convex order than that of the sum of the Y over the steps of `mesh`, so that what is
+    computed from it is an upper bound, and a bound on the relative errors of its weights. Y_i is the density ratio of
+    step i (see the module). Sums are formed by doubling; `reach` is that of `_one_step`."""
+    steps = mesh.steps
     if steps == 1:
-        return _one_step(s, reach, ratio)
+        return _one_step(mesh, reach)
     half = steps // 2 if steps % 2 == 0 else steps - 1
-    (one, p, wrong), (other, q, more) = (_summed(s, count, reach, near, ratio) for count in (half, steps - half))
-    at, most = _points(s, steps, one[0] + other[0], one[-1] + other[-1], near, ratio), 0
-    found, rows = np.zeros(len(at)), max(_PAIRS // len(other), 1)
-    for first in range(0, len(one), rows):
-        # With two equal laws a pair of different values stands for its mirror image too, and counts twice.
-        start = first if half == steps - half else 0
-        weight = np.multiply.outer(p[first : first + rows], q[start:])
-        if half == steps - half:
-            weight[:, rows:] *= 2
-        value = np.add.outer(one[first : first + rows], other[start:]).ravel()
-        k = np.minimum(np.searchsorted(at, value, side="right") - 1, len(at) - 2)
-        low, high = at[k], at[k + 1]
-        weight = weight.ravel() / (high - low)
-        found += np.bincount(k, weight * (high - value), len(at))
-        found += np.bincount(k + 1, weight * (value - low), len(at))
-        most += int(np.bincount(k).max())
-    return at, found, wrong + more + UNIT * (2 * most + 16)
-
-
-def _spread_pairs(
-    s: float, epoch: int, released: int, reach: float, near: float, ratio: float
-) -> tuple[FinitePair, FinitePair]:
-    """The pairs of `dominating_pairs`, with its arguments, where the record is there or not."""
-    at, weights, wrong = _summed(s, released, reach, near, ratio)
-    if wrong > 0.01:
-        raise OverflowError("rounding errors exceed the answer")
-    more, weights = at / epoch, weights * (1 + wrong)
-    # Each addition rounds S a few times, by shares of S and of 1; `slip` bounds them all.
-    slip = UNIT * (16 * released.bit_length() + 8 * (reach / s + 1 / s**2))
-    high, low = more + slip * (2 + more), more - slip * (2 + more)
-    # What the mean of Y lacks in the last cell counts as an infinite loss, and so do weights that all but are 0.
-    lost = released / epoch * float(ndtr(-reach)) * (1 + 1e-12)
-    seen, rare = weights > _LEAST_WEIGHT, weights <= _LEAST_WEIGHT
-    lost += float(weights[rare] @ (1 + high[rare])) * 1.01
-    loss = np.log1p(high[seen])
-    mass = weights[seen] * np.exp(loss) * (1 + 4 * UNIT)
-    forward = FinitePair(loss, mass, lost, mass, weights[seen])
-    seen &= low > _LEAST_WEIGHT - 1
-    back, mass = -np.log1p(low[seen])[::-1], weights[seen][::-1]
-    infinite = float(np.sum(weights[~seen])) * 1.01
-    return forward, FinitePair(back, mass, infinite, mass, mass * np.exp(-back))
+    (one, wrong), (other, more) = (_summed(replace(mesh, steps=count), reach) for count in (half, steps - half))
+    found, most = _convolved(one, other)
+    return mesh.placed(found), wrong + more + UNIT * (2 * most + 64)
 
 
 class _Grid:
@@ -233,12 +274,12 @@ class _Grid:
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps
         reach = 10 * s + 2
-        x = np.linspace(-reach, reach, 401)
+        x = np.linspace(-reach, reach, 241)
         weight = np.exp(-((x / s) ** 2) / 2)
         weight /= weight.sum()
         value = np.exp((2 * x - 1) / (2 * s * s)) - a * np.exp((-2 * x - 1) / (2 * s * s))
         least, largest, root = -math.inf, math.inf, math.sqrt(steps)
-        for _ in range(12):
+        for _ in range(6):
             # Values farther away than matters are clipped, so that they do not widen the cells.
             clipped = np.clip(value, least, largest)
             mean = float(weight @ clipped)
@@ -246,16 +287,19 @@ class _Grid:
             beyond = max(threshold - steps * mean, 0.0)
             span = deviation * root
             farthest = beyond + span
-            least, largest = mean - 2 * _CLIPPED * span, mean + farthest + _CLIPPED * span
+            least, largest = mean - 8 * span, mean + farthest + 4 * span
         clipped = np.clip(value, least, largest)
-        self.thetas = np.geomspace(min(0.05 / span, 0.5 / (farthest + span)), 1e8 / span, 128)
-        exponent = self.thetas[:, None] * clipped + log_law(weight)
-        top = exponent.max(axis=1)
-        tilted = np.exp(exponent - top[:, None])
-        total = tilted.sum(axis=1)
-        self.moments = steps * (top + np.log(total))
-        self.error = self.moments - self.thetas * threshold - np.log(self.thetas)
-        best = int(np.argmin(self.error))
+        self.thetas = min(0.05 / span, 0.5 / (farthest + span)) * _TILTS
+        for factors in (_NEAR_TILTS, np.ones(1)):
+            exponent = self.thetas[:, None] * clipped + log_law(weight)
+            top = exponent.max(axis=1)
+            tilted = np.exp(exponent - top[:, None])
+            total = tilted.sum(axis=1)
+            self.moments = steps * (top + np.log(total))
+            self.error = self.moments - self.thetas * threshold - np.log(self.thetas)
+            best = int(np.argmin(self.error))
+            if len(factors) > 1:
+                self.thetas = self.thetas[best] * factors
         middle = float(tilted[best] @ clipped / total[best])
         near = math.sqrt(float(tilted[best] @ (clipped - middle) ** 2 / total[best]))
         ratio = max(ratio, 32 * root / _LONGEST)
@@ -268,7 +312,8 @@ class _Grid:
         low, high = math.floor(least / self.width), math.ceil(largest / self.width)
         if high - low > _LONGEST:
             raise OverflowError("the noise is too little for the grid")
-        offsets = [math.ceil(_DENSE / ratio)]
+        # Every cell has a weight up to 12 standard deviations from the mean of V; beyond, fewer do.
+        offsets = [math.ceil(12 / ratio)]
         while offsets[-1] < high - low:
             offsets.append(math.ceil(offsets[-1] * (1 + ratio)))
         far = np.array(offsets[1:], dtype=np.int64)
@@ -296,7 +341,7 @@ class _Grid:
         folded = _FOLDED_ONCE - (self.error - self.error[best])[:-1]
         more = np.where(self.thetas > self.thetas[:-1, None], self.thetas - self.thetas[:-1, None], math.nan)
         longest = np.nanmin((self.moments - self.moments[:-1, None] - folded[:, None]) / more, axis=1)
-        best = int(np.argmin(np.where(folded >= _FOLDED_ONCE - _SPARED, longest, math.inf)))
+        best = int(np.argmin(np.where(folded >= _FOLDED_ONCE - 9, longest, math.inf)))
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
@@ -350,9 +395,9 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
             law, lost = grid.spread()
             for careful in (False, True):
                 (theta, log_folded), longest = grid.tilt(careful), _LONGEST_CAREFUL if careful else _LONGEST
-                (total,) = sums(grid.points, grid.width, [(theta, [(law, released)])], log_folded, longest)
+                (total,) = sums(grid.points, grid.width, [(theta, [law], [(0.0, [released])])], log_folded, longest)
                 value, wrong = total.excess(threshold)
-                if wrong[0] <= _ACCURATE * value[0]:
+                if wrong[0] <= 3e-3 * value[0]:  # else a longer grid has smaller errors
                     break
         except OverflowError:
             if k == 0 and not math.isfinite(value[0]):
@@ -365,10 +410,6 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
     return found
 
 
-_MOST_LOSSES = 500
-"""Divergences are computed at this many losses at most."""
-
-
 def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
     """The losses at which divergences of an epoch under replace-one are computed, from 0 to beyond the largest one that
     matters: `ratio` standard deviations of an epoch's loss apart up to `near` of them, and then farther and farther.
@@ -379,8 +420,8 @@ def _losses(s: float, epoch: int, released: int, reach: float, near: float, rati
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
     top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) + reach * spread + spread**2 / 2
     losses = [0.0]
-    while losses[-1] < top and len(losses) < _MOST_LOSSES:
-        step = min(deviation + max(losses[-1] - near * deviation, 0.0), max(deviation, 1 / s))
+    while losses[-1] < top and len(losses) < 500:
+        step = min(deviation + 0.7 * max(losses[-1] - near * deviation, 0.0), max(deviation, 1 / s))
         losses.append(losses[-1] + ratio * step)
     return np.array(losses)
 
@@ -407,12 +448,34 @@ def dominating_pairs(
     """
     if noise < LEAST_EPOCH_NOISE:
         raise OverflowError("the noise is too little for the grid")
-    if not replaced:
-        return _spread_pairs(noise, epoch, released, reach, near, ratio)
-    loss = _losses(noise, epoch, released, reach, near, ratio)
-    heights = loss, divergences(noise, epoch, released, loss, ratio, released * float(ndtr(-reach)))
-    both = dominating(heights, heights)
-    return both, both
+    if replaced:
+        loss = _losses(noise, epoch, released, reach, near, ratio)
+        heights = loss, divergences(noise, epoch, released, loss, ratio, released * float(ndtr(-reach)))
+        both = dominating(heights, heights)
+        return both, both
+    levels, wrong = _summed(_Mesh(noise, released, near, ratio), reach)
+    if wrong > 0.01:
+        raise OverflowError("rounding errors exceed the answer")
+    # u - released has no rounding error
+    at = np.concatenate([np.ldexp(i + np.arange(float(len(w))), k) - released for k, (i, w) in levels.items()])
+    weights = np.concatenate([w for _, w in levels.values()])
+    order = np.argsort(at, kind="stable")
+    order = order[weights[order] > 0]
+    more, weights = at[order] / epoch, weights[order] * (1 + wrong)
+    # S has few roundings, relative to S and to 1.
+    slip = UNIT * (16 + 8 * (reach / noise + 1 / noise**2))
+    high, low = more + slip * (2 + more), more - slip * (2 + more)
+    # What the mean of Y lacks in the last cell counts as an infinite loss, and so do weights that all but are 0.
+    lost = released / epoch * float(ndtr(-reach)) * (1 + 1e-12) + _LOST
+    seen, rare = weights > _LEAST_WEIGHT, weights <= _LEAST_WEIGHT
+    lost += float(weights[rare] @ (1 + high[rare])) * 1.01
+    loss = np.log1p(high[seen])
+    mass = weights[seen] * np.exp(loss) * (1 + 4 * UNIT)
+    forward = FinitePair(loss, mass, lost, mass, weights[seen])
+    seen &= low > _LEAST_WEIGHT - 1
+    back, mass = -np.log1p(low[seen])[::-1], weights[seen][::-1]
+    infinite = float(np.sum(weights[~seen])) * 1.01 + _LOST
+    return forward, FinitePair(back, mass, infinite, mass, mass * np.exp(-back))
 
 
 def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float]], float]:
@@ -433,21 +496,6 @@ def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float
     return kept, (len(chances) - len(kept)) * _LEAST_CHANCE
 
 
-def _masses(pair: Gaussian, cells: NDArray[np.int64], width: float) -> dict[tuple[int, int], Array]:
-    """Bounds on the probabilities that the loss of one step, rounded to the nearest multiple of `width`, is k `width`,
-    for each k in `cells`; the first and the last k stand for all losses beyond, too. The keys of the result are pairs
-    (m, sign): m = -1, 0 or 1 is the mean of the step's output, whose noise is that of `pair`, and the bounds are lower
-    ones for the sign -1 and upper ones for 1."""
-    (branch,), s = pair.branches, pair.noise
-    found: dict[tuple[int, int], Array] = {}
-    ends = np.asarray((cells[:-1] + 0.5) * width, dtype=np.float64)
-    edges = np.concatenate([[-np.inf], pair.inverse(branch, ends), [np.inf]]) / s
-    for m in (-1, 0, 1):
-        mass, error = normal_mass(edges[:-1] - m / s, edges[1:] - m / s)
-        found |= {(m, sign): np.maximum(mass + sign * error, 0.0) for sign in (-1, 1)}
-    return found
-
-
 def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
     """The integers k of the cells k width into which the loss of one step is rounded, and the width, with which the sum
     of an epoch's losses has about `points` cells. The loss is that of `pair`: log(1 - c + c Y) with Y the step's
@@ -465,8 +513,8 @@ def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int
 
 
 _Family = tuple[Array, Array]
-"""Of one constant c, for (P, Q) and for (Q, P): lower bounds on the probabilities of some events under the first law,
-and upper ones under the second, as two rows."""
+"""Of some events, for (P, Q) and for (Q, P): lower bounds on their probabilities under the first law, and upper ones
+under the second, as two rows."""
 
 
 def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool, points: int, shift: float) -> _Family:
@@ -480,34 +528,60 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
     # If the record is in one step of the epoch, the best test adds up the density ratios Y_i. The test of a constant c
     # becomes that one as c falls to 0, so constants near 0 are tried then, in steps of another size.
     unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
-    odds = math.exp(min(max(shift * unit, -_LARGEST_LOGIT), _LARGEST_LOGIT)) * max(taken - 1, 1) / (epoch - taken + 1)
-    pair, found = Gaussian(kind, odds / (1 + odds), noise), []
+    odds = math.exp(min(max(shift * unit, -600.0), 600.0)) * max(taken - 1, 1) / (epoch - taken + 1)
+    pair = Gaussian(kind, odds / (1 + odds), noise)
     cells, width = _grid(pair, released, taken, replaced, points)
-    masses = _masses(pair, cells, width)
+    # Bounds on the masses of the cells, where the output has the mean m: lower ones at (m, -1), upper ones at (m, 1).
+    ends = np.asarray((cells[:-1] + 0.5) * width, dtype=np.float64)
+    edges = np.concatenate([[-np.inf], pair.inverse(pair.branches[0], ends), [np.inf]]) / noise
+    masses: dict[tuple[int, int], Array] = {}
+    for m in (-1, 0, 1):
+        mass, error = normal_mass(edges[:-1] - m / noise, edges[1:] - m / noise)
+        masses |= {(m, sign): np.maximum(mass + sign * error, 0.0) for sign in (-1, 1)}
     # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's laws
-    # are tilted by e^{loss/2}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
-    for way in (1,) if replaced else (1, -1):
+    # are tilted by e^{theta loss}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
+    found: dict[int, list[Array]] = {1: [], -1: []}
+    for way, theta in itertools.product((1,) if replaced else (1, -1), _TILTS_BELOW):
         there, without = ((1, present), (other, absent))[::way]
-        jobs: list[tuple[float, Product]] = []
-        for tilt, sign, (mean, chances) in ((0.5, -1, there), (1.5, 1, without)):
-            used, still = masses[mean, sign][::way], masses[0, sign][::way]
-            jobs += [(tilt, [(used, j), (still, released - j)]) for j, _ in chances]
-        laws = sums((way * cells)[::way], width, jobs, _LOG_FOLDED, _LONGEST)
-        kept = zip(there[1], laws, strict=False)
-        p = np.sum([chance * law.tails(-1) for (_, chance), law in kept], axis=0)
-        lost = zip(without[1], laws[len(there[1]) :], strict=True)
-        q = np.sum([chance * law.tails(1) for (_, chance), law in lost], axis=0)
-        at = np.unique(np.minimum(np.searchsorted(-p, -_EVENTS), len(p) - 1))
-        found.append(np.array([p[at], np.minimum(q[at] + missing, 1.0)]))
-    return found[0], found[-1]
+        products = [
+            (
+                tilt,
+                [masses[mean, sign][::way], masses[0, sign][::way]],
+                [(math.log(chance), [j, released - j]) for j, chance in chances],
+            )
+            for tilt, sign, (mean, chances) in ((theta, -1, there), (theta + 1, 1, without))
+        ]
+        with suppress(OverflowError):
+            first, second = sums((way * cells)[::way], width, products, -40.0, _LONGEST)
+            p, q = first.tails(-1), second.tails(1)
+            at = np.unique(np.minimum(np.searchsorted(-p, -_EVENTS), len(p) - 1))
+            found[way].append(np.array([p[at], np.minimum(q[at] + missing, 1.0)]))
+    none = [np.zeros((2, 0))]
+    return np.hstack(found[1] or none), np.hstack(found[-1] or none)
 
 
-@lru_cache(maxsize=16)
-def _rough_families(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> dict[float, _Family]:
-    """The events of every constant c that is tried, by the `shift` that stands for it, on a rough grid: bounds for a
-    coarse search, by which the constants for a fine grid are chosen."""
-    shifts = _REPLACED if replaced else _REMOVED
-    return {x: _family(noise, epoch, released, taken, replaced, _FEW_POINTS, x) for x in shifts}
+def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FinitePair]:
+    """The pairs of `dominated_pairs` by the events of these families."""
+    forward, backward = (np.hstack([family[way] for family in families]) for way in (0, 1))
+    first = dominated(*forward)
+    return first, first if replaced else dominated(*backward)
+
+
+@lru_cache(maxsize=64)
+def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> list[float]:
+    """A few shifts (see `_REMOVED`), of which for every loss one has almost the largest divergence on a rough grid."""
+    found: dict[float, Array] = {}
+    ratio = np.exp(_LEVELS)[:, None]
+    for shift in _REPLACED if replaced else _REMOVED:
+        pairs = _pairs([_family(noise, epoch, released, taken, replaced, _FEW_POINTS, shift)], replaced)
+        found[shift] = np.concatenate([np.maximum(one.p - ratio * one.q, 0.0).sum(axis=1) for one in pairs])
+    gaps = np.array(list(found.values()))
+    good = (gaps >= gaps.max(axis=0) * (1 - _SAME)) & (gaps > _LEAST_GAP)
+    best: list[int] = []
+    while good.any() or not best:
+        best.append(int(np.argmax(good.sum(axis=1))))
+        good = good & ~good[best[-1]]
+    return [list(found)[k] for k in best]
 
 
 @lru_cache(maxsize=8)
@@ -524,18 +598,7 @@ def dominated_pairs(
         replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
-    setting = noise, epoch, released, taken, replaced
-    families = _rough_families(*setting)
-    if points > _FEW_POINTS:
-        # A fine grid takes long, so it is made only for the constants that are the best on a rough one.
-        best = set()
-        for way in (0, 1):
-            pairs = [dominated(*family[way]) for family in families.values()]
-            ratio = np.exp(_LEVELS)[:, None]
-            gaps = np.array([np.maximum(one.p - ratio * one.q, 0.0).sum(axis=1) for one in pairs])
-            most = gaps.max(axis=0)
-            best |= set(np.argmax(gaps >= most * (1 - _SAME), axis=0)[most > _LEAST_GAP].tolist())
-        families = families | {x: _family(*setting, points, x) for k, x in enumerate(families) if k in best}
-    forward, backward = (np.hstack([family[way] for family in families.values()]) for way in (0, 1))
-    first = dominated(*forward)
-    return first, first if replaced else dominated(*backward)
+    # The shifts that serve one noise serve those near it too, which a search asks for.
+    near = 2.0 ** (round(_NOISES * math.log2(noise)) / _NOISES)
+    setting = epoch, released, taken, replaced
+    return _pairs([_family(noise, *setting, points, shift) for shift in _best_shifts(near, *setting)], replaced)

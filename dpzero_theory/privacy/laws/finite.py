@@ -45,6 +45,20 @@ class FinitePair(Law):
     infinite: float
     p: Array
     q: Array
+    # One release is its own composition: it bounds delta at every epsilon (see `grid._Curve`).
+    tau, known = 0.0, -math.inf
+
+    def upper(self, epsilon: float) -> float:
+        """An upper bound on delta(epsilon) of one release."""
+        beyond = self.loss > epsilon
+        shares = -np.expm1(epsilon - self.loss[beyond]) + 8 * UNIT * (abs(epsilon) + np.abs(self.loss[beyond]))
+        return min((self.infinite + float(self.mass[beyond] @ shares)) * (1 + 2 * _ROUNDING) + 5e-324, 1.0)
+
+    def lower(self, epsilon: float) -> float:
+        """A lower bound on delta(epsilon) of one release."""
+        with np.errstate(over="ignore"):
+            more = self.q * math.exp(min(epsilon, 700.0)) * (1 + 2 * _ROUNDING)
+        return float(np.sum(np.maximum(self.p * (1 - 2 * _ROUNDING) - more, 0.0))) if epsilon < 700 else 0.0
 
     def largest(self, z: float) -> float:
         most = float(np.max(self._within(z)[0], initial=-math.inf))
@@ -123,9 +137,11 @@ def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q
     return FinitePair(loss[order], mass[order], infinite, less_p[seen], more_q[seen])
 
 
-def _convex(x: Array, y: Array) -> list[int]:
-    """The indices of the corners of the lower convex hull of the points (x, y), in rising order; x must rise."""
+def _convex(points_x: Array, points_y: Array) -> list[int]:
+    """The indices of the corners of the lower convex hull of points with these coordinates, in rising order of x; x
+    must rise."""
     kept: list[int] = []
+    x, y = points_x.tolist(), points_y.tolist()  # Python's floats are several times as fast in a loop
     for k in range(len(x)):
         while len(kept) > 1:
             i, j = kept[-2:]

@@ -23,6 +23,8 @@ from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0
 """Products of powers that are certainly below e to this power count as 0."""
+_STEPS = np.linspace(0.0, 1.0, 24)  # the logs of the rates that are tried for a window, as shares of their range
+_SKETCH = 600  # the most values of a law from which a window is chosen
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ class _Spectrum:
     """The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, with N = `size` its length,
     as e^log_total e^{-i omega shift} (1 + w).
 
-    `log_total` is the log of the sum of the weights and `shift` the integer with the largest weight. `w` is the
-    transform, minus 1, of the law scaled to the sum 1 and moved so that its largest weight is at 0; `wrong` bounds the
-    absolute errors of w, and `log_most` is log(|1 + w| + wrong).
+    `log_total` is the log of the sum of the weights, and `shift` an integer with a large weight. `w` is the transform,
+    minus 1, of the law scaled to the sum 1 and moved so that this integer is at 0; `wrong` bounds the absolute errors
+    of w, and `log_most` is log(|1 + w| + wrong).
     """
 
     size: int
@@ -52,9 +54,9 @@ def _norm(x: Array) -> float:
     return math.sqrt(float(np.sum(x * x)))
 
 
-def _spectrum(law: Array, first: int, size: int) -> _Spectrum:
-    """The transform, of length `size`, of the law that has the weight law[k] >= 0 at the integer first + k."""
-    mode = int(np.argmax(law))
+def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
+    """The transform, of length `size`, of the law that has the weight law[k] >= 0 at the integer first + k. The integer
+    first + `mode` is moved to 0; `mode` should be about the likeliest, but any is correct."""
     total = float(np.sum(law))
     rest = law / total
     rest[mode] = 0.0
@@ -71,16 +73,21 @@ def _spectrum(law: Array, first: int, size: int) -> _Spectrum:
     return _Spectrum(size, first + mode, math.log(total), w, wrong, np.log(np.abs(1 + w) + wrong))
 
 
-def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Array, float]:
-    """The law of a sum of independent variables modulo the length N of their transforms: its weights >= 0 at start,
-    ..., start + N - 1, and a bound on the Euclidean norm of their errors. `spectra` has for each variable the transform
-    of its law and the number of its copies in the sum."""
-    spectra = [(one, count) for one, count in spectra if count > 0]
-    size = spectra[0][0].size
-    log_most = np.sum([count * one.log_most for one, count in spectra], axis=0)
-    kept = np.flatnonzero(log_most > _LOG_NEGLIGIBLE)
-    power, turns, spread = np.zeros(len(kept), np.complex128), np.zeros(len(kept)), np.zeros(len(kept))
-    for one, count in spectra:
+Mixture = Sequence[tuple[float, Sequence[int]]]
+"""Sums of independent variables, of which one is chosen at random: for each the log of its probability, and the number
+of copies of each of some laws."""
+
+
+def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tuple[Array, float]:
+    """The law of one of several sums of independent variables, modulo the length N of the transforms `spectra` of the
+    variables' laws: its weights >= 0 at start, ..., start + N - 1, and a bound on the Euclidean norm of their errors.
+    Sums of the mixture must have the same number of copies in all, or all spectra one `shift`."""
+    size = spectra[0].size
+    log_most = np.array([one.log_most for one in spectra])
+    most = [log + np.asarray(counts, dtype=np.float64) @ log_most for log, counts in mixture]
+    kept = np.flatnonzero(np.max(most, axis=0) > _LOG_NEGLIGIBLE)
+    logs = []
+    for one in spectra:
         w = one.w[kept]
         # Near w = 0 the first formula for log |1 + w| has a small relative error. Near w = -1 the second one has, in
         # effect, a small absolute error of |1 + w|.
@@ -88,23 +95,27 @@ def _compose(spectra: Sequence[tuple[_Spectrum, int]], start: int) -> tuple[Arra
         with np.errstate(divide="ignore"):
             log_size = np.where(size_of_f > 0.5, 0.5 * np.log1p(np.maximum(square, -0.75)), np.log(size_of_f))
             log = log_size + 1j * np.arctan2(w.imag, 1 + w.real)
-        log = np.where(np.isfinite(log), log, -1e4)
-        power += count * log
-        turns += count * np.abs(log)
-        spread += 1.1 * count * one.wrong[kept] * np.exp(np.minimum(log_most[kept] - one.log_most[kept], 700.0))
-    product = np.exp(power)
-    spread += np.abs(product) * 8 * UNIT * (4 + turns)
+        logs.append(np.where(np.isfinite(log), log, -1e4))
+    product, spread = np.zeros(len(kept), np.complex128), np.zeros(len(kept))
+    for (share, counts), log_of_all in zip(mixture, most, strict=True):
+        power, turns = np.full(len(kept), share, np.complex128), np.full(len(kept), abs(share))
+        for one, n, log in zip(spectra, counts, logs, strict=True):
+            if n:
+                power += n * log
+                turns += n * np.abs(log)
+                spread += 1.1 * n * one.wrong[kept] * np.exp(np.minimum((log_of_all - one.log_most)[kept], 700.0))
+        term = np.exp(power)
+        product += term
+        spread += np.abs(term) * 8 * UNIT * (4 + len(mixture) + turns)
     whole = np.zeros(size // 2 + 1, np.complex128)
     whole[kept] = product
     law = np.maximum(fft.irfft(whole, size), 0)
-    wrong = _norm(spread) + math.sqrt(size) * math.exp(_LOG_NEGLIGIBLE + 1) + _beta(size) * _norm(np.abs(product))
-    total = math.exp(sum(count * one.log_total for one, count in spectra))
-    shift = start - sum(count * one.shift for one, count in spectra)
+    wrong = _norm(spread) + len(mixture) * math.sqrt(size) * math.exp(_LOG_NEGLIGIBLE + 1)
+    wrong += _beta(size) * _norm(np.abs(product))
+    counts = mixture[0][1]
+    total = math.exp(sum(n * one.log_total for one, n in zip(spectra, counts, strict=True)))
+    shift = start - sum(n * one.shift for one, n in zip(spectra, counts, strict=True))
     return np.roll(law, -(shift % size)) * total, math.sqrt(2 / size) * wrong * total
-
-
-Product = Sequence[tuple[Array, int]]
-"""Independent variables with the same values: for each the weights of these values, and the number of its copies."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +153,11 @@ class _Sum:
         theta, here = self.theta, float(thresholds[0])
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
         # grid is at most that plus 1/(width theta^2).
-        y = self.at - here
-        fall = np.exp(np.minimum(-theta * y, 300.0)) * self.law
+        start = int(np.searchsorted(self.at, here, side="right"))
+        y = self.at[start:] - here
+        fall = np.exp(-theta * y) * self.law[start:]
         moment, total = (np.append(np.cumsum(each[::-1])[::-1], 0.0) for each in (y * fall, fall))
-        k = np.searchsorted(self.at, thresholds, side="right")
+        k = np.searchsorted(self.at, thresholds, side="right") - start
         more = thresholds - here
         value = np.maximum(moment[k] - more * total[k], 0.0)
         peak, width = 1 / (math.e * theta), float(self.at[1] - self.at[0])
@@ -172,34 +184,38 @@ class _Sum:
 
 
 def window(
-    laws: Sequence[tuple[Array, Array, int]], log_folded: float, near: tuple[float, float] | None = None
+    laws: Sequence[tuple[Array, Array, int]], log_folded: float, mixture: Mixture = ()
 ) -> tuple[float, float, float, float]:
-    """The range of a sum of independent variables, with at most e^log_folded of its law beyond each end by Chernoff's
-    bounds. Raises OverflowError if the variance of the sum is almost 0 or no float.
+    """The range of one of several sums of independent variables, with at most e^log_folded of its law beyond each end
+    by Chernoff's bounds. Raises OverflowError if the variance of the sum is almost 0 or no float.
 
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
         log_folded: the log of the probability that may be beyond each end, < 0.
-        near: about the two rates that are returned, which saves time; None if they are not known.
+        mixture: in place of the numbers of copies, several sums and their probabilities.
 
     Returns:
         The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
         e^{-r sum} below it are least.
     """
-    means = [float(np.sum(weights * values)) for values, weights, _ in laws]
-    centred = [(n, log_law(weights), values - mean) for (values, weights, n), mean in zip(laws, means, strict=True)]
-    mean = math.fsum(n * each for (_, _, n), each in zip(laws, means, strict=True))
-    variance = math.fsum(n * float(np.sum(np.exp(logs) * y**2)) for n, logs, y in centred)
+    mixture = mixture or [(0.0, [n for *_, n in laws])]
+    shares, copies = np.array([log for log, _ in mixture]), np.array([counts for _, counts in mixture], dtype=float)
+    means = np.array([float(np.sum(weights * values)) for values, weights, _ in laws])
+    centred = [(log_law(weights), values - mean) for (values, weights, _), mean in zip(laws, means, strict=True)]
+    each = copies @ means
+    mean = float(np.exp(shares) @ each)
+    spreads = np.array([float(np.sum(np.exp(logs) * y**2)) for logs, y in centred])
+    variance = float(np.exp(shares) @ (copies @ spreads + (each - mean) ** 2))
     if not (math.isfinite(variance) and variance > 0):
         raise OverflowError("sums that all but are one value")
-    deviation, broadest = math.sqrt(variance), max(float(np.ptp(values)) for values, _, _ in laws)
+    deviation, broadest = math.sqrt(variance), max(float(np.ptp(values)) for values, *_ in laws)
+    least = min(0.02 / deviation, 1 / broadest)
+    rates = least * (50 / deviation / least) ** _STEPS
     ends = []
-    for k, sign in enumerate((1, -1)):
-        rates = np.geomspace(min(0.02 / deviation, 1 / broadest), 50 / deviation, 24)
-        if near:
-            rates = near[k] * np.geomspace(1 / 16, 2, 6)
-        moments = np.sum([n * log_moments(logs, sign * rates, y) for n, logs, y in centred], axis=0)
-        reach = (moments - log_folded) / rates
+    for sign in (1, -1):
+        moments = copies @ np.array([log_moments(logs, sign * rates, y) for logs, y in centred])
+        moments += shares[:, None] + sign * rates * (each - mean)[:, None]
+        reach = (np.logaddexp.reduce(moments, axis=0) - log_folded) / rates
         best = int(np.argmin(reach))
         ends.append((mean + sign * float(reach[best]), float(rates[best])))
     (high, up), (low, down) = ends
@@ -207,9 +223,17 @@ def window(
 
 
 def composed(
-    laws: Sequence[tuple[int, Array, int]], width: float, start: int, size: int, up: float, down: float
+    laws: Sequence[tuple[int, Array, int]],
+    width: float,
+    start: int,
+    size: int,
+    up: float,
+    down: float,
+    *,
+    mixture: Mixture = (),
 ) -> tuple[Array, float, float]:
-    """The law of a sum of independent variables, modulo `size`, on the grid width times start, ..., start + size - 1.
+    """The law of one of several sums of independent variables, modulo `size`, on the grid width times start, ..., start
+    + size - 1.
 
     Args:
         laws: for each variable the integer of its first weight, its weights at this and the following integers, of sum
@@ -217,22 +241,36 @@ def composed(
         width, start, size: the width of a cell of the grid, its first integer and its number of points.
         up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
             `window` returns make the bounds small.
+        mixture: in place of the numbers of copies, several sums and their probabilities. Each has as many copies in
+            all, and all laws have one first integer.
 
     Returns:
         The weights, a bound on the Euclidean norm of their errors, and a bound on the mass that is outside the grid and
         is counted at other points of it.
     """
-    law, error = _compose([(_spectrum(mass, first, size), n) for first, mass, n in laws], start)
-    tails = [-up * width * (start + size), down * width * start]
-    for first, mass, n in laws:
-        values, logs = (first + np.arange(len(mass), dtype=np.float64)) * width, log_law(mass)
-        for k, rate in enumerate((up, -down)):
-            tails[k] += n * float(log_moments(logs, np.array([rate]), values)[0])
-    return law, error, sum(math.exp(min(tail, 0.0)) for tail in tails)
+    mixture = mixture or [(0.0, [n for *_, n in laws])]
+    modes = [int(np.argmax(mass)) for _, mass, _ in laws]
+    if len(mixture) > 1:
+        modes = [modes[int(np.argmax(mixture[0][1]))]] * len(laws)
+    spectra = [_spectrum(mass, first, size, mode) for (first, mass, _), mode in zip(laws, modes, strict=True)]
+    law, error = _compose(spectra, mixture, start)
+    rates = np.array([up, -down])
+    tails = np.array(
+        [log_moments(log_law(mass), rates, (first + np.arange(float(len(mass)))) * width) for first, mass, _ in laws]
+    )
+    beyond = 0.0
+    for share, counts in mixture:
+        tail = share + np.asarray(counts) @ tails + np.array([-up * width * (start + size), down * width * start])
+        beyond += float(np.sum(np.exp(np.minimum(tail, 0.0))))
+    return law, error, beyond
 
 
 def sums(
-    points: NDArray[np.int64], width: float, products: Sequence[tuple[float, Product]], log_folded: float, longest: int
+    points: NDArray[np.int64],
+    width: float,
+    products: Sequence[tuple[float, Sequence[Array], Mixture]],
+    log_folded: float,
+    longest: int,
 ) -> list[_Sum]:
     """The laws of several sums of independent variables, in the order of `products`, all on one grid. Raises
     OverflowError if the grid needs more than `longest` cells.
@@ -240,34 +278,36 @@ def sums(
     Args:
         points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
             times `points`.
-        products: for each sum its tilt theta >= 0, and for each of its variables the probabilities of the values and
-            the number of the variable's copies.
+        products: for each law its tilt theta >= 0, the weights of the variables at these values, and the probability
+            and the copies of each of the sums among which one is chosen; all of these have as many copies in all.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
-    for theta, product in products:
-        laws, log_scale = [], 0.0
-        for law, count in product:
-            logs = log_law(law) + theta * z
-            total = float(log_moments(logs, np.zeros(1), z)[0])
-            laws.append((np.exp(logs - total), count))
-            log_scale += count * total
-        _, _, *near = window([(*sketched(z, law), count) for law, count in laws], log_folded)
-        found = window([(z, law, count) for law, count in laws], log_folded, (near[0], near[1]))
-        made.append((theta, laws, log_scale, found))
-    start = math.floor(min(low for *_, (low, _, _, _) in made) / width)
-    last = math.ceil(max(high for *_, (_, high, _, _) in made) / width)
+    for theta, masses, mixture in products:
+        logs = [log_law(law) + theta * z for law in masses]
+        totals = np.array([float(log_moments(each, np.zeros(1), z)[0]) for each in logs])
+        laws = [np.exp(each - total) for each, total in zip(logs, totals, strict=True)]
+        shares = np.array([log + float(np.asarray(counts) @ totals) for log, counts in mixture])
+        log_scale = float(np.logaddexp.reduce(shares))
+        tilted = [(share - log_scale, counts) for share, (_, counts) in zip(shares.tolist(), mixture, strict=True)]
+        found = window([(*sketched(z, law, _SKETCH), 0) for law in laws], log_folded, tilted)
+        size_of_logs = max(float(np.asarray(counts) @ np.abs(totals)) for _, counts in mixture)
+        made.append((theta, laws, tilted, log_scale, size_of_logs, found))
+    # The laws spread a little more than their sketches.
+    low, high = (pick(found[k] for *_, found in made) for k, pick in enumerate((min, max)))
+    start, last = math.floor((low - 0.01 * (high - low)) / width), math.ceil((high + 0.01 * (high - low)) / width)
     size = max(2 ** math.ceil(math.log2(last - start + 1)), 64)
     if size > longest:
         raise OverflowError("the noise is too little for the grid")
     of_all, at = [], (start + np.arange(size)) * width
-    for theta, laws, log_scale, (_, _, up, down) in made:
+    for theta, laws, tilted, log_scale, size_of_logs, (_, _, up, down) in made:
         on_grid = []
-        for law, count in laws:
+        for law in laws:
             dense = np.zeros(int(points[-1] - points[0]) + 1)
             dense[points - points[0]] = law
-            on_grid.append((int(points[0]), dense, count))
-        law, error, beyond = composed(on_grid, width, start, size, up, down)
-        wrong = sum(count for _, count in laws) * UNIT * (64 + 8 * theta * max(abs(float(z[0])), abs(float(z[-1]))))
+            on_grid.append((int(points[0]), dense, 0))
+        law, error, beyond = composed(on_grid, width, start, size, up, down, mixture=tilted)
+        wrong = sum(tilted[0][1]) * UNIT * (64 + 8 * theta * max(abs(float(z[0])), abs(float(z[-1]))))
+        wrong += 16 * UNIT * size_of_logs
         of_all.append(_Sum(theta, at, law, log_scale, error, beyond, wrong))
     return of_all

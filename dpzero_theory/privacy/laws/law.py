@@ -41,16 +41,18 @@ def log_moments(log_weight: Array, rates: Array, points: Array) -> Array:
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
 
 
-def sketched(values: Array, mass: Array) -> tuple[Array, Array]:
-    """Shorten a law, given by ordered values and their probabilities `mass`, to about 1600 values, each the mean of
-    neighbouring ones; a shorter law stays. Serves only to choose tilts and ranges of grids, so its errors do not affect
-    any bound."""
-    if len(values) > 1600:
-        starts = np.arange(0, len(values), -(-len(values) // 1600))
-        total, moment = np.add.reduceat(mass, starts), np.add.reduceat(mass * values, starts)
-        seen = total > 0
-        return moment[seen] / total[seen], total[seen]
-    return values, mass
+def sketched(values: Array, mass: Array, most: int = 1600) -> tuple[Array, Array]:
+    """Shorten a law, given by ordered values and their probabilities `mass`, to at most about `most` values, each the
+    mean of neighbouring ones; a shorter law stays. Likely values stay apart, since many copies of them are added.
+    Serves only to choose tilts and ranges of grids, so its errors do not affect any bound."""
+    if len(values) <= most:
+        return values, mass
+    share = np.sqrt(np.sqrt(mass))
+    at = np.cumsum(share / np.sum(share) + 1 / len(mass)) * (most / 2)
+    starts = np.flatnonzero(np.diff(np.floor(at), prepend=-1.0))
+    total = np.add.reduceat(mass, starts)
+    seen = total > 0
+    return np.add.reduceat(values * mass, starts)[seen] / total[seen], total[seen]
 
 
 def log_mixed(weight: float, level: Array) -> Array:
