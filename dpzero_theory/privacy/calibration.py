@@ -214,20 +214,11 @@ def _least_noise(
 def _approached(
     excess: Callable[[float], float], guess: float, slope: float, share: float, *, above: bool
 ) -> float | None:
-    """Approach the point x > 0 where a function `excess` falls through 0, by secants from one side. `crossing` tells
-    both sides, and so calls the function more often.
-
-    Args:
-        excess: the function.
-        guess: where the search begins.
-        slope: about how much the function falls while x rises by a factor e.
-        share: the relative distance from the root, by the slope, at which the search ends.
-        above: whether the function must be above 0 at the point that is returned; otherwise it is at most 0 there.
-
-    Returns:
-        The point. If a few calls find none, because the function jumps or is infinite, the best one up to the distance
-        `_JUMP`, or None.
-    """
+    """A point x > 0 near the root of a falling function, by secants from one side; `crossing` tells both sides, and so
+    calls the function more often. The search begins at `guess`, where the function falls by about `slope` while x rises
+    by a factor e, and ends at about the relative distance `share` from the root. The value at the returned point is
+    above 0 if `above`, and else at most 0. If a few calls find none, because the function jumps or is infinite, the
+    best point up to the distance `_JUMP` is returned, or None."""
     x, before, last, found = guess, math.nan, math.nan, (_JUMP * slope, 0.0)
     for _ in range(_APPROACHES):
         value = excess(x)

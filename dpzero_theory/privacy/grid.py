@@ -21,9 +21,7 @@ from dpzero_theory.privacy.laws.fourier import composed, window
 from dpzero_theory.privacy.laws.law import TILTS, UNIT, Cells, Parts, chernoff_epsilon, crossed, log_c, log_moments
 
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
-_LEFT_OUT = 1e-7
-"""Outputs of about this probability, as a share of delta, are left out of the sums; their probability is added to the
-upper end."""
+_LEFT_OUT = 1e-7  # outputs of about this probability, as a share of delta, count as infinite losses, not in the sums
 _FEWEST, _MOST, _MOST_APART = 2**12, 2**19, 2**17  # the fewest and the most points of a grid
 _MOST_OF_ONE = 2**17  # the most cells that the losses of one release fill
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
@@ -70,8 +68,8 @@ def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
 
 
 def _reach(parts: Parts, delta: float) -> float:
-    """How many standard deviations beyond the means the grid's outputs reach (z of `Law.cells`): all releases together
-    have outputs farther away with about the probability `_LEFT_OUT` times `delta`."""
+    """How many standard deviations beyond the means outputs matter (z of `Law.cells`): all releases together have
+    outputs farther away with about the probability `_LEFT_OUT` times `delta`."""
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
@@ -107,12 +105,12 @@ def _composed(
 
 class _Curve:
     """Bounds on delta(epsilon) of the composition `parts` near one epsilon >= 0, by one grid of total losses with
-    `points` points. `delta` is about delta there; a wrong guess makes the bounds wide, not false. Raises OverflowError
-    if no grid of so many points is accurate enough.
+    `points` points. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Raises
+    OverflowError if no grid of so many points is accurate enough.
 
     Attributes:
         tau: the tilt: probabilities are multiplied by e^{tau loss}, so that rounding errors are small against delta.
-        known: the least epsilon for which `upper` says anything.
+        known: the least epsilon at which `upper` may be below 1.
     """
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
@@ -233,11 +231,11 @@ class _Curve:
 
 
 class _Apart:
-    """Bounds on delta(epsilon) of a composition near one epsilon, as `_Curve` gives them, for releases that seldom have
-    a large loss. All small losses are composed on a fine grid of `points` points, which is short without large losses,
-    and their total is one law of a composition with no, one, ..., `_MANY` large losses on a grid with wide cells; more
-    large losses count as infinite. Each number of large losses has its own tilt. Proofs are in laws/derivation.md, 2.
-    Raises OverflowError if a single grid serves better."""
+    """Bounds on delta(epsilon) of a composition near one epsilon, with the arguments, `tau` and `known` of `_Curve`,
+    for releases that seldom have a large loss. All small losses are composed on a fine grid of `points` points, which
+    is short without large losses, and their total is one law of a composition with no, one, ..., `_MANY` large losses
+    on a grid with wide cells; more large losses count as infinite. Each number of large losses has its own tilt. Proofs
+    are in laws/derivation.md, 2. Raises OverflowError if a single grid serves better."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
@@ -276,12 +274,10 @@ class _Apart:
         self.tau, self.known = (max(getattr(one, name) for one in self._terms) for name in ("tau", "known"))
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
         found = math.fsum(ways * one.upper(epsilon) for ways, one in zip(self._ways, self._terms, strict=True))
         return min((found + self._left) * (1 + 16 * UNIT), 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon)."""
         found = math.fsum(ways * one.lower(epsilon) for ways, one in zip(self._sure, self._terms, strict=False))
         return found * (1 - 16 * UNIT)
 
@@ -289,7 +285,7 @@ class _Apart:
 def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
     """The losses in `span` of one of all releases, whichever it is, in about `count` cells, as a pair whose
     probabilities are summed over the releases; and a bound on their sum. `left` bounds the probability of outputs that
-    are left out."""
+    are left out. Raises OverflowError unless such losses are seldom."""
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))
@@ -312,9 +308,10 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
 def _total(
     parts: Parts, small: _Sketches, z: float, tau: float, points: int, cut: float, delta: float, without: int
 ) -> FinitePair:
-    """The total of all releases' losses up to `cut`, of which `small` are sketches, as a pair. It is composed at the
-    tilt `tau` on a grid of `points` points. The dominated pair lacks the number `without` of releases of each law,
-    which have small losses too; with a single law and `without` > 0 the dominating pair lacks one release."""
+    """The total of all releases' losses up to `cut`, of which `small` are sketches, as a pair, composed at the tilt
+    `tau` with `points` points. The dominated pair lacks the number `without` of releases of each law, which have small
+    losses too; with a single law and `without` > 0 the dominating pair lacks one. Raises OverflowError if errors are
+    too large."""
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -333,7 +330,7 @@ def _total(
         return loss, law * back, error * back, beyond * back
 
     def merged(_: Array, law: Array, error: Array, beyond: Array) -> tuple[Array, Array]:
-        """The sums of the weights of each `_MERGED` neighbours, and bounds on their errors."""
+        # Sums of `_MERGED` neighbours, and bounds on their errors
         wrong = 1.01 * (math.sqrt(_MERGED) * error + _MERGED * beyond)
         return law.reshape(-1, _MERGED).sum(axis=1), wrong[::_MERGED]
 
@@ -416,23 +413,21 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
 
 
 def _tried(make: _Make, points: int, curve: _Class) -> tuple[Bounds, bool]:
-    """What `make` returns for a grid of `points` points, or bounds from 0 to infinity if that grid is not accurate
-    enough; and whether a finer grid has other laws with narrower bounds, False for such a grid."""
+    """What `make` returns for such a grid; if it is not accurate enough, bounds from 0 to infinity, and False."""
     try:
         return make(points, curve)
     except OverflowError:
         return Bounds(0.0, math.inf), False
 
 
-def _width(bounds: Bounds) -> float:
-    """The width of the bounds as a share of the upper end; 1 if that is infinite, 0 if both ends are 0."""
+def _width(bounds: Bounds) -> float:  # as a share of the upper end; 1 if that is infinite
     return (bounds.upper - bounds.lower) / bounds.upper if 0 < bounds.upper < math.inf else float(bounds.upper > 0)
 
 
 @lru_cache(maxsize=256)
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class) -> Bounds:
-    """Bounds on delta of a composition by one grid: the lower bound at the epsilon `lower_at`, the upper bound at
-    `epsilon`, where delta is about `delta`; a wrong guess makes the bounds wide, not false."""
+    """Bounds on delta of a composition by one grid: the upper one at `epsilon`, the lower one at the epsilon
+    `lower_at`. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Raises as `curve`."""
     found = _made(curve, parts, epsilon, delta, points)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
@@ -494,8 +489,8 @@ def epsilon_bounds(
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
-    """Make the function that bounds, by a grid of so many points, the epsilon of one composition: from above at the
-    delta `delta`, and from below at the delta `lower_at` >= `delta`. `wanted` is that of `_refined`."""
+    """Make the function that bounds, by a grid of so many points, the epsilon of one composition: from above at
+    `delta`, and from below at the delta `lower_at` >= `delta`. `wanted` is that of `_refined`."""
     start: float | None = None
 
     def bounds(points: int, made: _Class) -> tuple[Bounds, bool]:

@@ -53,8 +53,7 @@ a record (replace-one): of rough laws, of sharp ones at noise multipliers below 
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
 """The nodes and weights on [-1, 1] of the Gauss-Legendre rule for the masses of a cell. In a cell of at most 0.15
 standard deviations of the noise its relative error is below 1e-20 (derivation.md, section 7)."""
-_LEAST_WEIGHT = 1e-200
-"""Weights and density ratios of a sum below this count as infinite losses."""
+_LEAST_WEIGHT = 1e-200  # weights and density ratios of a sum below this count as infinite losses
 _DROPPED, _LOST = 1e-270, 1e-150
 """Smaller weights of sums are dropped, which also spares slow arithmetic, and a bound on what all of them amount to
 under P and under Q."""
@@ -92,7 +91,7 @@ class Epoch(Law):
         epoch: t, the number of steps of the whole epoch.
         released: the number of its steps that are released, from 1 to t.
         replaced: whether the record has another value under Q, at worst the opposite; else it is not there under Q.
-        way: 0 for (P, Q), 1 for (Q, P).
+        way: 0 for (P, Q), with the record under P; 1 for (Q, P).
         taken: 1, or any number below `epoch` with `end` "lower".
         end: "upper" for a law that dominates, "lower" for one that is dominated.
         epochs: the number of epochs in the history, by which the outputs that matter are chosen.
@@ -136,7 +135,7 @@ _Levels = dict[int, tuple[int, Array]]
 
 
 def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
-    """Add the weights of the values first 2^k, (first + 1) 2^k, ... to a law."""
+    """Add to a law, in place, these weights of the values first 2^k, (first + 1) 2^k, ..."""
     if k in levels:
         at, old = levels[k]
         start = min(at, first)
@@ -148,8 +147,8 @@ def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
 
 
 def _coarser(first: int, weights: Array) -> tuple[int, Array]:
-    """The first integer and the weights on a lattice that is twice as wide. The weight of an odd integer is split
-    between its neighbours, which keeps the mean."""
+    """The first integer, and the weights from it on, of a law on a lattice that is twice as wide as the one with
+    `weights` from `first` on. The weight of an odd integer is split between its neighbours, which keeps the mean."""
     weights = np.concatenate([np.zeros(first % 2), weights])
     even, half = weights[::2], weights[1::2] / 2
     found = np.zeros(len(weights) // 2 + 1)
@@ -160,8 +159,8 @@ def _coarser(first: int, weights: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
-    """The law of the sum of two independent values, and about the most roundings of a weight. Of two values at
-    different levels the one at the finer level is put on the coarser lattice first."""
+    """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. Of
+    two values at different levels the one at the finer level is put on the coarser lattice first."""
     found: _Levels = {}
     finer: list[_Levels] = [{}, {}]  # at level k alone, all of a law at finer levels
     least, largest, most = min(*one, *other), max(*one, *other), 0
@@ -180,9 +179,10 @@ def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
 
 @dataclass(frozen=True)
 class _Mesh:
-    """The widths of the cells for the sum of the Y over some steps: `ratio` standard deviations of the sum up to `near`
-    of them from its mean, then wider and wider. A sum far below its mean is near 0, where its logarithm, the loss,
-    varies much over a short range; so there cells are a share of the value."""
+    """The widths of cells for the sum of the Y over `steps` steps, Y being a step's density ratio (see the module) at
+    the noise multiplier `s`: `ratio` standard deviations of the sum up to `near` of them from its mean, then wider and
+    wider. A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short range; so there
+    cells are a share of the value."""
 
     s: float
     steps: int
@@ -190,7 +190,6 @@ class _Mesh:
     ratio: float
 
     def widths(self, u: Array) -> Array:
-        """The width at each of the values u."""
         s, steps = self.s, self.steps
         # The standard deviation counts without values that some term exceeds with a probability of about 0.02.
         z = max(-float(ndtri(0.02 / steps)), 3.0)
@@ -204,8 +203,8 @@ class _Mesh:
         return np.asarray(found, dtype=np.float64)
 
     def placed(self, levels: _Levels) -> _Levels:
-        """A law in which each value has moved to lattices as wide as these cells, its weight split with its mean kept.
-        Weights of almost 0 are dropped; `_DROPPED` accounts for them."""
+        """The law `levels`, which is emptied, with each value moved to lattices as wide as these cells, its weight
+        split with its mean kept. Weights of almost 0 are dropped; `_DROPPED` accounts for them."""
         found: _Levels = {}
         while levels:
             k = min(levels)
@@ -220,12 +219,9 @@ class _Mesh:
 
 
 def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of Y for one step, so that what is computed from it is an upper
-    bound, and a bound on the relative errors of its weights.
-
-    Cells of outputs reach up to 1 + `reach` s. The mass of a cell is split between the values at its ends so that its
-    mean is kept.
-    """
+    """A law that is larger in convex order than that of the density ratio Y of one step (see the module), so that what
+    is computed from it is an upper bound; and a bound on the relative errors of its weights. Outputs are cut into cells
+    up to 1 + `reach` s, and the mass of a cell is split between the values at its ends so that its mean is kept."""
     s, ratio = mesh.s, mesh.ratio / 2
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
@@ -253,9 +249,9 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of the sum of the Y over the steps of `mesh`, so that what is
-    computed from it is an upper bound, and a bound on the relative errors of its weights. Y_i is the density ratio of
-    step i (see the module). Sums are formed by doubling; `reach` is that of `_one_step`."""
+    """A law that is larger in convex order than that of the sum of the density ratios Y over the steps of `mesh`, so
+    that what is computed from it is an upper bound; and a bound on the relative errors of its weights. Sums are formed
+    by doubling; `reach` is that of `_one_step`."""
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -330,11 +326,9 @@ class _Grid:
             return np.asarray(self.s**2 * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
 
     def tilt(self, careful: bool) -> tuple[float, float]:
-        """A tilt theta > 0, and the log of about the share of the tilted sum that a grid may leave out.
-
-        Any two numbers are correct. The rounding errors are about the least ones if `careful`, else at most about e^9
-        times those, with about the shortest grid.
-        """
+        """A tilt theta > 0, and the log of about the share of the sum, multiplied by e^{theta sum}, that a grid may
+        leave out. Any two numbers are correct. With `careful` the rounding errors are about the least possible; else
+        they are at most about e^9 times those, and the grid is about the shortest."""
         best = int(np.argmin(self.error))
         if careful:
             return float(self.thetas[best]), _FOLDED
@@ -345,11 +339,9 @@ class _Grid:
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
-        """A law on the points of the grid that is larger in convex order than V's, and what its mean lacks at most.
-
-        The mass between two points is split between them so that the mean of V is kept, or raised a little to cover
-        rounding errors. Mass below the first point is counted there; of mass above the last one the mean is lost.
-        """
+        """A law on the points of the grid that is larger in convex order than V's, and what its mean lacks at most. The
+        mass between two points is split between them so that the mean of V is kept, or raised a little to cover
+        rounding errors. Mass below the first point is counted there; of mass above the last one the mean is lost."""
         s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
@@ -373,14 +365,15 @@ class _Grid:
 
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
-    """Upper bounds on the divergences of the first `released` steps of an epoch under replace-one, the same for (P, Q)
-    and (Q, P), at each entry of `loss`. Raises OverflowError if the noise is so small that the grid would be too long.
+    """Upper bounds on the divergences P(A) - e^l Q(A), maximised over events A, of the first `released` steps of an
+    epoch under replace-one, the same for (P, Q) and (Q, P), at each entry l of `loss`. Raises OverflowError if the
+    noise is so small that the grid would be too long.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
-        loss: rising numbers l, the first of which is 0; divergences are bounded at the ratios e^l.
+        loss: rising numbers l, the first of which is 0.
         ratio: the width of the cells, in standard deviations; the width of the bounds falls as its square.
         least: from the first divergence on whose bound is at most this number, all get that bound.
     """
@@ -479,11 +472,9 @@ def dominating_pairs(
 
 
 def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float]], float]:
-    """The law of the number j of the record's steps among the first `released` steps of an epoch, as (j, probability),
-    and a bound on the total probability of the j that `_LEAST_CHANCE` leaves out of it.
-
-    The record has `taken` of the epoch's steps.
-    """
+    """The law of the number j of the record's steps among the first `released` steps of an epoch, where the record has
+    `taken` of the `epoch` steps: pairs (j, probability), and a bound on the total probability of the j that are left
+    out because their probability is at most `_LEAST_CHANCE`."""
     low, high = max(0, taken - (epoch - released)), min(taken, released)
 
     # Ratios of neighbours are multiplied, since log-gamma functions of 10^8 steps err by 1e-7 of a probability.
@@ -520,8 +511,8 @@ under the second, as two rows."""
 def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool, points: int, shift: float) -> _Family:
     """Bounds on the probabilities of events under both laws of an epoch, for one constant c. The events are that the
     sum of the losses log(1 - c + c Y_i) over the steps is above a level, or for (Q, P) below it; with `replaced` the
-    losses are those between the record's two values. `shift` stands for c as in `_REMOVED`. Other arguments:
-    `dominated_pairs`."""
+    losses are those between the record's two values. c has the log odds log(c/(1-c)) of (k-1)/t plus `shift` in the
+    unit of `_REMOVED`. Other arguments: `dominated_pairs`."""
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
@@ -561,7 +552,7 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
 
 
 def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """The pairs of `dominated_pairs` by the events of these families."""
+    """The pairs of `dominated_pairs` that follow from the events of these families."""
     forward, backward = (np.hstack([family[way] for family in families]) for way in (0, 1))
     first = dominated(*forward)
     return first, first if replaced else dominated(*backward)
@@ -569,7 +560,8 @@ def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FiniteP
 
 @lru_cache(maxsize=64)
 def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> list[float]:
-    """A few shifts (see `_REMOVED`), of which for every loss one has almost the largest divergence on a rough grid."""
+    """The few values of `shift` that deserve a fine grid: on a rough grid, one of them has almost the largest
+    divergence at every loss. Arguments: `dominated_pairs`."""
     found: dict[float, Array] = {}
     ratio = np.exp(_LEVELS)[:, None]
     for shift in _REPLACED if replaced else _REMOVED:

@@ -20,8 +20,7 @@ from dpzero_theory.privacy.laws.law import EVERY, UNIT, Cells, Law, Span, log_la
 _ROUNDING = 1e-12
 """A bound on the relative rounding error of the weights of a finite pair, which are computed from divergences or from
 the probabilities of events."""
-_MOST_CELLS = 2**20
-"""The most cells of a grid over which the losses of a pair may spread."""
+_MOST_CELLS = 2**20  # the most cells of a grid over which the losses of a pair may spread
 
 
 Ends: TypeAlias = Literal["both", "lower", "upper"]

@@ -21,8 +21,7 @@ from scipy import fft
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
-_LOG_NEGLIGIBLE = -80.0
-"""Products of powers that are certainly below e to this power count as 0."""
+_LOG_NEGLIGIBLE = -80.0  # products of powers that are certainly below e to this power count as 0
 _STEPS = np.linspace(0.0, 1.0, 24)  # the logs of the rates that are tried for a window, as shares of their range
 _SKETCH = 600  # the most values of a law from which a window is chosen
 
@@ -30,12 +29,9 @@ _SKETCH = 600  # the most values of a law from which a window is chosen
 @dataclass(frozen=True)
 class _Spectrum:
     """The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, with N = `size` its length,
-    as e^log_total e^{-i omega shift} (1 + w).
-
-    `log_total` is the log of the sum of the weights, and `shift` an integer with a large weight. `w` is the transform,
-    minus 1, of the law scaled to the sum 1 and moved so that this integer is at 0; `wrong` bounds the absolute errors
-    of w, and `log_most` is log(|1 + w| + wrong).
-    """
+    as e^log_total e^{-i omega shift} (1 + w). `log_total` is the log of the sum of the weights, and `shift` an integer
+    with a large weight. `w` is the transform, minus 1, of the law scaled to the sum 1 and moved so that this integer is
+    at 0; `wrong` bounds the absolute errors of w, and `log_most` is log(|1 + w| + wrong)."""
 
     size: int
     shift: int
@@ -45,8 +41,7 @@ class _Spectrum:
     log_most: Array
 
 
-def _beta(size: int) -> float:
-    """The bound on the error of one output of a transform of length `size`, as a share of the sum of the |inputs|."""
+def _beta(size: int) -> float:  # a bound on the error of a transform's output over the sum of the |inputs|
     return 16 * UNIT * math.log2(size)
 
 
@@ -186,13 +181,14 @@ class _Sum:
 def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, mixture: Mixture = ()
 ) -> tuple[float, float, float, float]:
-    """The range of one of several sums of independent variables, with at most e^log_folded of its law beyond each end
-    by Chernoff's bounds. Raises OverflowError if the variance of the sum is almost 0 or no float.
+    """The range of a sum of independent variables, or of one of several such sums, with at most e^log_folded of its law
+    beyond each end by Chernoff's bounds. Raises OverflowError if the variance of the sum is almost 0 or no float.
 
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
         log_folded: the log of the probability that may be beyond each end, < 0.
-        mixture: in place of the numbers of copies, several sums and their probabilities.
+        mixture: for several sums, in place of these numbers: for each the log of its probability, and its numbers of
+            copies.
 
     Returns:
         The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
@@ -232,8 +228,8 @@ def composed(
     *,
     mixture: Mixture = (),
 ) -> tuple[Array, float, float]:
-    """The law of one of several sums of independent variables, modulo `size`, on the grid width times start, ..., start
-    + size - 1.
+    """The law of a sum of independent variables, or of one of several such sums, modulo `size`, on the grid width times
+    start, ..., start + size - 1.
 
     Args:
         laws: for each variable the integer of its first weight, its weights at this and the following integers, of sum
@@ -241,8 +237,7 @@ def composed(
         width, start, size: the width of a cell of the grid, its first integer and its number of points.
         up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
             `window` returns make the bounds small.
-        mixture: in place of the numbers of copies, several sums and their probabilities. Each has as many copies in
-            all, and all laws have one first integer.
+        mixture: as for `window`. Each sum has as many copies in all, and all laws have one first integer.
 
     Returns:
         The weights, a bound on the Euclidean norm of their errors, and a bound on the mass that is outside the grid and
@@ -278,8 +273,9 @@ def sums(
     Args:
         points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
             times `points`.
-        products: for each law its tilt theta >= 0, the weights of the variables at these values, and the probability
-            and the copies of each of the sums among which one is chosen; all of these have as many copies in all.
+        products: for each law its tilt theta >= 0; the weights of each variable at these values; and, for each of the
+            sums among which one is chosen, the log of its probability and how many copies of each variable it has, as
+            many in all for each sum.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
