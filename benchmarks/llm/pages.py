@@ -17,6 +17,7 @@ from benchmarks.llm import (
     many_directions,
     only_d,
     owners,
+    packed,
     rewards,
     tuned,
 )
@@ -120,4 +121,5 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_owners": owners.table,
     "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),
+    "llm_packed": packed.table,
 }

@@ -247,7 +247,7 @@ def whole_numbers(data: Tensor) -> nn.Parameter:
     return nn.Parameter((64 * data).round().to(torch.int8), requires_grad=False)
 
 
-@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, all_weights, rewards, owners])
+@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, all_weights, rewards, owners, packed])
 def test_committed_rows_can_be_added_to(of: Any) -> None:
     """Their columns, their key and their settings are those of today's experiment."""
     experiment, folder = of.EXPERIMENT, RESULTS / str(of.EXPERIMENT.folder)
