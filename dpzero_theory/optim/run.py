@@ -31,6 +31,7 @@ from dpzero_theory.optim.losses.evaluation import BatchSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.algorithm import Sums
 from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.optim.verdict import LOSS_AT_START, Descent
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
@@ -106,19 +107,28 @@ class Run:
         self._current = True
         return record
 
-    def run(self, callback: Callable[[Record], None] | None = None, *, progress: bool | None = None) -> None:
+    def run(
+        self,
+        callback: Callable[[Record], None] | None = None,
+        *,
+        progress: bool | None = None,
+        loss_at_start: float = LOSS_AT_START,
+    ) -> None:
         """Make all steps that are left, after the weights have caught up with the run's file (`catch_up`).
 
         Args:
             callback: a function that is called after each step with what the step released; None for none. If it ends
                 the run by an exception because of what it saw, the run has cost what its plan costs (`get_epsilon`).
             progress: whether a line on standard error says how many steps are made and about how long the rest takes;
-                None shows it in a terminal and in a notebook.
+                None shows it in a terminal and in a notebook. At the end a line says whether the run has learned.
+            loss_at_start: about what the mean loss was before training, a public guess by which a run that diverges is
+                known (`verdict.Descent`). A warning says so as soon as it is seen.
 
         Raises:
             ValueError: the weights of several ranks differ at the end; or what `step` raises.
         """
         self.catch_up()
+        descent = self.descent(loss_at_start)
         watched = sys.stderr.isatty() or "ipykernel" in sys.modules
         shown = self._ranks.rank == 0 and (watched if progress is None else progress)
         told, started = -math.inf, time.monotonic()
@@ -133,10 +143,17 @@ class Run:
             if not left:
                 break
             record = self.step()
+            descent.watch(record)
             if callback is not None:
                 callback(record)
+        if shown:
+            print(descent.verdict, file=sys.stderr)
         self.weights.untrained.settle()
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
+
+    def descent(self, loss_at_start: float = LOSS_AT_START) -> Descent:
+        """Return what the releases so far say of the training; its `verdict` is what `optim.verify` prints."""
+        return Descent(self.plan, loss_at_start, self._ranks.lead(self._records))
 
     def catch_up(self) -> None:
         """Move the weights by the releases in the run's file that they do not have yet, as after a resumption.

@@ -15,7 +15,6 @@ What this cannot tell is said at the end of each full report (`_CANNOT_TELL`).
 """
 
 import json
-import math
 import sys
 import textwrap
 import warnings
@@ -25,10 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpzero_theory.check import printable
-from dpzero_theory.cli import Parser, command, extra, input_file, input_folder
+from dpzero_theory.cli import Parser, command, extra, input_file, input_folder, number
 
 with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else nullcontext():
-    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -37,6 +35,7 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     from dpzero_theory.optim.files.transcript import Checkpoint, Content, read
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
+    from dpzero_theory.optim.verdict import LOSS_AT_START, Descent
 
 _CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"
@@ -87,7 +86,12 @@ _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
 finding that does not hold."""
 
 
-def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | None = None) -> Report:
+def verify(
+    folder: Path,
+    initial: Checkpoint | None = None,
+    final: Checkpoint | None = None,
+    loss_at_start: float = LOSS_AT_START,
+) -> Report:
     """Check a run's folder, and return the report.
 
     Files that cannot be read or do not belong together, and a run from a seed, are a finding that does not hold;
@@ -99,6 +103,8 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
             out.
         final: the weights that are compared with the outcome of the replay, for which `initial` must be given; None to
             leave that out.
+        loss_at_start: about what the mean loss was before training, above 0; the verdict whether the run has learned
+            rests on it (`verdict.Descent`).
 
     Raises:
         ValueError: `final` without `initial`.
@@ -121,26 +127,13 @@ def verify(folder: Path, initial: Checkpoint | None = None, final: Checkpoint | 
         _Finding("releases paid for", account.spent, account.spent <= account.steps),
         _Finding("releases recorded", len(content.records), len(content.records) <= account.spent),
         _Finding("epsilon of the plan", cost, cost <= target),
-        _Finding("released over noise", _over_noise(content)),
+        _Finding("verdict", str(Descent(header.plan, loss_at_start, content.records).verdict)),
         _Finding("verified with", versions()),
     ]
     if initial is not None:
         found += _replayed(content, initial, final)
     shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in found]
     return Report(shown, claimed)
-
-
-def _over_noise(content: Content) -> str:
-    """Return, as a text, the mean square of all released sums over the variance of their noise.
-
-    If the records add nothing, the ratio is near 1; the text also has the ratio's standard deviation in that case.
-    """
-    law, scale = content.header.plan.law, content.header.plan.scale
-    # A ratio of N numbers has the standard deviation sqrt(2/N) for Gaussian noise and sqrt(5/N) for Laplace noise.
-    variance, excess = (2 * scale**2, 5) if law is not None and law.noise == "laplace" else (scale**2, 2)
-    squares = np.array([record.sums for record in content.records], dtype=np.float64) ** 2 / variance
-    spread = f"1 +- {math.sqrt(excess / squares.size):.2g} if the records add nothing" if squares.size else ""
-    return f"{squares.mean():.4g} ({spread})" if spread else "no number is recorded"
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
@@ -253,7 +246,7 @@ def _in_ten_lines(findings: Sequence[_Finding], claimed: Statement) -> str:
         "steps": f"{facts['steps made']}, {paid} paid for, {facts['steps planned']} planned",
         "noise": facts["noise"],
         "attack": claimed.attack_text,
-        "released over noise": found["released over noise"].value,
+        "verdict": found["verdict"].value,
         "holds": ", ".join(name for name, finding in found.items() if finding.holds),
         "rests on": shares,
     }
@@ -268,6 +261,8 @@ def _parser() -> Parser:
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
     parser.add_argument("--format", choices=("text", "json", "html"), default="text", help="of the report")
+    start = f"about the mean loss before training, for the verdict (default: {LOSS_AT_START:g})"
+    parser.add_argument("--loss-at-start", type=number(above=0), default=LOSS_AT_START, metavar="LOSS", help=start)
     parser.add_argument("--full", action="store_true", help="the whole statement in place of ten lines")
     return parser
 
@@ -282,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--final must come with --initial")
     with parser.refusals():
         initial, final = _load("initial", options.initial), _load("final", options.final)
-    found = verify(options.folder, initial, final)
+    found = verify(options.folder, initial, final, options.loss_at_start)
     with parser.refusals("--format"):
         shown = _shown(found, options.format, full=options.full)
     if shown:

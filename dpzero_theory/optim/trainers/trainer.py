@@ -354,6 +354,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         state.is_world_process_zero = self.is_world_process_zero()
         state.is_local_process_zero = self.is_local_process_zero()
         state.compute_steps(self.args, total)
+        descent = self.run.descent()
         self.control = handler.on_train_begin(self.args, state, self.control)
         if self.args.eval_on_start:
             self._evaluate(None, ignored, skip_scheduler=True)
@@ -362,6 +363,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                 self.control = handler.on_epoch_begin(self.args, state, self.control)
             self.control = handler.on_step_begin(self.args, state, self.control)
             record = self.run.step()
+            descent.watch(record)
             state.global_step = total - self.run.releases_left
             state.epoch = state.global_step / epoch
             self.control = handler.on_step_end(self.args, state, self.control)

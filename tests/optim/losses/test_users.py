@@ -129,7 +129,7 @@ def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert told.facts["record"] == unit
     assert "covered for each of them" not in told.text()
     assert read(folder / RUN)[0].unit == unit
-    assert main([str(folder)]) == 0
+    assert main([str(folder), "--full"]) == 0
     assert unit in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"what a record is must be as in the run that is resumed"):
         started(folder, by_user(texts(), "who"), isolation="exact", resume=True)

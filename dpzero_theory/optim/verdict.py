@@ -1,0 +1,106 @@
+"""Whether a run learns, stands still or diverges, from what it has released alone.
+
+A step moves the weights by -alpha z u for a direction u, where z is the released average difference along u: the true
+difference plus noise of variance s^2. To first order in alpha the mean loss then falls by alpha times the square of the
+true difference, of which alpha (z^2 - s^2) is an unbiased estimate (with K directions the mean over them). Its sum over
+the steps is the run's descent. A descent far below the loss at the start says that the weights hardly move. No loss can
+fall by much more than its value, so a descent far above the loss at the start says that the steps overshoot: what they
+gain to first order they lose to higher orders.
+
+Nothing but public numbers is used: the releases, the plan, and a guess of the loss at the start that must not come from
+the private records.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from dpzero_theory.check import real
+from dpzero_theory.optim.files.transcript import Record
+from dpzero_theory.optim.plan import Plan
+
+LOSS_AT_START = 2.0
+"""The mean loss before training if no guess is given, in nats: a cross-entropy of some seven equally likely answers."""
+_STILL, _SOON, _LATE = 0.03, 2.0, 5.0
+"""A run stands still with a descent below the first number times the loss at the start. It diverges with one above the
+third, and at its first steps with one above the second; the limit rises evenly in between, since a run that learns may
+gain and lose at the level that it has reached. `benchmarks.verdicts` measures how often that is right."""
+
+
+class Verdict(NamedTuple):
+    """What the releases of a run say of its training.
+
+    Attributes:
+        word: "learns", "stands still", "diverges", or "hidden" if the noise hides which of them it is.
+        descent: the estimate of how far the steps lower the mean loss, to first order in the step size.
+        error: two standard deviations that the noise gives the estimate.
+        remedy: what to change, in words; "" if the run learns.
+    """
+
+    word: str
+    descent: float
+    error: float
+    remedy: str
+
+    def __str__(self) -> str:
+        found = f"{self.word}: to first order the steps lower the mean loss by {self.descent:.3g} +- {self.error:.2g}"
+        return f"{found}; {self.remedy}" if self.remedy else found
+
+
+class Descent:
+    """Sums up the descent of a run, release by release.
+
+    Args:
+        plan: the plan of the run.
+        loss_at_start: about what the mean loss is before training, above 0: a public guess, such as the logarithm of
+            the number of classes.
+        records: the releases that were made already.
+    """
+
+    def __init__(self, plan: Plan, loss_at_start: float = LOSS_AT_START, records: Iterable[Record] = ()) -> None:
+        self._plan = plan
+        self._start = real("loss_at_start", loss_at_start, above=0)
+        self._made, self._warned = 0, False
+        self._sum = self._variance = 0.0
+        noise = plan.unit * plan.scale
+        laplace = plan.law is not None and plan.law.noise == "laplace"
+        self._second = noise**2 * (2 if laplace else 1)  # the variance of the noise on a released average
+        self._fourth = noise**4 * (20 if laplace else 2)  # the variance of its square
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Add a release."""
+        squares = (np.array(record.sums, dtype=np.float64) * self._plan.unit) ** 2
+        alpha, excess = self._plan.step_size(record.release), squares - self._second
+        self._made += 1
+        self._sum += alpha * float(excess.mean())
+        # The square of h + e, for a difference h and noise e, has the variance of e^2 plus 4 h^2 times that of e
+        spread = self._fourth + 4 * excess * self._second
+        self._variance += (alpha / len(squares)) ** 2 * float(spread.sum())
+
+    def watch(self, record: Record) -> None:
+        """Add a release, and warn once, with the remedy, as soon as the run diverges."""
+        self.add(record)
+        if not self._warned and (found := self.verdict).word == "diverges":
+            self._warned = True
+            warnings.warn(f"after {self._made} of {self._plan.steps} steps the run {found}", stacklevel=3)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the releases so far say."""
+        found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
+        limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
+        if found - error > limit:
+            rule = f"a loss of about {start:g} cannot fall so far: divide step_size by about {found / start:.1g}"
+            return Verdict("diverges", found, error, rule)
+        if found + error < _STILL * start:
+            more = f"multiply step_size by about {start / found:.1g}" if found > error else "raise step_size"
+            return Verdict("stands still", found, error, f"{more}, or make more steps")
+        if found < error:
+            rule = "take a smaller clip, larger batches, fewer weights or more epsilon"
+            return Verdict("hidden", found, error, rule)
+        return Verdict("learns", found, error, "")
