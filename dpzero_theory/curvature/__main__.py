@@ -97,8 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
     """Measure what the flags ask for, and return it; `parser` reports faults of --model and --data."""
-    if args.power % 2:
-        raise ValueError(f"--power must be even; got {args.power}")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device must be cpu where there is no GPU; got 'cuda'")
     settings = MeasureSettings(

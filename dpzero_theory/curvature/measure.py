@@ -60,7 +60,8 @@ class MeasureSettings:
         check.integer("points", self.points)
         check.integer("path_steps", self.path_steps, at_least=0)
         check.integer("sample_hessians", self.sample_hessians, at_least=2)
-        check.integer("power", self.power, at_least=0)
+        if check.integer("power", self.power, at_least=0) % 2:
+            raise ValueError(f"power must be even; got {self.power}")
         check.real("level", self.level, above=0, below=1)
         check.real("least_loss", self.least_loss)
 

@@ -122,6 +122,8 @@ def test_the_common_bound_dominates_every_point(power: int) -> None:
     assert found.norm.low == pytest.approx(float(values[-1]) ** (1 / power), rel=1e-9)
     with pytest.raises(ValueError, match="power must be even; got 3"):
         common([operator], 3)
+    with pytest.raises(ValueError, match="power must be even; got 3"):  # before anything is measured
+        MeasureSettings(power=3)
     with pytest.raises(ValueError, match=r"root must be an integer with 2 <= root <= .*; got 1"):
         measure_spectrum(operator, generator(), root=1)
 
