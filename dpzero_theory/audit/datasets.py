@@ -74,7 +74,8 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Return the floating-point numbers of a record in their order; integers and everything else are left out."""
+    """Return the floating-point numbers of a record: those of an array or tensor in row-major order, and those of the
+    parts of a tuple or list, which may be nested, one after the other. Integers and all else are left out."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
     array = _as_array(record)

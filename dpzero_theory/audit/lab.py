@@ -58,8 +58,8 @@ class _Scan(NamedTuple):
     """How much releases changed when, in the place of each record in turn, one of an `_ExtremePair` became the other.
 
     Attributes:
-        moved: the change of each step's release, in clips (multiples of the claimed clip), with batches as claimed;
-            shape (seeds, steps, records).
+        moved: the Euclidean norm of the change of each step's release, in clips (multiples of the claimed clip), in
+            runs with the claimed sampling; shape (seeds, steps, records).
         included: whether each record was in each batch, of the same shape.
         seeds: the loop's seeds.
     """

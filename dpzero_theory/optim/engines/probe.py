@@ -91,8 +91,9 @@ def _compare(
     *,
     signs: bool = False,
 ) -> None:
-    """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to `allowed`, at
-    `points`: adapters of zeros, random, and of the other sign. With `signs` the last two count, else the first."""
+    """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to an absolute difference
+    `allowed`, at `points`: three adapters, of zeros, of random numbers and of their negatives. With `signs` only the
+    last two are compared, else only the first."""
     here = slice(1, None) if signs else slice(0, 1)
     gap = _gap(engine.scores(points[here], records), wanted[here])
     if not gap <= allowed:

@@ -73,10 +73,10 @@ class SpreadEngine(Engine):
             worker.stop()
 
     def _each(self, work: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
-        """Return function(engine, *arguments) of each worker from number `first` on.
+        """Return what function(engine, *arguments) gives on each of len(work) workers, the first with number `first`.
 
-        Its entry of `work` is the tuple (function, *arguments). The work of a worker that dies is given to the one
-        started in its place. Raises EngineError if `_MOST_DEATHS` have died of one piece of work.
+        Entry i of `work` is the tuple (function, *arguments) of worker first + i. The work of a worker that dies is
+        given to the one started in its place. Raises EngineError if `_MOST_DEATHS` have died of one piece of work.
         """
         workers = self._workers[first : first + len(work)]
         pending = [worker.submit(*each) for worker, each in zip(workers, work, strict=True)]

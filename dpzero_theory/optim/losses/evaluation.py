@@ -269,7 +269,7 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        """Return the differences of records, shape (records, K), each read and evaluated alone; 0 if that raises."""
+        """Return what `differences` returns, with each record read and evaluated alone, and 0 if that raises."""
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

@@ -107,7 +107,8 @@ def starting_values(
     if own is not None and (both := shared(own, others)):
         raise ValueError(f"public_data must hold no private records; got {both} that private_data holds too")
     # Public records are looked at along directions that need not be random or secret: the key is always 0. They are
-    # Gaussian whatever those of the run are, as second differences along random signs do not see the diagonal of H.
+    # Gaussian whatever those of the run are: ||H||_F is estimated from how u^T H u varies with u, and along random
+    # signs the diagonal of H adds the same to all of them.
     directions = Directions(bytes(16), "gaussian")
     if isinstance(public_data, ByUser):
         losses, collate = public_data.losses(losses), public_data.collate(collate, _TOGETHER)

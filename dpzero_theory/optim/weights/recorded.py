@@ -79,7 +79,9 @@ class _Recording(NamedTuple):
 
 
 class Recorded:
-    """Evaluates batches as `Weights.evaluated` does, by recordings if that is possible.
+    """Evaluates batches as `Weights.evaluated` does, if possible by replaying CUDA graphs of such evaluations.
+
+    A batch is evaluated by `Weights.evaluated` itself if no graph can be made of that, for a reason in `refused`.
 
     Args:
         weights: the trainable weights, on one device, with low-rank directions.

@@ -23,7 +23,7 @@ from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0  # products of powers that are certainly below e to this power count as 0
 _STEPS = np.linspace(0.0, 1.0, 24)  # the logs of the rates that are tried for a window, as shares of their range
-_SKETCH = 600  # the most values of a law from which a window is chosen
+_SKETCH = 600  # a window of a sum is chosen from laws coarsened to so many values, because it need not be exact
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,15 @@ class Products:
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return upper bounds on E[(v_rho - c)_+^i] for each c >= 0 and each pair (i, 0) of `powers`, 1 <= i <= 4."""
+        """Return upper bounds on E[(v_rho - c)_+^i], with v_rho the square root of the mean in the class's text.
+
+        Args:
+            c: the values c >= 0.
+            powers: pairs (i, 0) with 1 <= i <= 4. The second entry is there because other laws have two powers.
+
+        Returns:
+            For each pair, in order, an array with an entry for each c.
+        """
         v, sums = _sums(self.directions, self.rank)
         first = np.searchsorted(v, c, side="right")
         found = []

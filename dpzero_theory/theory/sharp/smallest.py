@@ -101,12 +101,12 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """Return the square root y of the bound, minimised over the step size and rounded up, for each clip in `terms`. y
-    is the root of kept y - first = sqrt(2 gap/T Q(y))/y with Q(y) = quadratic y^2 + 2 second y + constant, where the
-    names are the fields of `terms`, and `gap_per_step` is gap/T, in units of L^2/ell. For fixed y the bound's condition
-    q y^2 - p y >= K is quadratic in alpha (`Terms` has q, p and K), and some alpha meets it if and only if the
-    equation's left side is at least its right side. The left side rises in y and the right side falls, so that y is
-    found by bisection."""
+    """Return the least y, over all step sizes alpha, for each clip in `terms`, rounded up. y is the square root of the
+    bound on E||grad F_S(x_tau)||^2, in units of L. It is the root of kept y - first = sqrt(2 (gap/T) Q(y))/y, where
+    Q(y) = quadratic y^2 + 2 second y + constant has the fields of `terms`, and `gap_per_step` is gap/T, in units of
+    L^2/ell. For fixed y the condition q y^2 - p y >= K is quadratic in alpha (`Terms` has q, p and K), and some alpha
+    meets it if and only if the equation's left side is at least its right side. The left side rises in y and the right
+    side falls, so that y is found by bisection."""
     a = 2 * gap_per_step
     # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
     # of the left side squared there, since kept <= 1.
