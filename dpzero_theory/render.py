@@ -46,8 +46,9 @@ _SOURCES = {
 def row(answer: Calculated) -> dict[str, Any]:
     """Return one answer of the calculator as an entry of "results" in the JSON output: its keys are `id`, `algorithm`,
     `calibration`, `form` ("minimised" or "closed-form"), `guarantee`, `relation`, `sampling`, `direction`,
-    `difference`, the names of the numbers in `_ROWS` such as `step_size` and `bound`, `trivial_bound`, `vacuous` (a
-    boolean: `bound` is not below it) and `notes` (a list of sentences)."""
+    `difference`, the numbers `gdp`, `step_size`, `directions_per_step`, `T`, `steps`, `smoothing`, `clip`, `noise_std`,
+    `evaluations`, `points`, `bound`, `bound_at_steps` and `trivial_bound` (of `theory.problem.Prescription`),
+    `vacuous` (a boolean: `bound` is not below `trivial_bound`) and `notes` (a list of sentences)."""
     p = answer.prescription
     return {
         "id": p.id,

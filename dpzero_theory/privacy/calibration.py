@@ -160,11 +160,11 @@ def _least_noise(
     deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE, least: float = 0.0
 ) -> Bounds | None:
     """Bounds on the noise multiplier at which delta(epsilon) equals `target` > 0, for one `epsilon` > 0. `deltas`
-    bounds delta(epsilon) for a noise multiplier; the search begins at `start`, a guess of the multiplier. At `upper`
-    the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, and a finer one if bounds
-    on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is 0. Returns None if
-    the multiplier `least` meets the target already: less is not tried. Raises ValueError if no noise multiplier up to
-    1e300 is enough."""
+    bounds delta(epsilon) for a noise multiplier, the relative width that is wanted, and the ends that are used. The
+    search begins at the guess `start`. At `upper` the upper bound on delta is at most the target; `upper` has the
+    relative accuracy `share`, or a finer one if bounds on delta are very narrow. At `lower` the lower bound on delta is
+    above the target, or `lower` is 0. Returns None if the multiplier `least` meets the target already: less is not
+    tried. Raises ValueError if no noise multiplier up to 1e300 is enough."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))

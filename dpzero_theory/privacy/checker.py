@@ -83,10 +83,10 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """The divergences h(a) of one step: one function for "replace-one", whose two orders of data sets cost the same,
-    else one for each order. N(m) is the law of outputs with mean m. If a record is there or not (or adds nothing), P =
-    (1-q) N(0) + q N(1) and Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); else Q = (1-q) N(0) + q N(-1). Half-lines x
-    > c are the best events: none as likely under N(0) is likelier under N(1) or less likely under N(-1)."""
+    """The divergences h(a) = max over events of P - a Q of one step: one function for "replace-one", whose two orders
+    cost the same, else one for each order. N(m) is the law of outputs with mean m clips. If a record is there or not
+    (or adds nothing), P = (1-q) N(0) + q N(1), Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); else Q = (1-q) N(0) + q
+    N(-1). Best are half-lines x > c: none as likely under N(0) is likelier under N(1) or less likely under N(-1)."""
 
     def beyond(c: arb, centre: int) -> arb:
         return noise.beyond(c, centre) if c.is_finite() else arb(int(c < 0))
@@ -150,7 +150,7 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """Bounds on probabilities in units of 2^-bits: masses[k] of the loss (first + k) H, `lost` of an infinite loss."""
+    """A law of losses at least as costly as the true: masses[k]/2^bits at (first + k) H, lost/2^bits at infinity."""
 
     first: int  # in units of H, the width of the grid of losses
     masses: fmpz_poly

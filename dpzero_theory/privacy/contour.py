@@ -145,8 +145,9 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon, by a sum over the nodes z = tau + i t. m(tau) is the product of the M(tau)^T of
-    all laws, M being the moments of `_Moments` and T the law's number of releases."""
+    """Bounds on delta near an epsilon, by a sum over the nodes z = `tau` + i `t`. m(tau) is the product of the M(tau)^T
+    of all laws, M being the moments of `_Moments` and T the law's number of releases. `terms` are the summands over
+    m(tau), without e^{-i t epsilon}. By Chernoff delta(epsilon) <= e^{`log_second` - (tau + `shift`) epsilon}."""
 
     tau: float  # the real part of the nodes
     t: Array  # their imaginary parts, which rise from 0 in equal steps

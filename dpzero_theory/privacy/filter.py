@@ -56,8 +56,7 @@ class Filter:
         epsilon, delta: the budget.
         limit: the largest sum of `part` over all steps: of log moments K(t) for `of_moments`, the number of steps (and
             a half, for rounding) for `of_worst`, mu^2 for `of_gaussian`.
-        part: a function from one `Step` to the share of `limit` that it takes. It raises ValueError for a step that the
-            budget does not allow.
+        part: a function from one `Step` to its part of `limit`; ValueError for a kind of step that cannot be counted.
         order: the order t of the log moments; 0 for `of_worst` and `of_gaussian`.
 
     Attributes:
@@ -149,13 +148,13 @@ class Filter:
 
     def has_room(self, history: Steps) -> bool:
         """Whether the budget still holds if these steps are made after all that was spent so far. Nothing is spent.
-        Raises ValueError for steps that the budget does not allow, or with another relation than earlier steps."""
+        Raises ValueError for steps of a kind that this budget cannot count, whatever is left (see `of_moments`,
+        `of_worst` and `of_gaussian`), or with another relation than earlier steps. No room is no error."""
         return self._after(history) <= self.limit
 
     def spend(self, history: Steps) -> None:
         """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
-        Raises BudgetExceededError, and spends nothing, if the budget does not have room for them; ValueError for steps
-        that `has_room` refuses."""
+        Raises BudgetExceededError, and spends nothing, without room for them; ValueError as `has_room`."""
         made = steps_of(history)  # once, as a history may be a generator
         after, count = self._after(made), sum(release.steps for release in made)
         if not after <= self.limit:

@@ -88,7 +88,7 @@ def _composed(
 ) -> tuple[int, Array, float, float, float]:
     """Compose the weights `kind` ("upper", "p" or "q") of laws on the grid of total losses that begins at the loss
     `bottom`, without the number `fewer` of releases of each law. `grid` has the width and number of cells of the grid
-    and the two rates that `fourier.window` returns. Return the number of the grid's first point; the weights, scaled to
+    and the two rates that `fourier.window` returns. Return k of the grid's first point k width; the weights, scaled to
     the sum 1; the log of the number by which they were divided; a bound on the Euclidean norm of their errors; and a
     bound on the weight from beyond the grid. Raises OverflowError if the weights of a law have a sum below 1e-250."""
     (width, points, *rates), ones, log_scale = grid, [], 0.0
@@ -367,7 +367,7 @@ def _refined(parts: Parts, delta: float, points: int, wanted: float) -> tuple[Pa
 
 
 def _made(curve: "_Class", parts: Parts, epsilon: float, delta: float, points: int) -> "_Curve | _Apart | FinitePair":
-    """The bounds of the class `curve`. One release with finitely many outcomes needs no grid."""
+    """An object of the class `curve`; or for one release with finitely many outcomes its law, which needs no grid."""
     first, count = parts[0] if len(parts) == 1 else (None, 0)
     return first if count == 1 and isinstance(first, FinitePair) else curve(parts, epsilon, delta, points)
 
@@ -379,11 +379,11 @@ grid, and whether a finer grid has other laws with narrower bounds."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid. The grids get finer
-    until the width is the share `wanted` of the upper end, until more points do not help, or until `far` says that
-    bounds are so far from what the caller compares them with that they need not be narrower. A number that certainly is
-    not the largest keeps its first bounds. Bounds that are far apart do not end the search: a coarse grid gives them if
-    its cells are wide against the losses of one release."""
+    """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid, from its number of
+    points and its class, `_Curve` or `_Apart`. The grids get finer until the width is the share `wanted` of the upper
+    end, until more points do not help, or until `far` says that bounds are so far from what the caller compares them
+    with that they need not be narrower. A number that certainly is not the largest keeps its first bounds. Wide bounds
+    do not end the search: a coarse grid gives them if its cells are wide against the losses of one release."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = []
@@ -413,7 +413,6 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
 
 
 def _tried(make: _Make, points: int, curve: _Class) -> tuple[Bounds, bool]:
-    """What `make` returns for such a grid; if it is not accurate enough, bounds from 0 to infinity, and False."""
     try:
         return make(points, curve)
     except OverflowError:
@@ -489,8 +488,8 @@ def epsilon_bounds(
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
-    """Make the function that bounds, by a grid of so many points, the epsilon of one composition: from above at
-    `delta`, and from below at the delta `lower_at` >= `delta`. `wanted` is that of `_refined`."""
+    """Make the function for `_largest` that bounds the epsilon of one composition by a grid: from above at `delta`, and
+    from below at the delta `lower_at` >= `delta`. `wanted` is that of `_refined`."""
     start: float | None = None
 
     def bounds(points: int, made: _Class) -> tuple[Bounds, bool]:

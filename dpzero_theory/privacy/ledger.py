@@ -167,8 +167,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _made(cls, path: Path, begun: dict[str, Any]) -> Self:
-        """Make the file with the header `begun`, as for `_fill`, and open it; raise as `create`. A failure leaves no
-        file."""
+        """Make the file with the header `begun` of `_fill` and open it; raise as `create`. A failure leaves no file."""
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         try:
             with closing(_connect(path, "rw")) as db:
@@ -347,7 +346,7 @@ def sync_folder(path: Path) -> None:
 
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
-    """Make the tables of the new file `db` and write its header: `begun`, the entries of `_BEGUN` except "format"."""
+    """Make the tables of the new file `db` and its header `begun`: what `create` takes, by name, the step in words."""
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
     db.execute("INSERT INTO header VALUES (?, ?, ?, 0, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
@@ -411,7 +410,6 @@ def _close(db: sqlite3.Connection, lock: int | None, pid: int) -> None:
 
 
 def _explained(path: Path, error: sqlite3.Error) -> LedgerError:
-    """Return a LedgerError of one line, which says what to do, for an error of SQLite with the file at `path`."""
     # These two classes are raised for a sound file that cannot be used here. Other classes mean that the file is no
     # database or damaged, and so do messages of missing tables ("no such") and of bytes in place of text ("decode").
     usable = isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError)

@@ -162,7 +162,8 @@ def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
     """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
     over events E, P is the law of what is released if the attack is to say yes, and Q the law otherwise. The minimum is
     the largest true positive rate of an attack with the false positive rate `a`. `points` are triples (x, lower bound,
-    upper bound) on g, with rising x from x = 0 on."""
+    upper bound) on g, with rising x from x = 0 on. Returned with the bounds are log x where the upper bound on g is
+    least, log x where g may be least, and whether more points would help little."""
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)

@@ -135,7 +135,7 @@ _Levels = dict[int, tuple[int, Array]]
 
 
 def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
-    """Add to a law, in place, these weights of the values first 2^k, (first + 1) 2^k, ..."""
+    """Add to a law in place, at its level `k`, the weights of the values first 2^k, (first + 1) 2^k, ..."""
     if k in levels:
         at, old = levels[k]
         start = min(at, first)
@@ -509,10 +509,10 @@ under the second, as two rows."""
 
 
 def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool, points: int, shift: float) -> _Family:
-    """Bounds on the probabilities of events under both laws of an epoch, for one constant c. The events are that the
-    sum of the losses log(1 - c + c Y_i) over the steps is above a level, or for (Q, P) below it; with `replaced` the
-    losses are those between the record's two values. c has the log odds log(c/(1-c)) of (k-1)/t plus `shift` in the
-    unit of `_REMOVED`. Other arguments: `dominated_pairs`."""
+    """Bounds on the probabilities of events for (P, Q) and for (Q, P): a row of lower ones under the first law, a row
+    of upper ones under the second. The events are that the sum over the steps of the losses log(1 - c + c Y_i), or with
+    `replaced` of those between the record's two values, is above a level, for (Q, P) below it. The odds c/(1-c) are
+    e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1. Other arguments: `dominated_pairs`."""
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
@@ -552,7 +552,7 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
 
 
 def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """The pairs of `dominated_pairs` that follow from the events of these families."""
+    """The pairs of `dominated_pairs` that follow from the events of all `families`, results of `_family`."""
     forward, backward = (np.hstack([family[way] for family in families]) for way in (0, 1))
     first = dominated(*forward)
     return first, first if replaced else dominated(*backward)
@@ -560,8 +560,8 @@ def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FiniteP
 
 @lru_cache(maxsize=64)
 def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> list[float]:
-    """The few values of `shift` that deserve a fine grid: on a rough grid, one of them has almost the largest
-    divergence at every loss. Arguments: `dominated_pairs`."""
+    """The few values of `_family`'s `shift` that deserve a fine grid: on a rough grid, one of them has almost the
+    largest divergence at every loss. Arguments: `dominated_pairs`."""
     found: dict[float, Array] = {}
     ratio = np.exp(_LEVELS)[:, None]
     for shift in _REPLACED if replaced else _REMOVED:

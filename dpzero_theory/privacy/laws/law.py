@@ -230,8 +230,9 @@ class Cost:
     have no random batches: they are exactly mu-GDP (Gaussian differential privacy), and squares of mu add up.
 
     Attributes:
-        above: compositions of laws that dominate the steps, for upper ends of delta and epsilon.
-        below: compositions for lower ends: on some data sets the steps cost at least as much. Empty if none are known.
+        above: for upper ends, two compositions (pairs of a law and how many releases have it) that dominate the steps:
+            with the protected record under P, and under Q.
+        below: two for lower ends: on some data sets the steps cost at least as much. Empty if none are known.
         squares: two sums of mu^2 of plain Gaussian releases that are in neither `above` nor `below`, for upper and for
             lower ends. The first is infinite for steps without a known upper bound.
         ratio: G >= 0 such that the true probabilities of events are within a factor e^G of those of the laws.

@@ -218,11 +218,11 @@ def _sum_of_densities(sigma: float) -> float:  # of e^(-x^2/(2 sigma^2)) over th
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release from both sides, where the protected records shift a sum at random:
-    one for (P, Q) and one for (Q, P). Under P the shift c >= 0, in clips, has the law `shifts`; under Q the shift is -c
-    if `replaced`, as with replace-one, and 0 otherwise. Callers guarantee, as bounds are wide or slow beyond, that the
-    s of `noise` is from `LEAST_NOISE` to `MOST_NOISE` for `NormalNoise`, that s over the largest shift is at least
-    `LEAST_LAPLACE` for `LaplaceNoise`, and for `IntegerNoise` that s is at least `LEAST_DISCRETE` and sigma at most
-    `WIDEST`."""
+    one for (P, Q) and one for (Q, P). Under P the shift c >= 0, in clips, has the law `shifts`, pairs (c, log
+    probability) with rising c; under Q the shift is -c if `replaced`, as with replace-one, and 0 otherwise. Callers
+    guarantee, as bounds are wide or slow beyond, that the s of `noise` is from `LEAST_NOISE` to `MOST_NOISE` for
+    `NormalNoise`, that s over the largest shift is at least `LEAST_LAPLACE` for `LaplaceNoise`, and for `IntegerNoise`
+    that s is at least `LEAST_DISCRETE` and sigma at most `WIDEST`."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
