@@ -3,9 +3,8 @@ With M(z) = E_P e^{zL} the moment of one release's loss L, and T releases, for e
 
     delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
 
-Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes: some 10 in t and 50 in x make
-bounds that differ by 1e-7 of delta. laws/derivation.md, section 10, bounds the errors by (a) the step in t, (b) the
-last node in t, (c) the step in x, (d) the last nodes in x, and (e) rounding.
+Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes. laws/derivation.md, section
+10, bounds the errors by the steps and last nodes in t and in x, and by rounding: (a) to (e).
 """
 
 import math
@@ -21,8 +20,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.gaussian import Gaussian
 from dpzero_theory.privacy.laws.law import LOG_SQRT_2PI, UNIT, Parts, log_c
 
-_ERRORS = 1e-8, 1e-12
-"""The error that is aimed at, as a share of an estimate of delta; the second one if delta is far below the estimate."""
+_ERRORS = 1e-8, 1e-12  # the error to aim at, as a share of an estimate of delta; the second if delta is far below it
 _WIDEST = 1e-4  # the largest relative width of the bounds; else a grid answers
 _MOST_NODES, _MOST_PRODUCTS = 4096, 2**20  # the most nodes in x or in t, and the most pairs of them
 _SHIFTS = np.array([3.0, 4.5, 6.0, 8.0, 11.0])
@@ -112,8 +110,7 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        """Bounds on the errors of M(tau + i t) by the step in x, as shares of M(tau), for each entry of `t`. Raises
-        `_Unfit` if they are too large."""
+        """Bounds on the errors of M(tau + i t) by the step in x, as shares of M(tau). Raises `_Unfit` if too large."""
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -145,9 +142,9 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta near an epsilon, by a sum over the nodes z = `tau` + i `t`. m(tau) is the product of the M(tau)^T
-    of all laws, M being the moments of `_Moments` and T the law's number of releases. `terms` are the summands over
-    m(tau), without e^{-i t epsilon}. By Chernoff delta(epsilon) <= e^{`log_second` - (tau + `shift`) epsilon}."""
+    """`upper` and `lower` bound delta, narrowly near one epsilon, by a sum over the nodes z = `tau` + i `t`. m(tau) is
+    the product of the M(tau)^T of all laws, M being the moments of `_Moments` and T the law's number of releases. By
+    Chernoff delta(epsilon) <= e^{`log_second` - (tau + `shift`) epsilon}."""
 
     tau: float  # the real part of the nodes
     t: Array  # their imaginary parts, which rise from 0 in equal steps
@@ -159,21 +156,18 @@ class _Integral:
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
-        """The sum over the nodes, a bound on its error without that by the step in t, and the log of delta over the
-        sum."""
+        """The sum over the nodes, a bound on its error but for that by the step in t, and log(delta/sum)."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))
         return total, self.wrong + 1.01 * turned, self.log_moment - self.tau * epsilon
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon), narrow near the epsilon for which this sum was made."""
         total, wrong, scale = self._sum(epsilon)
         more = 1 + self.common + 8 * UNIT * (1 + self.tau * epsilon)
         return min(math.exp(min(scale, 700.0)) * max(total + wrong, 0.0) * more + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon), >= 0, narrow near the epsilon for which this sum was made."""
         total, wrong, scale = self._sum(epsilon)
         period = 2 * math.pi / float(self.t[1])
         # The step in t adds delta at epsilons whole periods away: at most 1 below, and Chernoff's bound above.
@@ -186,9 +180,8 @@ class _Integral:
 
 def fits(parts: Parts) -> bool:
     """Whether the integral may be tried: Gaussian noise, sampled batches, and one formula of the loss for each law."""
-    return bool(parts) and all(
-        isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts
-    )
+    fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
+    return bool(parts) and fit
 
 
 @lru_cache(maxsize=64)
@@ -209,9 +202,8 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """A tau at which the integrand at `epsilon` is about least; the standard deviation of the total loss, with
-    probabilities multiplied by e^{tau loss}; and `_Integral.shift`. Any choice is correct; this one needs few nodes.
-    Raises `_Unfit` if the search for tau does not end."""
+    """A tau at which the integrand at `epsilon` is about least; the standard deviation of the total loss if tilted by
+    e^{tau loss}; and `_Integral.shift`. Any choice is correct. Raises `_Unfit` if the search does not end."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2
