@@ -19,6 +19,8 @@ from dpzero_theory.optim.files.transcript import read
 from tests.benchmarks.llm.test_scoring import PAIRS
 from tests.benchmarks.llm.tiny import tiny, write_files
 
+pytestmark = pytest.mark.filterwarnings("ignore:epsilon .* protects hardly anything")  # so that tiny runs learn
+
 DATA = Path(os.environ.get("LLM_DATA", "../shared/data"))
 real = pytest.mark.skipif(not (DATA / "sst2_train.tsv").is_file(), reason="LLM_DATA does not name the data folder")
 
