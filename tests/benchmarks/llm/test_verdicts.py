@@ -7,7 +7,7 @@ from benchmarks.llm.verdicts import WORDS, _measure, became, counts
 
 
 def test_most_runs_are_called_right() -> None:
-    """95 of 100 were the aim, and are not reached: runs that overshoot at first and learn in the end are called diverging."""
+    """95 of 100 were the aim and are not reached: who overshoots at first and learns in the end is called diverging."""
     found = counts(read_rows(RESULTS / "llm_verdicts"))
     assert all(found[word].runs >= 40 for word in WORDS)
     assert sum(of.right for of in found.values()) >= 0.93 * sum(of.runs for of in found.values())
