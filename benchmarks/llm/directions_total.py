@@ -31,7 +31,7 @@ from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
 
 N, SMOOTHING = 1024, 1e-2
 TASKS = ("sst2", "trec", "sst5")
-EPSILONS = ("2", "0.5", "6")
+EPSILONS = ("2", "0.5", "6", "0.1")
 SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
     1_000: ((1, 1000), (16, 62)),
     4_000: ((16, 250), (64, 62)),
