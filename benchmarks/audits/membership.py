@@ -52,7 +52,7 @@ from benchmarks.pretrained import cache
 from dpzero_theory.audit.bounds import one_run_epsilon
 from dpzero_theory.check import Array
 from dpzero_theory.cli import input_folder, integer
-from dpzero_theory.optim.losses.task_losses import IGNORED
+from dpzero_theory.optim.engines.texts import IGNORED
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from dpzero_theory.optim.engines.texts import IGNORED
 from dpzero_theory.optim.losses.identity import of_all
-from dpzero_theory.optim.losses.task_losses import IGNORED
 
 STATES = "frozen_states"
 """The name of the hidden states in a record of `States`."""

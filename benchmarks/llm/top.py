@@ -21,8 +21,8 @@ from benchmarks.llm.states import STATES, States, cached
 from benchmarks.llm.tasks import Task
 from benchmarks.pretrained import cache
 from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.engines.texts import IGNORED
 from dpzero_theory.optim.losses.evaluation import Evaluation
-from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 

@@ -32,8 +32,8 @@ from benchmarks.llm.states import States
 from benchmarks.llm.top import MODEL, Records, Top
 from benchmarks.pretrained import pretrained_folder
 from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.optim.engines.texts import IGNORED
 from dpzero_theory.optim.losses.evaluation import Losses
-from dpzero_theory.optim.losses.task_losses import IGNORED
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run

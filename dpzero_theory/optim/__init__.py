@@ -3,7 +3,7 @@
     from dpzero_theory.optim import losses_for, make_private_with_epsilon
 
 `plan` says what a run releases, `private` starts or resumes a run, `run` makes its steps, `verify` checks its folder.
-Names are loaded when they are first used: the trainers need the extras `hf` and `trl`.
+A name is imported when it is first used, because the trainers need the extras `hf` and `trl`.
 """
 
 from typing import TYPE_CHECKING

@@ -23,7 +23,7 @@ from dpzero_theory.privacy.laws.law import TILTS, UNIT, Cells, Parts, chernoff_e
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7  # outputs of about this probability, as a share of delta, count as infinite losses, not in the sums
 _FEWEST, _MOST, _MOST_APART = 2**12, 2**19, 2**17  # the fewest and the most points of a grid
-_MOST_OF_ONE = 2**17  # the most cells that the losses of one release fill
+_MOST_OF_ONE = 2**17  # cells are so wide that the losses of one release fill at most this many, to save memory
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 """Large losses are composed apart (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. They have at most the
 probability `_OF_ONE` in one release, and more than `_MANY` of them about the share `_OMITTED` of delta. A law with at

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from dpzero_theory.check import Array
 from dpzero_theory.optim.engines.engine import Adapter, Engine
-from dpzero_theory.optim.engines.texts import base_of, losses_of_records
+from dpzero_theory.optim.engines.texts import IGNORED, base_of, losses_of_records
 
 _RECORDS, _TOKENS = 32, (8, 24)
 """How many records the probe makes, and the fewest and most tokens of a record, but for the last two records."""
@@ -65,7 +65,7 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
     reference = _reference(model)
     wanted, meant = reference(points, records), reference(single, records[:2])
     eps = max(engine.rounding, *(torch.finfo(p.dtype).eps for p in model.parameters() if p.is_floating_point()))
-    allowed = float(eps ** (2 / 3)) * (float(np.abs(wanted).max()) + 0.1)  # as in `losses.isolation`
+    allowed = rounding(eps, wanted)
     for part in engine.parts():
         _compare(part, points, records, wanted, allowed)
         for first in range(0, len(single), _AT_ONCE):
@@ -80,6 +80,20 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
                     )
         _compare(part, points, records, wanted, allowed, signs=True)
         _require_own(part, large, records, allowed)
+
+
+def rounding(eps: float, *losses: Array) -> float:
+    """Return the largest change of a loss that is taken for rounding: eps^(2/3) (largest finite |loss| + 0.1).
+
+    eps is the coarsest relative rounding of the operations that computed the arrays `losses`. 0.1 is added because
+    rounding errors of a loss's terms can be large where the loss is tiny.
+    """
+    return float(eps ** (2 / 3)) * (largest(*losses) + 0.1)
+
+
+def largest(*losses: Array) -> float:
+    """Return the largest magnitude of the finite values of all the arrays; 0 if there are none."""
+    return max(float(np.abs(each[np.isfinite(each)]).max(initial=0.0)) for each in losses)
 
 
 def _compare(
@@ -153,7 +167,7 @@ def _at(module: nn.Module, adapter: Adapter, **inputs: torch.Tensor) -> Any:
 
 
 def _record(ids: list[int]) -> dict[str, Any]:
-    return {"input_ids": ids, "labels": [-100] * (len(ids) // 2) + ids[len(ids) // 2 :]}
+    return {"input_ids": ids, "labels": [IGNORED] * (len(ids) // 2) + ids[len(ids) // 2 :]}
 
 
 def _factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from dpzero_theory.check import Array
 
-_IGNORED = -100
+IGNORED = -100
+"""The label of a token that does not count in a loss, as in torch and transformers."""
 
 
 class Text(NamedTuple):
@@ -47,7 +48,7 @@ def _text(record: Mapping[str, Any]) -> Text:
     if not len(ids) == len(labels) == len(mask):
         raise ValueError(f"labels must be as many as input_ids; got {len(labels)} for {len(ids)}")
     kept = [(token, label) for token, label, seen in zip(ids, labels, mask, strict=True) if seen]
-    counted = [place for place, (_, label) in enumerate(kept) if label != _IGNORED and place]
+    counted = [place for place, (_, label) in enumerate(kept) if label != IGNORED and place]
     if any(kept[place][0] != kept[place][1] for place in counted):
         raise ValueError("labels must repeat input_ids or be -100, as an engine scores the tokens of a text")
     return Text([token for token, _ in kept], counted)

@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.check import Array
 from dpzero_theory.optim.engines.engine import Engine, trained
+from dpzero_theory.optim.engines.probe import largest, rounding
 from dpzero_theory.optim.engines.probe import probe as compare_engine
 from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
 from dpzero_theory.optim.losses.records import Collate, Data
@@ -58,7 +59,6 @@ _LOOKED_AT = 32  # The losses of this many records show whether a run would lear
 _MOST_LOST = 0.25  # A run is refused if a larger share of these records has no finite loss.
 _FEWEST = 6  # Two micro-batches of one or two records show little, so at least this many records (or all) are compared.
 _DEVIATIONS = 6  # A batch of random size is taken to have at most q n plus this many times sqrt(q n) records.
-_SMALL = 0.1  # This is added to the largest loss, as rounding errors of its terms can be large where a loss is tiny.
 _VISIBLE = 0.1  # A warning comes if rounding may move the sum over an expected batch by this share of the clip.
 _T = TypeVar("_T")
 
@@ -204,10 +204,11 @@ class _Look:
         self._trace = _Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        """Evaluate the records with the numbers `records` at one or both points, `at_once` points in one pass.
+        """Evaluate the records whose numbers are `records` at the first point of a step (0), the second (1), or both.
 
-        `points` has the numbers of the points, 0 or 1, in the order of evaluation. The result has a row for each, in
-        ascending order. Raises _FailedError if the losses, or the reading of the records, raise.
+        `points` says at which, in the order of evaluation, and `at_once` how many of them share a pass. The result has
+        a row of losses for each of these points, in ascending order. Raises _FailedError if the losses, or the reading
+        of the records, raise.
         """
         self._trace = _Trace()
         try:
@@ -335,7 +336,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         gap = _gap(found, expected)
         alike = look.invariant or (steady and sorted(seen.trace.operations) == sorted(first.trace.operations))
         if alike or not gap <= _rounding(seen, first):
-            size = _largest(seen.values, first.values)
+            size = largest(seen.values, first.values)
             raise ValueError(
                 f"losses must give each record a number of its own; got one that changes by {gap:.1g} (of {size:.1g})"
                 f" {how}"
@@ -352,7 +353,7 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
         for place in (every[:1], every[-1:]):
             require_same(look(here[place], (0,)), every[:1], place, alone)
         single = bool((first.values.astype(np.float32) == first.values).all())
-        size = _largest(first.values)
+        size = largest(first.values)
         rounding = max(rounding, float(np.spacing(np.float32(size) if single else size)))
     return first.values, rounding
 
@@ -438,12 +439,4 @@ def _gap(one: Array, other: Array) -> float:
 
 
 def _rounding(one: _Seen, other: _Seen) -> float:
-    """Return the largest change of a loss between two evaluations that is taken for rounding: eps^(2/3) (largest |loss|
-    + 0.1), where eps is the coarsest relative rounding of any of their operations."""
-    eps = max(one.trace.coarsest, other.trace.coarsest)
-    return float(eps ** (2 / 3)) * (_largest(one.values, other.values) + _SMALL)
-
-
-def _largest(*values: Array) -> float:
-    """Return the largest magnitude of the finite values of all the arrays; 0 if there are none."""
-    return max(float(np.abs(each[np.isfinite(each)]).max(initial=0.0)) for each in values)
+    return rounding(max(one.trace.coarsest, other.trace.coarsest), one.values, other.values)

@@ -21,10 +21,9 @@ from torch.nn import functional
 from transformers.models.auto import modeling_auto as auto
 
 from dpzero_theory import check
+from dpzero_theory.optim.engines.texts import IGNORED
 from dpzero_theory.optim.losses.evaluation import Losses
 
-IGNORED = -100
-"""The label of a token that is not to be predicted; torch and transformers ignore it."""
 _CLASSIFIERS = (
     auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,

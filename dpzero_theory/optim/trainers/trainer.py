@@ -171,7 +171,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if engine is not None and losses is not None:
             raise ValueError(f"losses must be None with an engine, which evaluates them; got {losses!r:.60}")
         self._engine = engine
-        self._losses = known_losses(self) if losses is None else losses  # `_started` reads None as compute_loss.
+        # `_started` reads None as compute_loss, if there is no engine.
+        self._losses = known_losses(self) if losses is None and engine is None else losses
         self._private, self._public_evaluation = dict(private), public_evaluation
         self._looked_at: dict[int, object] = {}
 
@@ -229,13 +230,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             )
         data = self._without_unused_columns(self.train_dataset)
         losses: Any = None
-        collate: Any = None
-        if self._engine is not None:
-            pass
-        elif self._losses is None:
-            losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
-        else:
+        collate: Any = None  # None serves an engine, which evaluates the records as they are
+        if self._losses is not None:
             losses, collate = self._with_batch_on_device(self._losses), self.data_collator
+        elif self._engine is None:
+            losses, collate = one_by_one(self, data.texts if isinstance(data, ByUser) else data)
         options = {
             **self._private,
             "folder": self._folder,

@@ -52,8 +52,8 @@ _MANY = 64
 """With more products than this in a sum of float32, the sum is formed in float64 and rounded once."""
 
 WIDE = {torch.float64: torch.float64}
-"""From a type of weights to the type in which sums with them are formed; float32 for types that are left out. A sum is
-then rounded once to the type of the weights."""
+"""The type in which numbers are added to weights, by the type of the weights: float64 for float64, float32 for others.
+The sum is then rounded once, to the type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all trained parameters, in order."""
 

@@ -74,9 +74,10 @@ class _Noise(ABC):
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs into intervals, for shifts with the law `shifts` under P; `bottom`, in clips, is the least
-        centre of the noise, 0 or minus the largest shift. Returns the first and the last output of each interval, in
-        rising order. The two outer intervals are unbounded: of each only the inner end is used."""
+        """Cut all outputs of a release into intervals, whose probabilities `masses` returns. `shifts` are the
+        shifts of the noise's centre under P, with their probabilities, and `bottom` is the least centre in clips: 0, or
+        minus the largest shift. Returns the first and the last output of each interval, in rising order. The two outer
+        intervals are unbounded: of each only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:

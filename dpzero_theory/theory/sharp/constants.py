@@ -324,7 +324,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
         layer_rank: `Problem.layer_rank`.
         rank: rho of directions of low rank; infinite for random signs.
     """
-    second = 1 + 2 / rank  # This is E[X^2] for X = chi^2_rho/rho, in terms of which the moments below are.
+    second = 1 + 2 / rank  # E[X^2] for X = chi^2_rho/rho, rho = `rank`; the moments below are in terms of it.
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
     # With this number E[(u'g)^2 u'Hu] <= (quartic + 2) |g|^2, where 2 |g|^2 bounds 2 g'Hg.
