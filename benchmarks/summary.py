@@ -22,7 +22,7 @@ import pandas as pd
 
 from benchmarks import accounting as accountants
 from benchmarks import corners as asked
-from benchmarks import risk, tuning_step, users
+from benchmarks import tuning_step
 from benchmarks.audits import audit_zoo, membership
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
@@ -296,7 +296,7 @@ def alternatives() -> str:
 
     reached, wide = ends(many, "method", "epsilon")["dpzero", "2"].text(), both(whole)
     lines = [
-        ["SST-2, all weights", f"{reached} ({wide[0]} with 300 directions)", wide[1], "many_directions", "all_weights"],
+        ["SST-2, all weights", f"{reached} ({wide[0]} with 300 directions)", wide[1], "many_directions"],
         ["SST-2, adapters of rank 8", *both(layer, "sst2", ADAPTERS), "last_layer"],
         ["TREC, the last normalisation", *both(norm, "trec", "paper"), "last_norm_tasks"],
     ]
@@ -405,8 +405,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "effective_rank": effective_rank,
     "accounting": accounting,
     "corners": corners,
-    "attack_risk": risk.table,
-    "users": users.table,
     "verdicts": verdicts.table,
     "rank_dimension": rank_dimension,
     "synthetic_slopes": synthetic_slopes,

@@ -1,9 +1,9 @@
 """DPZero on all weights of a language model: accuracy against directions.  python -m figures.many_directions
 
-The rows of `benchmarks.llm.all_weights` (300 directions in all, at most) and `benchmarks.llm.many_directions` (64 a
-step): test accuracy on SST-2 at epsilon = 2 against the number of directions that a run has had, beside DP-AdamW,
-AdamW without privacy, and the model before training, each a line. A point is the mean of the reported runs; those of
-many directions are along runs of 64,000.
+The rows of llm_all_weights, a finished experiment (300 directions in all, at most), and those of
+`benchmarks.llm.many_directions` (64 a step): test accuracy on SST-2 at epsilon = 2 against the number of directions
+that a run has had, beside DP-AdamW, AdamW without privacy, and the model before training, each a line. A point is the
+mean of the reported runs; those of many directions are along runs of 64,000.
 """
 
 import sys
@@ -23,7 +23,7 @@ LINES = {
 }
 """What is drawn as a line, by method and epsilon."""
 STEPS = 300
-"""The steps, of one direction each, of the runs of `benchmarks.llm.all_weights`."""
+"""The steps, of one direction each, of the runs of llm_all_weights."""
 
 
 def _accuracy(rows: pd.DataFrame, method: str, epsilon: str) -> float:
@@ -32,7 +32,7 @@ def _accuracy(rows: pd.DataFrame, method: str, epsilon: str) -> float:
 
 
 def draw(few: pd.DataFrame, many: pd.DataFrame) -> Figure:
-    """Return the figure of the rows of `benchmarks.llm.all_weights` and of `benchmarks.llm.many_directions`."""
+    """Return the figure of the rows `few` of llm_all_weights and `many` of llm_many_directions."""
     figure, axis = plt.subplots(figsize=(1.5 * COLUMN, 2.6))
     runs = having(many.astype({"setting": str}), method="dpzero", setting="chosen")
     along = 100 * runs.groupby("steps")["test_accuracy"].mean()

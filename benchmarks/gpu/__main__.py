@@ -101,12 +101,12 @@ JOBS = (
         40,
     ),
     Job(
-        "all-weights",
-        "SmolLM2-135M on SST-2, all weights trained: AdamW, DPZero and DP-AdamW",
-        "benchmarks llm.all_weights --data {data} --device cuda",
-        "llm_all_weights",
-        900,
-        parts=15,
+        "many-directions",
+        "SmolLM2-135M on SST-2, all weights trained: DPZero with 64,000 directions and DP-AdamW",
+        "benchmarks llm.many_directions --data {data} --device cuda",
+        "llm_many_directions",
+        3_500,
+        parts=20,
     ),
     Job(
         "only-d",

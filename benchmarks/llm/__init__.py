@@ -4,8 +4,8 @@
 - models (sizes.toml), scoring: the models; losses and scores of each record
 - __main__: one run of the paper, with its complete privacy statement
 - top, clipping, tuned: what is trained of a pretrained model, on which task, by which method
-- last_norm, last_norm_tasks, last_layer, all_weights, many_directions, directions_total: such
-  experiments; demo: one run, in minutes
-- only_d, rewards, owners, packed: only d varies; the 0-1 error as what is trained; users as records; 4-bit matrices
+- last_norm, last_norm_tasks, last_layer, many_directions, directions_total: such experiments; demo: one run, in
+  minutes
+- only_d, rewards: only d varies; the 0-1 error as what is trained
 - pages: the tables of the pages
 """

@@ -6,7 +6,7 @@
 The model is asked "{text} It was" and answers " terrible" or " great". Trained is the gain of its last normalisation,
 576 weights: with the output matrix as it is, they say how much each of the last hidden state's coordinates counts.
 Every method trains them on the first n of the same phrases, and is evaluated along the way. `benchmarks.llm.tuned` has
-what a run is; `last_norm_tasks` has other tasks, `last_layer` and `all_weights` other weights.
+what a run is; `last_norm_tasks` has other tasks, `last_layer` and `many_directions` other weights.
 """
 
 import sys

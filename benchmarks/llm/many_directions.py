@@ -1,13 +1,14 @@
 """All 134.5 million weights of a language model with tens of thousands of directions: SST-2 by the paper's prompt.
 
-    python -m benchmarks pretrained smollm2                                         # the model, once
-    python -m benchmarks llm.many_directions --data DIR --device cuda --minutes 9   # resumable
-    python -m benchmarks llm.many_directions --summary                              # the table
+    python -m benchmarks pretrained smollm2                             # the model, once
+    python -m benchmarks llm.many_directions --data DIR --device cuda   # resumable; DIR: sst2_train.tsv, sst2_test.tsv
+    python -m benchmarks llm.many_directions --summary                  # the table
 
-The model, prompt, records, epsilon and relation are those of `benchmarks.llm.all_weights`, whose DPZero run has 300
-directions in all. Here a step has K directions of rank 1: for a matrix u = a b^T, with random signs a and b, and for a
-vector random signs. All K + 1 points of the forward rule share one product with each matrix (`optim.weights.shifted`),
-because x (W + s a b^T) = x W + s (x a) b^T. DP-AdamW has the same records and epsilon, and more steps and step sizes.
+The prompt, the training phrases, the dev phrases and the test sentences are those of `benchmarks.llm.last_norm`, which
+trains the gain of the last normalisation. A step of DPZero has K directions of rank 1: for a matrix u = a b^T, with
+random signs a and b, and for a vector random signs. All K + 1 points of the forward rule share one product with each
+matrix (`optim.weights.shifted`), because x (W + s a b^T) = x W + s (x a) b^T. DP-AdamW has the same records and
+epsilon.
 
 A setting is chosen by the accuracy on public dev phrases, in trial runs with seed 0. A trial of DPZero makes the first
 TRIAL steps of a run, with the noise of the whole run. On a GPU products are computed in TF32: a loss then errs by about
@@ -30,14 +31,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpzero_theory as dz
-from benchmarks.kit.device import device_name
-from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.experiment import Cell
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm import last_norm
-from benchmarks.llm.top import MODEL, TRAINED, WHOLE, Records, Top
-from benchmarks.llm.tuned import CHOSEN, DELTA, LABELS, NONE, Recipe, best, ready, reported, trained, tried
-from dpzero_theory.cli import Parser, input_folder, integer, number
+from benchmarks.llm.top import TRAINED, WHOLE, Records, Top
+from benchmarks.llm.tuned import CHOSEN, DELTA, LABELS, Recipe, Study, studied, timed
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 
@@ -139,95 +138,32 @@ def tuned(
                 }  # fmt: skip
 
 
-def timed(work: Records, top: Top, dtype: str) -> Iterator[dict[str, Any]]:
-    """Yield the seconds that K + 1 = 65 points of 64 train records of 24 tokens take, in one pass and in as many plain
-    forward passes: medians of five, after one that does not count."""
-    top = top.to(getattr(torch, "float32" if dtype == "tf32" else dtype))
-    device, weights = work.device, Weights(top, Directions(0, "low-rank"))
-    weights.guarded = False
-    embedding: Any = top.embedding
-    ids = torch.arange(64 * 24, device=device).view(64, 24) % embedding.num_embeddings
-    last = wanted = torch.ones(64, dtype=torch.long, device=device)
-    points = [(0, 0.0), *((number, SMOOTHING) for number in range(K))]
-
-    def plain() -> None:
-        for _ in range(K + 1):
-            top(ids, last)
-
-    def stacked() -> None:
-        for part in torch.split(torch.arange(64, device=device), 32):
-            weights.evaluated(points, partial(losses, (ids[part], last[part], wanted[part])), K + 1, 32)
-
-    for name, work_once in (("one pass", stacked), ("separate passes", plain)):
-        taken = []
-        with torch.no_grad():
-            for _ in range(6):
-                start = time.perf_counter()
-                work_once()
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                taken.append(time.perf_counter() - start)
-        yield {"method": name, "steps": 1, "seconds": round(float(np.median(taken[1:])), 4)}
-
-
-def _cells(options: Namespace) -> Iterator[Cell]:
-    yield from ({"method": "points", "epsilon": NONE, "setting": dtype, "seed": 0} for dtype in ("tf32", "bfloat16"))
-    common = {method: {"method": method, "epsilon": "2"} for method in SETTINGS}
-    for method, settings in SETTINGS.items():
-        yield from tried(common[method], len(settings))
-    # the first reported run of each method before the second of any
-    yield from sorted((cell for method in SETTINGS for cell in reported(common[method], options.seeds)), key=_seed)
-
-
-def _seed(at: Cell) -> int:
-    return int(at["seed"])
+def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
+    yield from (({"method": method, "epsilon": "2"}, options.seeds) for method in SETTINGS)
 
 
 def _keys(options: Namespace, at: Cell) -> Iterator[Cell]:
-    if at["method"] == "points":
-        yield from ({**at, "method": name, "steps": 1} for name in ("one pass", "separate passes"))
-    elif at["method"] == "dpzero":
-        yield from ({**at, "steps": steps} for steps in (SHOWN if at["setting"] == CHOSEN else (TRIAL,)))
-    else:
-        yield {**at, "steps": 0}
+    shown = (SHOWN if at["setting"] == CHOSEN else (TRIAL,)) if at["method"] == "dpzero" else (0,)
+    yield from ({**at, "steps": steps} for steps in shown)
 
 
-def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
-    if time.monotonic() > options.begun + 60 * options.minutes:
-        sys.exit("the time is over: the same command goes on")
+def _run(options: Namespace, at: Cell, number: int) -> Iterator[dict[str, Any]]:
     if options.work is None:
         options.work = last_norm.prepared(options.data, options.device)
-    work, method = options.work, at["method"]
-    torch.set_float32_matmul_precision("high")
+    work, (first, second) = options.work, SETTINGS[at["method"]][number]
     top = work.top(TRAINED[WHOLE]._replace(layers=work.layers))
     data = work.states(top.count)["train"]
     common = {"d": sum(p.numel() for p in top.parameters()), "n": len(data)}
-    if method == "points":
-        return [{**common, **row} for row in timed(work, top, at["setting"])]
-    chosen = at["setting"] == CHOSEN
-    first, second = SETTINGS[method][best(read_rows(options.out), method=method) if chosen else int(at["setting"])]
-    if method == "dpzero":
-        steps, shown = (STEPS, SHOWN) if chosen else (TRIAL, (TRIAL,))
-        return [{**common, "directions": K, **row} for row in tuned(work, top, first, second, steps, shown)]
-    begun = time.perf_counter()
+    if at["method"] == "dpzero":
+        torch.set_float32_matmul_precision("high")
+        steps, shown = (STEPS, SHOWN) if at["setting"] == CHOSEN else (TRIAL, (TRIAL,))
+        yield from ({**common, "directions": K, **row} for row in tuned(work, top, first, second, steps, shown))
+        return
     torch.set_float32_matmul_precision("highest")
     how = Recipe("dp-adamw", EPSILON, steps=int(first), batch=ADAMW_BATCH, step_size=second, clip=1.0, at_once=128)
-    cost = trained(how, top, work.losses, data)
-    return [
-        {
-            **common, "steps": 0, "steps_made": int(first), "step_size": second,
-            "noise_multiplier": cost["noise_multiplier"], "dev_accuracy": work.evaluated(top, "dev")[0],
-            "test_accuracy": work.evaluated(top, "test")[0], "seconds": round(time.perf_counter() - begun, 1),
-        }
-    ]  # fmt: skip
-
-
-def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
-    if at["method"] == "points":
-        return f"{at['setting']}: " + ", ".join(f"{row['method']} {row['seconds']:g} s" for row in rows)
-    dev, test = (100 * rows[-1][f"{part}_accuracy"] for part in ("dev", "test"))
-    shown = f"{at['method']}, setting {at['setting']}, seed {at['seed']}"
-    return f"{shown}: dev {dev:.1f}, test {test:.1f}, {rows[-1]['seconds']:.0f} s"
+    row = timed(work, top, how, data, "dev")[-1]
+    found = {name: row[name] for name in ("noise_multiplier", "dev_accuracy", "test_accuracy", "seconds")}
+    yield {**common, "steps": 0, "steps_made": int(first), "step_size": second, **found}
 
 
 def table(folder: Path = RESULTS / "llm_many_directions") -> str:
@@ -248,38 +184,24 @@ def table(folder: Path = RESULTS / "llm_many_directions") -> str:
     return markdown(["method", "setting", "steps", "directions", "step size", "dev", "test", "runs"], lines)
 
 
-def _check(parser: Parser, options: Namespace) -> None:
-    options.begun = time.monotonic()
-    ready(parser, options)
-
-
-EXPERIMENT = Experiment(
-    reads_rows=True,
-    name="llm.many_directions",
-    about=__doc__,
-    flags=[
-        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-        flag("--seeds", type=integer(1, 100), default=3, help="runs of each method that are reported"),
-        flag("--minutes", type=number(above=0, at_most=10_000), default=10_000, help="begin no run after so long"),
-        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
-    ],
-    folder="llm_many_directions",
+STUDY = Study(_kinds, lambda at: len(SETTINGS[at["method"]]), ("method",), _run)
+EXPERIMENT = studied(
+    "many_directions",
+    __doc__,
+    STUDY,
+    seeds=3,
+    device=True,
     key=("method", "epsilon", "setting", "seed", "steps"),
     keys=_keys,
-    fields=("d", "n", "directions", "steps_made", "clip", "step_size", "noise_multiplier", "dev_accuracy",
-            "test_accuracy", "seconds"),
-    seeds=lambda options: range(options.seeds + 1),
-    device=device_name,
+    fields=(
+        "d", "n", "directions", "steps_made", "clip", "step_size", "noise_multiplier", "dev_accuracy", "test_accuracy",
+        "seconds",
+    ),
     dtype="float32, products of DPZero in TF32",
     settings={
-        "model": MODEL, "epsilon": EPSILON, "delta": DELTA, "relation": "add-remove", "sampling": "poisson",
-        "smoothing": SMOOTHING, "directions": K, "batch": BATCH, "steps": STEPS, "trial": TRIAL,
-        "settings": str(SETTINGS), "difference": "forward", "direction": "rank 1",
+        "epsilon": EPSILON, "smoothing": SMOOTHING, "directions": K, "batch": BATCH, "steps": STEPS, "trial": TRIAL,
+        "settings": str(SETTINGS), "direction": "rank 1",
     },
-    check=_check,
-    cells=_cells,
-    measure=_measure,
-    told=_told,
     summary=table,
 )  # fmt: skip
 

@@ -8,7 +8,6 @@ import pandas as pd
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm import (
-    all_weights,
     directions_total,
     engine,
     last_layer,
@@ -16,8 +15,6 @@ from benchmarks.llm import (
     last_norm_tasks,
     many_directions,
     only_d,
-    owners,
-    packed,
     rewards,
     tuned,
 )
@@ -113,13 +110,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_methods": methods,
     "only_d": lambda: only_d.table(only_d.committed(), read_rows(RESULTS / "llm_only_d_rank")),
     "llm_last_layer": lambda: last_layer.table(read_rows(RESULTS / "llm_last_layer")),
-    "llm_all_weights": all_weights.table,
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_many_directions": many_directions.table,
     "llm_rewards": rewards.table,
     "llm_rewards_tasks": rewards.table_of_tasks,
-    "llm_owners": owners.table,
     "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),
-    "llm_packed": packed.table,
 }

@@ -64,8 +64,7 @@ class Recipe:
     batch, on average for private and zeroth-order methods, whose batches are Poisson. step_size: the first one. clip:
     for private methods. directions, smoothing: of zeroth-order methods. seed: for methods that are not private.
     at_once: records that are evaluated together; 0 for all. points_at_once: points that are evaluated together; if more
-    than one, directions are of rank 1 (random signs, for the weights of normalisations). direction: another law than
-    these."""
+    than one, directions are of rank 1 (random signs, for the weights of normalisations)."""
 
     method: str
     epsilon: float | None
@@ -79,7 +78,6 @@ class Recipe:
     seed: int = 0
     at_once: int = 0
     points_at_once: int = 1
-    direction: str = ""
 
 
 def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | Path) -> Run:
@@ -89,7 +87,7 @@ def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | P
     settings: dict[str, Any] = {
         "steps": r.steps, "expected_batch": float(r.batch), "smoothing": r.smoothing, "sampling": "poisson",
         "step_size": lambda step: r.step_size * (1 - step / r.steps),
-        "direction": r.direction or ("low-rank" if r.points_at_once > 1 else "rademacher"),
+        "direction": "low-rank" if r.points_at_once > 1 else "rademacher",
         "directions_per_step": r.directions, "difference": "forward",
     }  # fmt: skip
     execution: dict[str, Any] = {

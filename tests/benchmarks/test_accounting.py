@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import accounting, checked, corners, risk, users
+from benchmarks import accounting, checked, corners
 from benchmarks.kit.asked import settings
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -57,24 +57,6 @@ def test_a_path_through_the_accountant_is_short() -> None:
     assert files[1] <= 10
 
 
-@pytest.mark.parametrize("kind", ["full", "step"])
-def test_a_row_of_risk_holds_what_is_known(kind: str) -> None:
-    row = risk.measure(next(one for one in settings("risk", risk.OF_SETTING) if one["kind"] == kind))
-    assert row["advantage_lower"] <= row["exact_advantage"] * (1 + 1e-9)
-    assert row["exact_tpr"] <= row["tpr_upper"] * (1 + 1e-9)
-    assert row["tpr_lower"] <= row["exact_tpr"] * (1 + 1e-9)
-
-
-def test_the_committed_rows_of_risk() -> None:
-    rows = read_rows(RESULTS / "risk")
-    exact, others = rows[rows["kind"] != "poisson"], rows[rows["kind"] == "poisson"]
-    for name in ("advantage", "tpr"):
-        assert (exact[f"{name}_lower"] <= exact[f"exact_{name}"] * (1 + 1e-9)).all()
-        assert (exact[f"exact_{name}"] <= exact[f"{name}_upper"] * (1 + 1e-9)).all()
-        assert (rows[f"{name}_upper"] <= rows[f"{name}_lower"] * (1 + 1e-3)).all()
-        assert (others[f"pld_{name}"] >= others[f"{name}_lower"] * (1 - 1e-9)).all()
-
-
 def test_a_certificate_is_confirmed_and_an_altered_one_refused() -> None:
     pytest.importorskip("flint")
     part = {"noise_multiplier": 5.0, "steps": 50, "sampling": "full", "sample_rate": 1.0, "mechanism": "gaussian"}
@@ -86,10 +68,3 @@ def test_a_certificate_is_confirmed_and_an_altered_one_refused() -> None:
     rows = read_rows(RESULTS / "checked")
     assert checked.failures(rows).empty
     assert (rows["altered_lower"] > rows["altered_epsilon"]).all()
-
-
-def test_users_need_less_noise_than_groups_of_texts() -> None:
-    noise = read_rows(RESULTS / "users").set_index("texts")
-    assert noise.loc[50, "texts_noise"] >= 5 * noise.loc[50, "users_noise"]
-    assert noise.loc[1, "texts_noise"] == noise.loc[1, "users_noise"]
-    assert users.measure({"texts": 50})["texts_noise"] == pytest.approx(noise.loc[50, "texts_noise"], rel=1e-4)

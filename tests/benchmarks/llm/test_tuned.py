@@ -4,18 +4,15 @@ import math
 import re
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from benchmarks.llm import (
-    all_weights,
     demo,
     directions_total,
     last_layer,
@@ -23,8 +20,6 @@ from benchmarks.llm import (
     last_norm_tasks,
     many_directions,
     only_d,
-    owners,
-    packed,
     rewards,
     tuned,
 )
@@ -61,10 +56,6 @@ SMALL: dict[Any, dict[str, Any]] = {
         "TASKS": {"sst2": last_layer.Sizes(24, 8, 10, 20, 24)},
         "DIRECTIONS": dict.fromkeys(last_layer.WEIGHTS, 2),
     },
-    all_weights: {
-        "STEPS": {"adamw": 30, "dp-adamw": 2, "dpzero": 2}, "BATCHES": dict.fromkeys(all_weights.STEPS, 16),
-        "STEP_SIZES": {"adamw": (1e-9, 1e-2), "dp-adamw": (1e-3,), "dpzero": (0.01,)}, "GRADIENTS_AT_ONCE": 5,
-    },
     rewards: {
         "LARGE": 32, "DIRECTIONS": 2,
         "TASKS": {"sst2": rewards.Tried(3, 12.0, ((10.0, 0.5), (10.0, 0.0))),
@@ -72,10 +63,8 @@ SMALL: dict[Any, dict[str, Any]] = {
     },
     many_directions: {
         "K": 2, "BATCH": 8, "ADAMW_BATCH": 8, "STEPS": 3, "TRIAL": 2, "SHOWN": (2, 3),
-        "SETTINGS": {"dpzero": ((1.0, 0.1),), "dp-adamw": ((1, 1e-3),)},
+        "SETTINGS": {"dpzero": ((1.0, 0.1), (0.3, 0.3)), "dp-adamw": ((1, 1e-3),)},
     },
-    owners: {"LARGE": 32, "DIRECTIONS": 2, "STEPS": 2, "OWNED": (4,), "SETTINGS": ((1.0, 0.5), (4.0, 0.0))},
-    packed: {"STEPS": 2, "DIRECTIONS": 2, "BATCH": 8, "in_new_process": lambda function, data: function(data)},
     only_d: {
         "N": 24, "HELD_OUT": 8, "STEPS": 4, "BATCH": 12, "LENGTH": 20, "DROP": 1e-4, "SCALES": (0.01, 0.1),
         "TRAINED": {name: WEIGHTS[name] for name in (NORM, ADAPTERS, LAYER, WHOLE)},
@@ -183,20 +172,8 @@ def test_directions_in_all(small: Path) -> None:
 
 def test_many_directions(small: Path) -> None:
     rows = run(many_directions.EXPERIMENT, small, "--seeds=1", "--device=cpu").set_index(["method", "setting"])
-    assert len(rows) == 4 + 2 + 3
+    assert len(rows) == 2 + 3
     assert (rows.loc[("dpzero", CHOSEN), "noise_multiplier"] > 0).all()
-
-
-def test_all_weights(small: Path) -> None:
-    rows = run(all_weights.EXPERIMENT, small, "--seeds=1", "--device=cpu").set_index(["method", "setting"])
-    assert len(rows) == 1 + 3 + 1 + 1
-    assert (rows["d"] == sum(p.numel() for p in llama().module.parameters())).all()
-    assert rows.loc[("adamw", "1"), "dev_accuracy"] > rows.loc[("adamw", "0"), "dev_accuracy"]
-    assert rows.loc[("adamw", CHOSEN), "step_size"] == 1e-2
-    assert rows.loc[("adamw", CHOSEN), "test_accuracy"] > rows.loc[("zero-shot", CHOSEN), "test_accuracy"]
-    lines = [line.split(" | ") for line in all_weights.table(small / "rows").splitlines()[2:]]
-    assert [line[0] for line in lines] == ["| zero-shot", *["| AdamW"] * 2, "| DPZero", "| DP-AdamW"]
-    assert [line[-1] for line in lines] == ["1 |", "0 |", "1 |", "1 |", "1 |"]
 
 
 def test_the_error_as_the_loss(small: Path) -> None:
@@ -214,40 +191,7 @@ def test_the_error_as_the_loss_beside_cross_entropy(small: Path) -> None:
     assert "| TREC | 24 |" in told
 
 
-def test_owners_as_records(small: Path) -> None:
-    owners.noise.cache_clear()
-    rows = run(owners.EXPERIMENT, small, "--seeds=1").set_index(["method", "setting"])
-    owners.noise.cache_clear()
-    assert (rows["owners"] == 8).all()
-    assert rows.loc[("texts", "0"), "noise_multiplier"] > 2 * rows.loc[("users", "0"), "noise_multiplier"]
-    assert owners.table(small / "rows").count("\n") == 3
-
-
-class Linear4bit(nn.Linear):
-    """Has whole numbers for weights, as bitsandbytes' layer of this name."""
-
-    def __init__(self, *sizes: int, bias: bool, quant_type: str) -> None:
-        super().__init__(*sizes, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.to(x.dtype) / 64)
-
-
-def test_packed_matrices(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parameter = SimpleNamespace(Linear4bit=Linear4bit, Params4bit=lambda data, **_: whole_numbers(data))
-    monkeypatch.setattr(packed, "import_module", lambda name: SimpleNamespace(nn=parameter))
-    rows = run(packed.EXPERIMENT, small, "--seeds=1").set_index("trained")
-    sizes = [part.weight.numel() for part in llama().module.model.layers.modules() if isinstance(part, nn.Linear)]
-    assert rows.loc[packed.PACKED, "d"] == sum(sizes)
-    assert rows["test_loss"].nunique() == 3
-    assert packed.table(small / "rows").count("\n") == 1 + 3 + 2
-
-
-def whole_numbers(data: Tensor) -> nn.Parameter:
-    return nn.Parameter((64 * data).round().to(torch.int8), requires_grad=False)
-
-
-@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, all_weights, rewards, owners, packed])
+@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, many_directions, rewards])
 def test_committed_rows_can_be_added_to(of: Any) -> None:
     """Their columns, their key and their settings are those of today's experiment."""
     experiment, folder = of.EXPERIMENT, RESULTS / str(of.EXPERIMENT.folder)
