@@ -67,8 +67,7 @@ class StepCase:
     """What a step is measured on.
 
     size: the name of the model's size. batch: the number of records in the batch. length: their length in tokens.
-    dtype: that of the weights. methods: the names of the methods to measure. quantised: whether the frozen matrices
-    beside which adapters are trained are kept as 8-bit integers.
+    dtype: that of the weights. methods: the names of the methods to measure.
     """
 
     size: str
@@ -76,7 +75,6 @@ class StepCase:
     length: int
     dtype: str = "float32"
     methods: tuple[str, ...] = METHODS
-    quantised: bool = False
 
 
 class Bench:
@@ -88,8 +86,6 @@ class Bench:
         self._stack = stack
         self._case, self._device = case, device
         self.module = classification_model(case, device)
-        if case.quantised:
-            quantise(self.module.requires_grad_(False))
         generator = torch.Generator().manual_seed(1)
         vocabulary = self.module.get_input_embeddings().weight.shape[0]
         tokens = torch.randint(5, vocabulary, (case.batch, case.length), generator=generator)
@@ -260,7 +256,7 @@ class Bench:
 
     def _adapted(self) -> nn.Module:
         """Return a model of its own whose weights are frozen, with adapters of rank 8 beside its query and value
-        matrices; of 8-bit integers where the case says so."""
+        matrices."""
         from peft import LoraConfig, get_peft_model
 
         own: nn.Module = classification_model(self._case, self._device)
@@ -269,51 +265,11 @@ class Bench:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
             get_peft_model(own, adapters)  # it puts them into the layers of `own`
-        if self._case.quantised:
-            quantise(own)
         return own
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-
-class _Product(torch.autograd.Function):
-    """The product x W^T for a frozen matrix W that is given as 8-bit integers and a scale for each row. W is made in
-    floating point for the product and again for the backward pass, so it is not held between the two. Only x has a
-    gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, integers: Tensor, scale: Tensor) -> Tensor:
-        ctx.save_for_backward(integers, scale)
-        return x @ (integers * scale).T
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        integers, scale = ctx.saved_tensors
-        return gradient @ (integers * scale), None, None
-
-
-class Integers(nn.Module):
-    """A frozen linear layer without bias whose weights are kept as 8-bit integers, with a scale for each row."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
-        self.register_buffer("integers", (layer.weight.detach() / scale).round().to(torch.int8))
-        self.register_buffer("scale", scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _Product.apply(x, self.integers, self.scale)  # type: ignore[no-untyped-call]
-        return out
-
-
-def quantise(module: nn.Module) -> None:
-    """Put layers of integers in the place of the module's frozen linear layers without bias."""
-    for part in list(module.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.Linear) and child.bias is None and not child.weight.requires_grad:
-                setattr(part, name, Integers(child))
 
 
 def _void(_: object) -> None:

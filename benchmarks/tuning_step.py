@@ -9,12 +9,11 @@
     dpzero-lora            a private step on these adapters
 
 The model has the sizes of SmolLM2-135M (`python -m benchmarks pretrained smollm2` makes its configuration) with two
-classes and random weights, which change neither memory nor time. Records are 16 random tokens. In "int8" the frozen
-matrices of the layers are kept as 8-bit integers with a scale a row, and made float32 where they are multiplied; only
-adapters are trained then. Each method has a process of its own for each dtype. A batch's row has the processor
-seconds of a forward pass (half of two) and of one step, made after a first step, and the largest memory held while each
-of them runs, less what the process held before the model was built; freed memory is given back at once. A step that
-needs more than `LIMIT` for weights, gradients and optimizer state alone is not tried, and its row says what it needs.
+classes and random weights, which change neither memory nor time. Records are 16 random tokens. Each method has a
+process of its own for each dtype. A batch's row has the processor seconds of a forward pass (half of two) and of one
+step, made after a first step, and the largest memory held while each of them runs, less what the process held before
+the model was built; freed memory is given back at once. A step that needs more than `LIMIT` for weights, gradients and
+optimizer state alone is not tried, and its row says what it needs.
 """
 
 import gc
@@ -22,6 +21,7 @@ import sys
 import time
 from argparse import Namespace
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,14 @@ from dpzero_theory.cli import Parser
 LENGTH, LIMIT = 16, 9 * 2**30
 """The number of tokens of a record, and the most bytes that a step may need for what LIMIT counts."""
 BATCHES = (1, 8, 64)
-WHOLE = {
+METHODS = {
     "dpzero": "private-rademacher", "mezo-four-pass": "four-pass", "adamw": "adamw", "dp-adamw": "dp-adamw",
-    "dp-adamw-ghost": "dp-adamw-ghost",
+    "dp-adamw-ghost": "dp-adamw-ghost", "dpzero-lora": "private-lora", "lora": "lora", "dp-lora": "dp-lora",
 }  # fmt: skip
-ADAPTERS = {"dpzero-lora": "private-lora", "lora": "lora", "dp-lora": "dp-lora"}
-"""The methods on all weights, and those on adapters, with their names in `Bench.step`."""
+"""The methods, with their names in `Bench.step`."""
 OWN = ("dp-adamw", "dp-adamw-ghost", "lora", "dp-lora")
-"""Names in `Bench.step` of the methods that have a model of their own, because they put hooks or adapters into it."""
-RUNS = {"float32": {**WHOLE, **ADAPTERS}, "bfloat16": {**WHOLE, **ADAPTERS}, "int8": ADAPTERS}
+"""Methods that have a model of their own, because they put hooks or adapters into it."""
+KINDS = ("float32", "bfloat16")
 DTYPE_LABELS = {"float32": "f32", "bfloat16": "bf16", "int8": "8-bit integers, frozen"}
 LABELS = {
     "dpzero": "DPZero", "mezo-four-pass": "MeZO as published", "adamw": "AdamW", "dp-adamw": "DP-AdamW",
@@ -58,8 +57,8 @@ LABELS = {
 
 
 def measure(dtype: str, method: str, batches: tuple[int, ...] = BATCHES, size: str = MODEL) -> list[dict[str, Any]]:
-    """Return a row for each batch size in `batches`, measured in this process. dtype: the weights' type, a key of RUNS.
-    method: one of that type's methods. size: the name of the model's sizes."""
+    """Return a row for each batch size in `batches`, measured in this process. dtype: the weights' type, "float32" or
+    "bfloat16". method: a key of METHODS. size: the name of the model's sizes."""
     torch.set_num_threads(1)
     classification_model(StepCase("tiny", 1, 8), "cpu")  # imports what building needs, whose memory is not the method's
     return [{"dtype": dtype, "batch": batch, "method": method, **_row(dtype, method, batch, size)} for batch in batches]
@@ -70,8 +69,7 @@ def _row(dtype: str, method: str, batch: int, size: str) -> dict[str, Any]:
     less what was held before the model was built. If weights, gradients and optimizer state alone need more than LIMIT
     bytes, nothing is run, and the one column is a status that says how much they need. dtype, method, size: as in
     `measure`."""
-    quantised = dtype == "int8"
-    case = StepCase(size, batch, LENGTH, "float32" if quantised else dtype, quantised=quantised)
+    case = StepCase(size, batch, LENGTH, dtype)
     weights = sum(p.numel() for p in classification_model(case, "meta").parameters())
     copies = {"adamw": 4, "dp-adamw": 6 + batch, "dp-adamw-ghost": 6}.get(method, 1)
     if (needed := copies * weights * DTYPES[case.dtype].itemsize) > LIMIT:
@@ -81,8 +79,8 @@ def _row(dtype: str, method: str, batch: int, size: str) -> dict[str, Any]:
     with ExitStack() as stack:
         bench = Bench(case, "cpu", stack)
         forwards, inference = _cost(bench.step(BASE))
-        step = bench.step(RUNS[dtype][method])
-        if RUNS[dtype][method] in OWN:
+        step = bench.step(METHODS[method])
+        if method in OWN:
             del bench.module
         seconds, most = _cost(step)
     return {
@@ -108,12 +106,11 @@ def table(folder: Path = RESULTS / "tuning_step") -> str:
     pass."""
     rows = read_rows(folder, failed=True)
     lines = []
-    for dtype, methods in RUNS.items():
-        for method in methods:
-            of = {row["batch"]: row for row in having(rows, dtype=dtype, method=method).to_dict("records")}
-            if of:
-                cells = [_cell(of.get(batch)) for batch in BATCHES]
-                lines.append([DTYPE_LABELS[dtype], LABELS[method], *cells])
+    for dtype, method in product(DTYPE_LABELS, METHODS):
+        of = {row["batch"]: row for row in having(rows, dtype=dtype, method=method).to_dict("records")}
+        if of:
+            cells = [_cell(of.get(batch)) for batch in BATCHES]
+            lines.append([DTYPE_LABELS[dtype], LABELS[method], *cells])
     first = rows[rows["status"] == OK].drop_duplicates(["dtype", "batch"]).sort_values(["dtype", "batch"])
     told = "; ".join(
         f"{DTYPE_LABELS[of['dtype']]}, batch {of['batch']}: {of['inference_mib']:,.0f} MiB, {of['inference_s']:.2g} s"
@@ -138,7 +135,7 @@ EXPERIMENT = Experiment(
     name="tuning_step",
     about=__doc__,
     flags=[
-        flag("--dtypes", nargs="+", choices=tuple(RUNS), default=list(RUNS), help="some of them"),
+        flag("--dtypes", nargs="+", choices=KINDS, default=list(KINDS), help="some of them"),
         flag("--methods", nargs="+", choices=tuple(LABELS), default=list(LABELS), help="some of them"),
         flag("--batches", nargs="+", type=int, choices=BATCHES, default=list(BATCHES), help="some of them"),
     ],
@@ -150,7 +147,7 @@ EXPERIMENT = Experiment(
     settings={"model": MODEL, "tokens": LENGTH, "rank": 8, "threads": 1},
     check=_check,
     cells=lambda options: [
-        {"dtype": dtype, "method": name} for dtype in options.dtypes for name in RUNS[dtype] if name in options.methods
+        {"dtype": dtype, "method": name} for dtype, name in product(options.dtypes, options.methods)
     ],
     keys=lambda options, cell: [{**cell, "batch": batch} for batch in options.batches],
     measure=lambda options, cell: in_new_process(measure, cell["dtype"], cell["method"], tuple(options.batches)),

@@ -6,6 +6,6 @@
 - top, clipping, tuned: what is trained of a pretrained model, on which task, by which method
 - last_norm, last_norm_tasks, last_layer, many_directions, directions_total: such experiments; demo: one run, in
   minutes
-- only_d, rewards: only d varies; the 0-1 error as what is trained
+- only_d: only d varies
 - pages: the tables of the pages
 """

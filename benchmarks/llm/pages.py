@@ -15,7 +15,6 @@ from benchmarks.llm import (
     last_norm_tasks,
     many_directions,
     only_d,
-    rewards,
     tuned,
 )
 from benchmarks.llm.tasks import task
@@ -113,7 +112,5 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_many_directions": many_directions.table,
-    "llm_rewards": rewards.table,
-    "llm_rewards_tasks": rewards.table_of_tasks,
     "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),
 }

@@ -20,10 +20,8 @@ from benchmarks.llm import (
     last_norm_tasks,
     many_directions,
     only_d,
-    rewards,
     tuned,
 )
-from benchmarks.llm.rewards_tasks import EXPERIMENT as REWARDS_TASKS
 from benchmarks.llm.top import ADAPTERS, LAYER, NORM, TRAINED, WHOLE, Records, Top
 from benchmarks.llm.tuned import CHOSEN, best, clipped, ends
 from dpzero_theory.optim.weights.directions import Directions
@@ -55,11 +53,6 @@ SMALL: dict[Any, dict[str, Any]] = {
         "SIZES": {"dpzero": last_layer.Size(3, 8), "adamw": last_layer.Size(2, 8), "dp-adamw": last_layer.Size(2, 8)},
         "TASKS": {"sst2": last_layer.Sizes(24, 8, 10, 20, 24)},
         "DIRECTIONS": dict.fromkeys(last_layer.WEIGHTS, 2),
-    },
-    rewards: {
-        "LARGE": 32, "DIRECTIONS": 2,
-        "TASKS": {"sst2": rewards.Tried(3, 12.0, ((10.0, 0.5), (10.0, 0.0))),
-                  "trec": rewards.Tried(3, 12.0, rewards.TASKS["trec"].pairs, last_norm_tasks.Size(24, 10, 10, 48))},
     },
     many_directions: {
         "K": 2, "BATCH": 8, "ADAMW_BATCH": 8, "STEPS": 3, "TRIAL": 2, "SHOWN": (2, 3),
@@ -176,22 +169,7 @@ def test_many_directions(small: Path) -> None:
     assert (rows.loc[("dpzero", CHOSEN), "noise_multiplier"] > 0).all()
 
 
-def test_the_error_as_the_loss(small: Path) -> None:
-    rows = run(rewards.EXPERIMENT, small, "--seeds=1")
-    assert rows["epsilon"].astype(str).tolist() == ["2", "2", "2", "6"]
-    chosen = rows[rows["setting"] == CHOSEN]
-    assert (chosen["step_size"] == (0.5, 0.0)[best(rows)]).all()
-
-
-def test_the_error_as_the_loss_beside_cross_entropy(small: Path) -> None:
-    rows = run(REWARDS_TASKS, small, "--seeds=1", "--tasks=trec")
-    assert rows.groupby("loss").size().to_dict() == {"none": 1, **dict.fromkeys(rewards.LOSSES, 4)}
-    told = rewards.table_of_tasks(small / "rows")
-    assert told.count("\n") == 2
-    assert "| TREC | 24 |" in told
-
-
-@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, many_directions, rewards])
+@pytest.mark.parametrize("of", [last_norm, last_norm_tasks, last_layer, many_directions])
 def test_committed_rows_can_be_added_to(of: Any) -> None:
     """Their columns, their key and their settings are those of today's experiment."""
     experiment, folder = of.EXPERIMENT, RESULTS / str(of.EXPERIMENT.folder)
@@ -267,15 +245,6 @@ def test_the_examples_stand_before_every_prompt_with_their_answers(small: Path) 
     expected = cross_entropy(scores[None], torch.tensor([records["test"][0].label]))
     found = work.losses(work.top(TRAINED[NORM]), work.states(0)["test"][torch.arange(1)])
     assert float(found.detach()) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_the_losses_of_rewards_are_the_error_and_its_average(small: Path) -> None:
-    work = last_norm.prepared(small)
-    top, batch = work.top(TRAINED[NORM]), work.states(0)["train"][torch.arange(6)]
-    scores, wanted = work.scores(top, batch)
-    right = scores.detach().softmax(1)[torch.arange(6), wanted]
-    torch.testing.assert_close(rewards.losses(work, "expected-error")(top, batch).detach(), 1 - right)
-    assert rewards.losses(work, "error")(top, batch).tolist() == (scores.argmax(1) != wanted).float().tolist()
 
 
 def test_the_order_of_the_methods_is_told_with_intervals() -> None:
