@@ -1,14 +1,11 @@
-"""Tests of certified bounds beside runs: rows, resumption, the committed bounds for K directions."""
+"""Tests of certified bounds beside runs: rows, resumption, the best K."""
 
-import math
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from benchmarks import certificates
-from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from benchmarks.kit.rows import read_manifest, read_rows
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
@@ -63,33 +60,3 @@ def test_capped_cells_certify_the_papers_parameters_without_running_them() -> No
     assert by_name["paper"]["steps"] > 20
     assert by_name["sharp"]["steps"] == 20
     assert by_name["sharp"]["gradient_squared"] > 0
-
-
-def test_prescriptions_at_the_papers_setting() -> None:
-    """At the paper's setting the sharpened theorem certifies at most 0.013, where the paper's certifies 1.284.
-
-    The setting is gap 1, n = 10,000, epsilon = 2, delta = 1e-6, spectrum (c) and d = 2,000.
-    """
-    problem = Problem(n=10_000, d=2_000, r=float((1 / np.arange(1, 2001)).sum()))
-    chosen = {name: item for name, (_, item) in certificates.prescriptions(problem, 2.0).items()}
-    assert math.isclose(chosen["paper"].bound, 1.284, rel_tol=1e-3)
-    assert 0.007 <= chosen["sharp"].bound <= 0.013
-    assert chosen["sharp"].steps <= chosen["paper"].steps
-    assert chosen["sharp"].bound < chosen["paper-best"].bound < chosen["paper"].bound
-
-
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return read_rows(RESULTS / "k_directions")
-
-
-def test_the_bounds_asked_for_at_the_papers_setting(table: pd.DataFrame) -> None:
-    """The bounds at the paper's setting are as small as was asked for.
-
-    They are for directions on the sphere, d = 2,000 and the prescribed smoothing: with a limit on evaluations of a
-    record, with a limit on sequential steps, and with neither.
-    """
-    bound = table[table["law"] == "sphere"].set_index(["chosen", "budget"])["bound"]
-    assert bound["evaluations", 155_200] <= 0.0027
-    assert bound["evaluations", 4_672] <= 0.0079
-    assert bound["nothing", 0] <= 0.0020

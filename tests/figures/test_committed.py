@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.slopes import interval, slope
 from figures import audit, certificates, k_directions, synthetic
 from figures.style import use_style
 
@@ -34,11 +33,6 @@ def test_every_certificate_holds(cells: pd.DataFrame) -> None:
     assert (~several).sum() > 100
     assert (ran["seeds"] >= np.where(several, 3, 5)).all()
     assert (ran["mean"] + 3 * ran["error"] <= ran["bound"]).all()
-
-
-def test_half_of_the_sharp_certificates_are_within_ten_times_the_measurement(cells: pd.DataFrame) -> None:
-    sharp = cells[(cells["parameters"] == "sharp") & (cells["problem"] == "pseudo-huber")]
-    assert (sharp["bound"] <= 10 * sharp["mean"]).mean() >= 0.5
 
 
 def test_the_sharp_prescription_wins_at_the_papers_setting(cells: pd.DataFrame) -> None:
@@ -69,45 +63,6 @@ def test_the_best_k_wins_at_equal_evaluations(long: pd.DataFrame) -> None:
     assert ratio - 3 * error >= 1.4
     assert best["last"] <= one["last"]
     assert (long["mean"] + 3 * long["error"] <= long["bound"]).all()
-
-
-def test_steps_of_dpzero_on_language_models_do_not_go_with_d() -> None:
-    """On language models the steps that DPZero needs do not grow like the root of the dimension.
-
-    The 95% interval of the slope of log steps against log d is below 1/2, over sixteen times as many weights.
-    """
-    runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
-    assert runs["d"].max() >= 16 * runs["d"].min()
-    assert runs.groupby("width").size().min() >= 4
-    assert runs["steps"].notna().all()
-    _, _, high = interval([slope(part["d"], part["steps"]) for _, part in runs.groupby("seed")])
-    assert high is not None
-    assert high < 0.5
-    assert set(ranks["d"]) == set(runs["d"])
-
-
-def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
-    huber = cells[cells["problem"] == "pseudo-huber"]
-    assert set(huber["mode"]) == {"a", "b", "c"}
-    assert (huber["d"].min(), huber["n"].min(), huber["n"].max()) == (20, 1_000, 1_000_000)
-    assert huber["d"].max() >= 100_000
-    assert cells["epsilon"].nunique() >= 4
-    assert {"digits", "sst2"} <= set(cells["problem"])
-
-
-def test_modes_of_low_rank_hardly_grow_and_others_do() -> None:
-    """With spectra of low rank the error of DPZero hardly grows with the dimension.
-
-    With other spectra the error of all methods grows. For spectrum (c) DPZero's slope at the random iterate is below
-    0.15, interval included; for spectrum (a) every method's error grows.
-    """
-    slopes = read_rows(RESULTS / "slopes")
-    at = (slopes["sweep"] == "synthetic") & (slopes["output"] == "tau") & (slopes["range"] == "all")
-    part = synthetic.held_out(slopes[at & (slopes["measured"] == "gradient_train")])
-    flat = part[(part["mode"] == "c") & (part["method"] == "dpzero")]
-    assert len(flat) == 1
-    assert (flat["high"] < 0.15).all()
-    assert (part[part["mode"] == "a"]["low"].dropna() > 0.5).all()
 
 
 def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:

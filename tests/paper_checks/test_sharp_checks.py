@@ -44,6 +44,10 @@ def half_of_a(k: constants.Constants) -> constants.Constants:
     return replace(k, spread=k.spread / 2, quadratic=k.spread**2 / 4 - chi)
 
 
+def more_kept_at_rank(step: Any) -> Any:
+    return replace(step, at_rank=replace(step.at_rank, kept=1.2 * step.at_rank.kept))
+
+
 @pytest.mark.parametrize(
     ("change", "checks_that_fail"),
     [
@@ -145,37 +149,24 @@ def test_a_wrong_bound_for_signs_fails(monkeypatch: pytest.MonkeyPatch, field: s
 
 
 @pytest.mark.parametrize(
-    "mutation",
+    ("home", "name", "change", "check"),
     [
-        times(variance=0.5),
-        times(rank=0.5),
-        lambda step: replace(step, at_rank=replace(step.at_rank, kept=1.2 * step.at_rank.kept)),
+        (high_probability, "step_moments", times(variance=0.5), one_run.run_step),
+        (high_probability, "step_moments", times(rank=0.5), one_run.run_step),
+        (high_probability, "step_moments", more_kept_at_rank, one_run.run_step),
+        (high_probability, "_second_order", np.zeros_like, one_run.run_step),
+        (high_probability, "certify_run", times(bound=0.25), one_run.run_coverage),
+        # of the family of the lower bound: a slope that ends half-way, and a gap that does not pay for the slope
+        (hardest, "hardest", times(start=0.4), one_run.lower_bound_attained),
+        (hardest, "hardest", times(start=1.5), one_run.lower_bound_attained),
     ],
-    ids=["noise", "rank", "kept"],
+    ids=["noise", "rank", "kept", "no second order", "coverage", "short slope", "small gap"],
 )
-def test_a_wrong_step_of_one_run_fails(monkeypatch: pytest.MonkeyPatch, mutation: Callable[[Any], Any]) -> None:
-    changed(monkeypatch, high_probability, "step_moments", mutation)
-    assert not one_run.run_step().ok
-
-
-def test_no_variance_of_the_directions_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(high_probability, "_second_order", np.zeros_like)
-    assert not one_run.run_step().ok
-
-
-def test_a_bound_for_one_run_below_the_runs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed(monkeypatch, high_probability, "certify_run", times(bound=0.25))
-    assert not one_run.run_coverage().ok
-
-
-@pytest.mark.parametrize("field", ["slope", "gap"])
-def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    """A loss from the family of the lower bound that is less hard makes a check fail.
-
-    In one case its slope ends half-way, in the other the gap does not pay for the slope.
-    """
-    changed(monkeypatch, hardest, "hardest", times(start=0.4 if field == "slope" else 1.5))
-    assert not one_run.lower_bound_attained().ok
+def test_a_wrong_statement_about_one_run_fails(
+    monkeypatch: pytest.MonkeyPatch, home: object, name: str, change: Callable[[Any], Any], check: Callable[[], Checked]
+) -> None:
+    changed(monkeypatch, home, name, change)
+    assert not check().ok
 
 
 @pytest.mark.parametrize(("bias", "excess"), [(0.8, 1.0), (1.0, 0.8)])

@@ -23,84 +23,56 @@ from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, 
 Array = NDArray[np.float64]
 
 
-@pytest.mark.parametrize("method", ["dpzero", "dpgd_0th"])
-@pytest.mark.parametrize(("seed", "n", "d", "mode", "start", "block"), CASES)
-def test_zeroth_order_lanes_equal_the_reference(
-    method: str, seed: int, n: int, d: int, mode: str, start: float, block: int
-) -> None:
-    problem = quadratic(seed, n, d, mode)
-    grid = lanes(seed, 12, 60)
-    x0 = np.full(d, start)
-    draw = DIRECTIONS["sphere" if seed % 2 else "gaussian"].sample
-    u = draw(np.random.default_rng(seed), 60, d)
+def against_the_reference(
+    method: str, case: int, law: str, steps: int, difference: str = "central", smoothing: float = 0.1, several: int = 1
+) -> Array:
+    """Require that the runs of an engine equal the reference's, and return their last points. The smoothing is large
+    enough for the reference's differences of losses to keep ten digits."""
+    seed, n, d, mode, start, block = CASES[case]
+    problem, x0 = quadratic(seed, n, d, mode), np.full(d, start)
+    grid = replace(lanes(seed, 8, steps), smoothing=np.full(8, smoothing))
+    u = directions_of(law, np.random.default_rng(seed), d)(steps * several)
     other = np.random.default_rng(seed).standard_normal(d)
-    # The smoothing is large enough for the reference's differences of losses to keep ten digits.
-    grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.1)
-    expected = runs(getattr(reference, method), x0, grid, u, problem=problem)
+    how: dict[str, Any] = {"difference": difference}
+    if several > 1:
+        how["directions_per_step"] = several
+    given = replace(grid, smoothing=np.zeros(8)) if difference == "exact" else grid
+    expected = runs(getattr(reference, method), x0, given, u, problem=problem, **how)
     standard = SeededNoise(7)
     noise = (lambda k: standard.gaussian(1.0, k)) if method == "dpzero" else (lambda k: standard.gaussian(1.0, (k, d)))
     outcome = getattr(engine, method)(
-        problem, x0, grid, directions=from_array(u), noise=noise, centers=[other], block=block
+        problem, x0, grid, directions=from_array(u), noise=noise, centers=[other], block=block, **how
     )
     close(outcome.last, np.array([run[-1] for run in expected]))
     close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
     close_forms(outcome, problem, expected, [problem.center, other])
+    last: Array = outcome.last
+    return last
+
+
+@pytest.mark.parametrize("method", ["dpzero", "dpgd_0th"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_zeroth_order_lanes_equal_the_reference(method: str, case: int) -> None:
+    against_the_reference(method, case, "sphere" if case % 2 else "gaussian", 60)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("case", "several"), [(0, 3), (1, 2), (2, 64), (3, 5), (4, 7)])
 def test_lanes_of_several_directions_equal_the_reference(direction: str, case: int, several: int) -> None:
-    """Runs with K directions a step equal the reference.
-
-    A sample's K differences are clipped jointly, there are K noises, and the step is alpha/K. Every law of directions
-    is tested, also with K > d and K > block.
-    """
-    seed, n, d, mode, start, block = CASES[case]
-    problem, x0 = quadratic(seed, n, d, mode), np.full(d, start)
-    grid = lanes(seed, 8, 8)
-    grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.1)
-    u = directions_of(direction, np.random.default_rng(seed), d)(8 * several)
-    expected = runs(reference.dpzero, x0, grid, u, problem=problem, directions_per_step=several)
-    standard = SeededNoise(7)
-    outcome = engine.dpzero(
-        problem,
-        x0,
-        grid,
-        directions=from_array(u),
-        noise=lambda k: standard.gaussian(1.0, k),
-        directions_per_step=several,
-        block=block,
-    )
-    close(outcome.last, np.array([run[-1] for run in expected]))
-    close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
-    close_forms(outcome, problem, expected, [problem.center])
+    """A sample's K differences are clipped jointly, there are K noises, and the step is alpha/K. Every law of
+    directions is tested, also with K > d and K > block."""
+    against_the_reference("dpzero", case, direction, 8, several=several)
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
 @pytest.mark.parametrize(("method", "several"), [("dpzero", 1), ("dpzero", 3), ("dpgd_0th", 1)])
 def test_the_difference_rules_equal_the_reference(difference: str, method: str, several: int) -> None:
     """Each rule of the engine equals the reference's by that rule, and forward differences show their second order."""
-    seed, n, d, mode, start, block = CASES[0]
-    problem, x0 = quadratic(seed, n, d, mode), np.full(d, start)
-    grid = lanes(seed, 8, 20)
-    grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.3)
-    given = grid if difference != "exact" else replace(grid, smoothing=np.zeros(len(grid)))
-    u = DIRECTIONS["sphere"].sample(np.random.default_rng(seed), 20 * several, d)
-    same = {"directions_per_step": several} if method == "dpzero" else {}
-    expected = runs(getattr(reference, method), x0, given, u, problem=problem, difference=difference, **same)
-
-    def last(rule: str) -> Array:
-        standard = SeededNoise(7)
-        shape = (lambda k: k) if method == "dpzero" else (lambda k: (k, d))
-        outcome = getattr(engine, method)(
-            problem, x0, grid, directions=from_array(u), noise=lambda k: standard.gaussian(1.0, shape(k)), block=block,
-            difference=rule, **same,
-        )  # fmt: skip
-        found: Array = outcome.last
-        return found
-
-    close(last(difference), np.array([run[-1] for run in expected]))
-    assert bool(np.abs(last(difference) - last("central")).max() > 1e-6) is (difference == "forward")
+    mine, central = (
+        against_the_reference(method, 0, "sphere", 20, rule, smoothing=0.3, several=several)
+        for rule in (difference, "central")
+    )
+    assert bool(np.abs(mine - central).max() > 1e-6) is (difference == "forward")
 
 
 def test_algorithm_1_has_one_direction_a_step() -> None:
@@ -139,18 +111,15 @@ def test_sweeps_that_share_directions_are_what_each_is_alone() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("method", ["dpzero", "dpgd_0th"])
+@pytest.mark.parametrize("method", ["dpzero", "dpgd_0th", "dpgd"])
 def test_a_gpu_gives_what_the_cpu_gives(method: str) -> None:
     problem, grid = quadratic(3, 200, 20, "c"), lanes(3, 12, 60)
     u = DIRECTIONS["sphere"].sample(np.random.default_rng(3), 60, 20)
-    shape = (60,) if method == "dpzero" else (60, 20)
-    standard = np.random.default_rng(4).standard_normal(shape)
-    found = [
-        getattr(engine, method)(
-            problem, np.zeros(20), grid, directions=from_array(u), noise=from_array(standard), device=device
-        )
-        for device in ("cpu", "cuda")
-    ]
+    standard = np.random.default_rng(4).standard_normal((60,) if method == "dpzero" else (60, 20))
+    of, found = dpgd if method == "dpgd" else getattr(engine, method), []
+    for device in ("cpu", "cuda"):
+        drawn = {} if method == "dpgd" else {"directions": from_array(u)}
+        found.append(of(problem, np.zeros(20), grid, noise=from_array(standard), device=device, **drawn))
     close(found[1].last, found[0].last)
     close(found[1].gradient_squared, found[0].gradient_squared)
 
@@ -190,16 +159,6 @@ def test_lanes_that_move_together_part_when_a_sample_comes_near() -> None:
     close(outcome.last, np.array([path[-1] for path in expected]))
     close(outcome.average, np.array([path[:-1].mean(axis=0) for path in expected]))
     close_forms(outcome, problem, expected, [problem.center])
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_gives_what_the_cpu_gives_for_dpgd() -> None:
-    problem, grid = quadratic(3, 200, 20, "c"), lanes(3, 12, 60)
-    standard = np.random.default_rng(4).standard_normal((60, 20))
-    found = [dpgd(problem, np.zeros(20), grid, noise=from_array(standard), device=device) for device in ("cpu", "cuda")]
-    close(found[1].last, found[0].last)
-    close(found[1].gradient_squared, found[0].gradient_squared)
 
 
 @pytest.mark.gpu

@@ -311,24 +311,6 @@ def test_poisson_with_the_accountant() -> None:
     assert again.bound == found.bound
 
 
-def test_the_accountant_is_asked_about_the_relation_that_is_prescribed() -> None:
-    asked = []
-
-    def noise(rate: float, steps: int, relation: Relation) -> float:
-        asked.append(relation)
-        return relation.sensitivity * math.sqrt(steps) / GDP
-
-    both = {
-        name: prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, expected_batch=0.1 * PAPER.n, relation=name)
-        for name in Relation
-    }
-    assert set(asked) == set(Relation)
-    assert all(p.relation is name for name, p in both.items())
-    assert both[Relation.ADD_REMOVE].bound < both[Relation.REPLACE_ONE].bound
-    with pytest.raises(ValueError, match=r"^relation must be one of"):
-        prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, relation="neighbours")
-
-
 def test_batch_steps_and_directions_are_chosen_together() -> None:
     """At 9,344 evaluations of each record a choice by hand, K = 23, batch 77, 26,355 steps, is beaten.
 
@@ -438,27 +420,6 @@ def test_the_best_number_of_directions_for_a_rule(rule: str, bound: float) -> No
     assert found.bound <= 1.002 * min(every)
     parameters = {name: getattr(found, name) for name in (*AT, "smoothing", "directions_per_step", "difference")}
     assert certificate(PAPER, **parameters).bound == found.bound
-
-
-def test_poisson_batches_have_rules_too() -> None:
-    """With Poisson batches at rate one, and the noise of full batches, the prescription is that for full batches."""
-
-    def noise(rate: float, steps: int, relation: object) -> float:
-        return 2 * math.sqrt(steps) / GDP
-
-    for rule in DIFFERENCES:
-        full = prescribe(PAPER, GDP, max_points=9344 * PAPER.n, directions_per_step=6, difference=rule)
-        drawn = prescribe_poisson(
-            PAPER, GDP, noise, max_points=9344 * PAPER.n, directions_per_step=6, difference=rule, expected_batch=PAPER.n
-        )
-        assert (drawn.difference, drawn.steps, drawn.points) == (rule, full.steps, full.points)
-        assert drawn.bound == pytest.approx(full.bound, rel=1e-12)
-    with pytest.raises(ValueError, match=r"^max_evaluations or max_points must be given"):
-        prescribe_poisson(PAPER, GDP, noise)
-    with pytest.raises(PreconditionError, match=r"max_points >= expected_batch 4 are required"):
-        prescribe_poisson(
-            PAPER, GDP, noise, max_points=399, directions_per_step=3, difference="forward", expected_batch=100
-        )
 
 
 @pytest.mark.parametrize("rule", DIFFERENCES)
