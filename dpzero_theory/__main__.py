@@ -14,7 +14,7 @@ _COMMANDS = {
 
 
 def main() -> int:
-    """Print the list, and return 0."""
+    """Print the commands of this package, each with what it is for, and return 0."""
     print("python -m dpzero_theory.NAME --help says more of each NAME:")
     for name, purpose in _COMMANDS.items():
         print(f"  {name:16} {purpose}")

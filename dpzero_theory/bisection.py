@@ -127,10 +127,10 @@ def roots(function: Callable[[Array], Array], low: Array, high: Array | None = N
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
-    """Return ends (low, high) around the root in each interval, by the secant method. They spare `roots` most halvings.
+    """Return ends (low, high) around the root of `function` in each interval [low, high], by the secant method.
 
-    The arguments are those of `roots`. The ends are about 2^-44 times the root away from the root; where the secant
-    method does not end near the root, they are the given `low` or `high`.
+    `function` is monotone and computed entry by entry; `rising` says whether it rises. The new ends are about 2^-44
+    times the root away from the root. Where the secant method fails, they are the given `low` or `high`.
     """
     below, above, before, x = low, high, low, high
     value = function(x)
@@ -184,7 +184,7 @@ def smallest(meets: Callable[[_Number], bool], low: _Number, high: _Number, tole
 def largest(meets: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the largest integer in [low, high] that meets a condition which, as integers grow, stays false once false.
 
-    Returns None if `low` does not meet the condition. Raises ValueError unless low > 0.
+    `meets` is the condition. Returns None if `low` does not meet it. Raises ValueError unless low > 0.
     """
     check.real("low", low, above=0)
     if not meets(low):

@@ -147,8 +147,6 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def _parsed(rule: Callable[..., Any], bounds: Mapping[str, float], text: str) -> Any:
-    """Return the number that the word `text` stands for, if `rule`, `check.real` or `check.integer`, accepts it with
-    the keyword arguments `bounds`; else raise ArgumentTypeError with the message of `rule`."""
     value: Any = text
     for kind in (float, int):  # The last kind that can read the word counts, so that 12 is an int and 1e4 a float
         with suppress(ValueError):
@@ -166,7 +164,7 @@ def input_file(text: str) -> Path:
 
 
 def input_folder(*names: str) -> Callable[[str], Path]:
-    """Return a `type` for argparse's `add_argument` that accepts a readable folder with a file of each of the `names`.
+    """Return a `type` for argparse's `add_argument` that accepts a readable folder that has readable files `names`.
 
     Other words raise ArgumentTypeError, as argparse expects.
     """

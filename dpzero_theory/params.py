@@ -42,7 +42,6 @@ _DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0,
 
 
 def _directions(text: str) -> int | str:
-    """Return the value of --directions-per-step for a word, a number or "best"; else raise ArgumentTypeError."""
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
 
 
@@ -151,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> str:
     """Return the command's output for the parsed flags. Raises ValueError for flags that do not fit together, and
-    PreconditionError if no theorem applies, or one that --result names does not."""
+    PreconditionError if no theorem applies, or if a theorem that --result names does not apply."""
     inputs, caveats = _inputs(args)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     brief = args.format == "table" and not args.full and args.solve_for is None
@@ -227,9 +226,9 @@ def _calculate(
     """Return the problem, its answers, and the theorems that do not apply with the reasons.
 
     Args:
-        inputs: the calculator's inputs, by name, as `_inputs` returns them.
+        inputs: the calculator's inputs, by the names of the flags with underscores.
         results: ids of the theorems and corollaries, or None for all that apply.
-        calibrations: the ways to compute the noise, of "paper" and "exact".
+        calibrations: the ways to compute the noise: "paper", "exact" or both.
     """
     fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
@@ -259,8 +258,8 @@ def _solutions(
 
     Args:
         args: the flags as parsed.
-        inputs: the calculator's inputs, by name. The value of the input to find is None.
-        calibrations: the ways to compute the noise, of "paper" and "exact".
+        inputs: the calculator's inputs, by the names of the flags with underscores; None for the one to find.
+        calibrations: the ways to compute the noise: "paper", "exact" or both.
         caveats: sentences of warning from the problem file.
 
     Raises:

@@ -17,8 +17,8 @@ _Entry = TypeVar("_Entry", bound=_Named)
 class Registry(dict[str, _Entry]):
     """A dictionary from names to values of one kind, in the order of registration; users can add values of their own.
 
-    `registry[name]` raises ValueError for an unknown name. It also finds members of families and values that `keep`
-    added; `in`, `get` and iteration know the values that `register` added only.
+    `registry[name]` raises ValueError for an unknown name. It also finds values that `keep` added, and makes the values
+    of families (`register_family`); `in`, `get` and iteration know only the values that `register` added.
 
     Args:
         argument: the name, in error messages, of the argument that takes the name of a value, such as "direction".
@@ -54,7 +54,7 @@ class Registry(dict[str, _Entry]):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of the families of values (added by `register_family`), in the order of registration."""
+        """The names NAME of the families that `register_family` added, in the order of registration."""
         return tuple(self._families)
 
     def __missing__(self, name: object) -> _Entry:

@@ -143,7 +143,8 @@ def as_settings(
 ) -> str:
     """Return a text for readers who will run the algorithm: what to set, and what each result then promises.
 
-    It has a table with a line for each answer. The arguments are those of `as_table`, with answers of one calibration.
+    `answers` have one calibration, and each becomes a line of a table; `unmet` are the theorems that do not apply, with
+    the reasons; `inputs` is what the user asked for, by name; and `caveats` are warnings from the problem file.
     """
     fields = ("step_size", "directions_per_step", "steps", "smoothing", "clip", "noise_std", "bound_at_steps")
     table = [["result", "step size", "K", "steps", "smoothing", "clip", "noise", "promise"]]
@@ -192,7 +193,7 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:
-    """Return the lines of the text table of one theorem or corollary, whose answers `block` has, one a calibration."""
+    """Return the lines of the text table of one theorem or corollary; `block` has its answer for each calibration."""
     result = block[0].result
     header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]

@@ -103,7 +103,7 @@ for _law in (
 
 
 def _low_rank(text: str) -> DirectionLaw:
-    """Return the direction law `low-rank:RANK` for the text RANK; an empty text is rank 1, and the law `low-rank`. The
+    """Return the law of random directions that `low-rank:RANK` names, for the text RANK; an empty text is rank 1. The
     directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
     product of the others), and weights with fewer axes have independent random signs. So the law's `sample`, which is
     not told the shapes, raises PreconditionError. ValueError is raised if RANK is not an integer from 1 to 64."""

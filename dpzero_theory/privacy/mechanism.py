@@ -209,7 +209,9 @@ class DiscreteGaussian(_OnLattice):
         return self.compared(step, size, n)
 
     def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
-        """As `cost`, but always by comparison with continuous Gaussian noise."""
+        """Return a bound on the privacy cost of `step` from the costs of continuous Gaussian noise with a slightly
+        smaller and a slightly larger standard deviation; `UNKNOWN` if none is proved. `size` is the largest number of
+        records in which data sets differ, and `n` the number of all records, or None for a cost that holds for any."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN

@@ -16,7 +16,7 @@ times as fast."""
 
 
 def _hard(q: Tensor) -> Tensor:
-    """Return, in place of q, the factor min(1, q^(-1/2)) by which a vector of squared norm q C^2 is clipped to C."""
+    """Overwrite q by the factor min(1, q^(-1/2)), by which a vector of squared norm q C^2 is clipped to norm C."""
     return q.clamp_(min=1).rsqrt_()
 
 
@@ -55,22 +55,21 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (1/n) sum_i clip_C(h - d_i), shape (d, L), and min_i ||h - d_i||, shape (L,), where lanes that clip no
-        sample are computed like all others. The d_i, and `h`, `clip` and `size` of L lanes, are those of `weighted`."""
+        # The results of `__call__`, by products for every lane, whether it clips a sample or not
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 
     def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the numbers from which the clipped mean and the smallest ||h - d_i|| follow, for each of L lanes.
+        """Return the numbers from which the clipped mean of the vectors h - d_i, one for each sample, follows.
 
         Args:
-            h: a vector h for each lane (a run with one setting of the parameters), shape (d, L).
+            h: a vector h for each of L lanes (runs with one setting of the parameters each), shape (d, L).
             clip: the lanes' clips C, shape (L,).
             size: ||h||^2, shape (L,).
 
         Returns:
-            With the class's d_i, one for each sample, and its `weight` as clip factor: the sum of the factors, shape
-            (L,); the sum of factor times d_i, shape (d, L); and the least q = ||h - d_i||^2/C^2, shape (L,).
+            With the factor by which h - d_i is clipped (the argument `weight` of the class): the sum over samples of
+            the factors, shape (L,); of factor times d_i, shape (d, L); and the least ||h - d_i||^2/C^2, shape (L,).
         """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < _FEW

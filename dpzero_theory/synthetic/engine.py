@@ -70,8 +70,8 @@ class Outcome:
             lanes: the lanes' parameters, in the order in which they were given.
             centers: the further points c, beside the minimiser.
             states: scale * x_T and the sum over t of scale * x_t, both of shape (d, L), and the sums over t of x_t^T M
-                x_t for M = A^2 and A, shape (2, L); t = 0, ..., T-1, and x_t is measured from the minimiser. The L
-                lanes are in the order of `Lanes.longest_first`.
+                x_t for M = A^2 and A, shape (2, L); t = 0, ..., T-1, and x_t is the t-th iterate less the minimiser.
+                The L lanes are sorted by falling number of steps T.
             scale: shape (d,), the factors of the coordinates in the first two states.
         """
         # Forms about other centers c need no further sums: with x measured from the minimiser, and a the average of the
@@ -200,8 +200,8 @@ class _Running:
         self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of the next block of steps, from step `begin` on and with `count` directions in all, and
-        return whether any lane (run) goes on."""
+        """Draw the noise of a block of steps, the first of which is `begin`, with `count` directions in all. Return
+        False, and draw nothing, if all lanes (runs) have ended before."""
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False
@@ -212,11 +212,8 @@ class _Running:
         return True
 
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the arguments own, alpha, limit and shift of `products.coefficients` for the lanes that go on.
-
-        `start` has the inner products of the block's S directions u_t with the lanes' points at the block's start, and
-        `norms` the ||u_t||, shape (S,).
-        """
+        # The arguments own, alpha, limit and shift of `coefficients` for the lanes that go on. `start` has the products
+        # of the block's directions u with the lanes' points before the block, and `norms` the lengths ||u||.
         own = start.own(self.push)
         if self.sweep.vector:
             return own, self.alpha, self.clip / norms[:, None], torch.zeros_like(own)
@@ -225,13 +222,14 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move L lanes over a block of steps, and add to the sums of iterates and of two quadratic forms of x_t. Lanes
-        move in the coordinates y = A^(1/2) (x - center), from y to y - w^T move, and by the vector noise of the block
-        if there is any.
+        """Move the L lanes that go on over a block of steps, and add to the sums of their iterates and of two quadratic
+        forms of these. Lanes move in the coordinates y = A^(1/2) (x - center), from y to y - w^T move, and by the
+        vector noise of the block if there is any.
 
         Args:
             w: the block's S directions in these coordinates, A^(1/2) u, shape (S, d).
-            starts, grams: the inner products of the block, as in `products.Products`.
+            starts, grams: the inner products of w with the lanes' points before the block, and with itself, for each
+                quadratic form: fields of `products.Products`.
             move: the coefficient of each direction for each lane, shape (S, L).
             later: for each direction, how many iterates of the block come after its step, shape (S, 1).
             several: K, the directions of a step.
@@ -246,9 +244,9 @@ class _Running:
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the paper's Algorithm 1 (`vector` is true) or 2 for L lanes, and return the outcome. `x0`, `lanes`, `vector`
-    and `noise` are the attributes of a `Sweep`, and `options` keyword arguments of `run_together`, such as directions,
-    which must be given."""
+    """Run the paper's Algorithm 1 (`vector` is true) or 2 with the parameters `lanes` of L runs, from the point `x0` of
+    shape (d,), with the stream `noise` of standard normal numbers, and return the outcome. `options` are keyword
+    arguments of `run_together`, of which `directions` must be given."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 

@@ -94,10 +94,10 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make S steps of DP-GD for L lanes (runs with one setting of the parameters each).
+    """Make S steps of DP-GD on the loss (x - x_i)^T A (x - x_i)/2 of sample i, for L lanes (runs).
 
     Args:
-        clipped_mean: computes the mean of the samples' clipped gradients h - d_i.
+        clipped_mean: computes the mean of the samples' clipped gradients h - d_i, where d_i = A (x_i - center).
         spectrum: the diagonal of A, shape (d,).
         here: the lanes' mean gradients h = A (x - center) at the start, shape (d, L).
         z: standard normal numbers for the noise, shape (S, d).
@@ -120,9 +120,10 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Return for each lane (run) the index of its leader, which is computed in its place: both move alike as long as
-    every sample is clipped, as lanes do that have equal T, alpha C and alpha sigma. The leader has the smallest clip C
-    of them. When a sample is no longer clipped with a lane's C, the caller makes that lane its own leader."""
+    """Return for each lane (run) the index of its leader, a lane that is computed in its place. Lanes with equal
+    numbers of steps, and equal products of step size with clip and with noise, move alike as long as every sample is
+    clipped; the one with the smallest clip is their leader. When a sample is no longer clipped with a lane's clip, the
+    caller makes that lane its own leader."""
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

@@ -62,7 +62,8 @@ class Lanes:
         noise_std: ArrayLike,
         smoothing: ArrayLike = 1e-4,
     ) -> Self:
-        """Make the parameters of L runs from the attributes of the class, scalars or arrays that broadcast to (L,).
+        """Make the parameters of L runs: numbers of steps >= 1, step sizes > 0, clips > 0, standard deviations of the
+        noise >= 0 and smoothings > 0, scalars or arrays that broadcast to shape (L,).
 
         Raises:
             ValueError: a value out of its range, or shapes that do not match.

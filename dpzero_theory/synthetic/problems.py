@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-MODES = ("a", "b", "c")  # The paper calls three spectra of A so, from the largest effective rank on.
+MODES = ("a", "b", "c")  # The paper's names of three spectra of A, the one of the largest effective rank first
 
 
 def paper_spectrum(mode: str, d: int) -> Array:
@@ -86,12 +86,12 @@ class Distances:
         return float(self.spectrum.sum() / self.spectrum.max())
 
     def scaled(self, x: Array) -> Array:
-        """Return the point x in the scaled coordinates, y = A^(1/2) (x - mean of the samples), shape (d,)."""
+        """Return y = A^(1/2) (x - mean of the samples), with A = diag(spectrum), for a point x; shape (d,)."""
         scaled: Array = self._root * (point_of(x, self.d) - self.center)
         return scaled
 
     def squared_distances(self, y: Array) -> Array:
-        """Return ||y - y_i||^2 for each sample, shape (n,), at a point y in the scaled coordinates."""
+        """Return ||y - y_i||^2 for each scaled sample y_i in `points`, shape (n,); y is what `scaled` returns."""
         squares: Array = np.maximum(self._squares - 2 * (self._points @ y) + y @ y, 0.0)
         return squares
 

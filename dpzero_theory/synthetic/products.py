@@ -48,20 +48,20 @@ class Start:
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
-        """Return w_t^T M (y_0 - p N_t), in the class's notation, for S directions w_t and L runs, shape (S, L).
+        """Return w_t^T M (y_0 - p N_t) for S directions w_t and L runs that start at y_0, shape (S, L).
 
-        `push` is p = alpha sigma of each run, the step size times the standard deviation of the noise, shape (L,). For
-        scalar noise the result is w_t^T M y_0.
+        N_t is the sum of the noise vectors of the first t directions, left out for scalar noise, and p = `push` the
+        step size times the standard deviation of the noise of each run, shape (L,).
         """
         if self.drift_own is None:
             return self.linear.expand(-1, len(push))
         return self.linear - self.drift_own[:, None] * push
 
     def path(self, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-        """Return y_t^T M y_t for L runs, shape (S + 1, L), where y_t is a run's point after t of S directions.
+        """Return y_t^T M y_t for L runs, shape (S + 1, L), where y_t is a run's point after t of S directions w_t.
 
-        `gram` is w_t^T M w_s, as in `Products.grams`; `move` has the coefficients c_t of each run, shape (S, L); and
-        `push` is p = alpha sigma of each run, shape (L,).
+        `gram` is w_t^T M w_s, shape (S, S). A run moves from y_t to y_t - c_t w_t, and by vector noise; `move` has the
+        c_t of each run, shape (S, L), and `push` its step size times the standard deviation of the noise, shape (L,).
         """
         change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * self.linear)
         path = self.square + torch.cat([torch.zeros_like(change[:1]), _running_sum(change)])
@@ -79,7 +79,7 @@ class Products:
         data: w_t^T y_i with the samples y_i, shape (S, n).
         grams: w_t^T M w_s, shape (S, S), for each of the matrices M in whose norms ||x||_M the runs are measured. The
             first is the identity.
-        starts: for each set of runs and each M, the inner products of the directions with where these runs start.
+        starts: for each set of runs and each M, the inner products of the directions with the runs' starting points.
     """
 
     data: Tensor
@@ -113,7 +113,8 @@ class Products:
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
-    """Return all fields of `Start` for the matrix M whose diagonal is `metric`, shape (d,), the identity if None.
+    """Return the inner products x^T M y of directions, starting points and summed noise, where `metric` is the diagonal
+    of the matrix M, shape (d,), or None for the identity.
 
     Args:
         scaled: the S directions w_t as rows, times M, shape (S, d).
@@ -129,9 +130,8 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def _running_sum(rows: Tensor) -> Tensor:
-    """Return the cumulative sums of the rows of a tensor, along its first axis. On a GPU they are computed by a matrix
-    product, because CUDA's cumsum may change its last bits from call to call."""
-    if rows.device.type != "cpu":
+    """Return the cumulative sums of the rows of a tensor, along its first axis."""
+    if rows.device.type != "cpu":  # CUDA's cumsum may change its last bits from call to call, a product does not
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
 
@@ -146,21 +146,24 @@ def coefficients(
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
-    """Return the coefficients c_t of each of L runs for each of S directions w_t = A^(1/2) u_t, shape (S, L): without
-    vector noise a run goes from y_0 to y_0 - sum_t c_t w_t. For K = 1, c_t is alpha (m_t + shift), where m_t is the
-    mean over samples of w_t^T (y_t - y_i), clipped to [-limit, limit].
+    """Return how far each of L runs moves along each of S directions w_t = A^(1/2) u_t: the c_t, shape (S, L), with
+    which a run goes from its start y_0 to y_0 - sum_t c_t w_t, but for vector noise.
+
+    c_t is alpha/K (m_t + shift) with K directions a step. For K = 1, m_t is the mean over samples of the difference
+    w_t^T (y_t - y_i), clipped to [-limit, limit], where y_t is the run's point before direction t. For K > 1 the m_t of
+    a step are the mean over samples of the vector of K such differences, clipped to norm limit.
 
     Args:
         data: w_t^T y_i with the n samples y_i, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
-        own: w_t^T (y_0 - p N_t), shape (S, L), as `Start.own` returns it.
+        own: w_t^T y_0, shape (S, L), less w_t^T times the run's vector noise before direction t, as `Start.own` returns
+            it, plus what is added to a forward difference.
         alpha: the step size of each run, shape (L,).
         limit: the clip, shape (S, L): C, or C/||u_t|| for Algorithm 1, where C bounds ||difference * u_t||.
         shift: scalar noise, shape (S, L); 0 for vector noise.
         loop: a function that does what `step_loop` does, such as a `Captured` of it, for K = 1; None is `step_loop`
             itself.
-        directions_per_step: K, which divides S. For K > 1 (Algorithm 2) the clip bounds the norm of a sample's K
-            differences, and is the same in the K rows of a step.
+        directions_per_step: K, which divides S. For K > 1 (Algorithm 2) `limit` is the same in the K rows of a step.
     """
     if directions_per_step > 1:
         return _joint_loop(data, gram, own, alpha, limit, shift, directions_per_step)
@@ -171,10 +174,14 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Make S steps one after the other and return each run's coefficients c_t of `coefficients`, shape (S, L).
+    """Return how far each of L runs moves along each of S directions w_t, one a step, shape (S, L).
 
-    `ordered` has the rows of `Products.data`, each sorted, shape (S, n), and `prefix` the sums of the first 0, 1, ...,
-    n values of each of these rows, shape (S, n + 1). The other arguments are those of `coefficients`.
+    Args:
+        ordered: the products w_t^T y_i with the n samples y_i, each row sorted, shape (S, n).
+        prefix: the sums of the first 0, 1, ..., n values of each row of `ordered`, shape (S, n + 1).
+        own: the products of w_t with the runs' points as they would be without these moves, shape (S, L).
+        gram: w_t^T w_s, shape (S, S).
+        alpha, limit, shift: the step sizes, shape (L,), and the clips and the scalar noise, shape (S, L).
     """
     # Sums over sorted values give the clipped mean without a look at each value, since clip_c(a - v) is (a + c - v)^+ -
     # (a - c - v)^+ - c, and if k values v_i are below x, sum_i (x - v_i)^+ is k x less the sum of these values.
@@ -194,9 +201,7 @@ def step_loop(
 def _joint_loop(
     data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
 ) -> Tensor:
-    """Do what `step_loop` does, with K directions a step, and return the coefficients, alpha/K (m_t + shift), shape (S,
-    L). The m_t of a step are the mean of the samples' vectors of K differences, clipped in norm. The arguments are
-    those of `coefficients`."""
+    # `coefficients` for K > 1: a sample's vector of the K differences of a step is clipped in norm.
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
         step = slice(t, t + directions_per_step)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Guarantee(StrEnum):
-    """The quantity that a theorem bounds, GRADIENT or SUBOPTIMALITY; the value is the formula that tables show."""
+    """The quantity that a theorem bounds: GRADIENT, the mean squared gradient norm, or SUBOPTIMALITY, how far the last
+    loss is above the minimum. The value is the formula that tables show."""
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
     """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""
@@ -144,7 +145,7 @@ class Problem:
 
     @property
     def relative_gap(self) -> float:
-        """gap ell/L^2, which has no unit, where L is `gradient_unit`.
+        """gap ell/L^2, which has no unit, where ell is `smoothness` and L `gradient_unit`.
 
         Raises:
             ValueError: the relative gap, L or ell is outside [1e-150, 1e150].
@@ -265,7 +266,7 @@ class Prescription:
             p: the problem.
             run: all parameters of the run.
             bound: the certified bound at these parameters, infinite if there is none.
-            gdp, relation: the attributes of the class; they are stored, and nothing is computed from them.
+            gdp, relation: mu of Gaussian DP and the neighbouring relation; nothing is computed from them.
             notes: remarks for the reader. If the difference rule is exact, a remark on derivatives is put first.
             more: further fields: id, guarantee, trivial_bound, evaluations and, if batches are sampled, batches.
         """
@@ -287,7 +288,7 @@ class Prescription:
 
     @property
     def run(self) -> Run:
-        """The parameters of the run as the keyword arguments that the certificates of `sharp` take."""
+        """The parameters of the run, as keyword arguments of functions such as `sharp.certificate.certificate`."""
         return Run(
             step_size=self.step_size,
             steps=self.steps,

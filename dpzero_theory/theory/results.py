@@ -51,8 +51,7 @@ class _Result:
     def prescribe(self, problem: Problem, gdp: float, **options: Unpack[SearchOptions]) -> Prescription:
         """Return the parameters that the result prescribes for a problem, and its bound.
 
-        A result of the paper displays its parameters; for a sharpened result those with the smallest bound are
-        searched.
+        A result of the paper displays them; for a sharpened result a search finds those with the smallest bound.
 
         Args:
             problem: the constants.

@@ -81,10 +81,10 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """Return the right-hand side of the inequality; parameters may be arrays, which broadcast.
+        """Return the bound on E||grad F_S(x_tau)||^2 or, for a corollary, on E[F_S(x_T) - F_S^*]; arrays broadcast.
 
         Args:
-            step_size: alpha, admissible where 2 k ell alpha < 1.
+            step_size: alpha, admissible where 2 k ell alpha < 1, with k = `growth` and ell the problem's smoothness.
             T: the number of steps, any positive real.
             smoothing: lambda >= 0.
             clip: C; for Algorithm 1, whose proof rules clipping out, admissible where C >= L d.
@@ -139,17 +139,20 @@ class _Displayed(NamedTuple):
 
 def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
     """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
+
     For mu-GDP and v = 1/(2 sqrt(2) mu), `spread` is d^3 v^2 (Corollary 1), r d^2 v^2 (2) or r v^2 (3). Unless 1 < X <
-    inf, which the paper takes for granted, PreconditionError is raised. Its message names the corollary, `id`, and the
-    least n^2 epsilon^2, for which `condition` is kappa spread/v^2 in letters, such as "kappa r"."""
+    inf, which the paper takes for granted, PreconditionError is raised. Its message has `id`, the corollary's name, and
+    `condition`, a text such as "kappa r" for kappa spread/v^2.
+    """
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
     check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")
     return math.log(x)
 
 
+# Each function from here to _corollary_3 returns what one theorem displays at mu-GDP, where v = 1/(2 sqrt(2) mu).
 def _theorem_1(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 1 (thm:d-dependent, Algorithm 1, asp:smooth) displays at mu-GDP; v = 1/(2 sqrt(2) mu)."""
+    # The paper's thm:d-dependent, for its Algorithm 1 under Assumption asp:smooth
     rate = math.sqrt(p.d) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * p.d),
@@ -161,7 +164,7 @@ def _theorem_1(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_2(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 2 (thm:d-dependent-rank, Algorithm 1, asp:rank) displays at mu-GDP; v = 1/(2 sqrt(2) mu)."""
+    # The paper's thm:d-dependent-rank, for its Algorithm 1 under Assumption asp:rank
     rate = math.sqrt(p.r) * v / p.n
     return _Displayed(
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
@@ -173,8 +176,8 @@ def _theorem_2(p: Problem, v: float) -> _Displayed:
 
 
 def _theorem_3(p: Problem, v: float) -> _Displayed:
-    """Return what Theorem 3 (thm:d-free, Algorithm 2, asp:rank, |F_S| <= B) displays at mu-GDP; v = 1/(2 sqrt(2) mu).
-    Raises PreconditionError if the logarithm in the paper's L-tilde (L times its root) is not positive and finite."""
+    # The paper's thm:d-free, for its Algorithm 2 under Assumption asp:rank and |F_S| <= B. Its L-tilde is L times the
+    # root of a logarithm, which must be positive and finite.
     rate = math.sqrt(p.r) * v / p.n
     dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
     argument = 2 * math.sqrt(2 * math.pi) * p.n * (p.r + 2) * dimension / rate**2
@@ -191,14 +194,14 @@ def _theorem_3(p: Problem, v: float) -> _Displayed:
 
 
 def _corollary_1(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 1 (cor:pl-d, Algorithm 1, asp:smooth, asp:pl) displays at mu-GDP; v = 1/(2 sqrt(2) mu)."""
+    # The paper's cor:pl-d, for its Algorithm 1 under Assumptions asp:smooth and asp:pl
     spread = float(p.d) ** 3 * v**2
     step_size, smoothing = 1 / (4 * p.smoothness * p.d), 2 * p.lipschitz / p.smoothness * v / p.n
     return _corollary_1_or_2(p, step_size, p.d, spread, smoothing, _log_ratio(p, spread, "corollary-1", "kappa d^3"))
 
 
 def _corollary_2(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 2 (cor:pl-d-rank, Algorithm 1, asp:rank, asp:pl) displays at mu-GDP; v = 1/(sqrt(8) mu)."""
+    # The paper's cor:pl-d-rank, for its Algorithm 1 under Assumptions asp:rank and asp:pl
     spread, step_size = p.r * float(p.d) ** 2 * v**2, 1 / (4 * p.smoothness * (p.r + 2))
     smoothing = 2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n
     return _corollary_1_or_2(
@@ -209,9 +212,7 @@ def _corollary_2(p: Problem, v: float) -> _Displayed:
 def _corollary_1_or_2(
     p: Problem, step_size: float, growth: float, spread: float, smoothing: float, log: float
 ) -> _Displayed:
-    """Return what Corollary 1 or 2 (cor:pl-d, cor:pl-d-rank) displays, from the numbers in which the two differ.
-    `growth` is d or r + 2, `spread` is d^3 v^2 or r d^2 v^2 for v = 1/(2 sqrt(2) mu) at mu-GDP, and `log` is the result
-    of `_log_ratio`."""
+    # The two corollaries differ in the arguments: growth is d or r + 2, spread d^3 v^2 or r d^2 v^2, and log is log X.
     kappa = p.condition_number
     return _Displayed(
         step_size=step_size,
@@ -226,9 +227,8 @@ def _corollary_1_or_2(
 
 
 def _corollary_3(p: Problem, v: float) -> _Displayed:
-    """Return what Corollary 3 (cor:pl-free, Algorithm 2, asp:rank, asp:pl) displays at mu-GDP; v = 1/(2 sqrt(2) mu).
-    Raises PreconditionError if the logarithm in the paper's L-tilde (8 L times its root) is not positive and finite,
-    and if gap > 2 B, which |F_S(x_t)|, |F_S^*| <= B exclude."""
+    # The paper's cor:pl-free, for its Algorithm 2 under Assumptions asp:rank and asp:pl. |F_S(x_t)| <= B and |F_S^*| <=
+    # B exclude gap > 2 B. Its L-tilde is 8 L times the root of a logarithm, which must be positive and finite.
     kappa = p.condition_number
     check.precondition(
         p.gap <= 2 * p.loss_bound,

@@ -55,7 +55,8 @@ _ALGORITHMS = ("dpzero", "dpgd-0th")  # They are the paper's Algorithm 2 and Alg
 class Certificate:
     """The bound of the sharpened theorem at given parameters, with the three numbers that it is computed from.
 
-    The bound is ((p + sqrt(p^2 + 4 q K))/(2 q))^2; the module's docstring says how q, p and K follow from parameters.
+    The theorem has numbers q, p and K with q y^2 - p y <= K, where y^2 = E||grad F_S(x_tau)||^2. So y^2 is at most the
+    square of the larger root, ((p + sqrt(p^2 + 4 q K))/(2 q))^2.
 
     Attributes:
         progress: q, which has no unit; the bound is finite only where q > 0.
@@ -133,7 +134,7 @@ def prescribe(
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
         options: what the search may choose from, the entries of `SearchOptions`. With a cap on evaluations the best K
-            is the one with the smallest bound; without a cap it is the smallest K whose bound is within half of
+            is the one with the smallest bound; without a cap it is the smallest K whose bound is within about half of
             `STEPS_SHARE` of the best.
 
     Raises:
@@ -254,8 +255,8 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
         rate: the sampling rate, 1 for full batches.
     """
     q, drift, _, least = Terms.of(k, p, 0.0, variance, rate).root(gap_per_step, alpha)
-    # The root y of the bound is now given, and p and K (the module's) depend on e, so that q y^2 - p y = K is an
-    # equation of degree 2 in e.
+    # The bound y^2 is now given, and p and K of the theorem (not the number of directions) depend on e = ell lambda/2,
+    # so that q y^2 - p y = K is an equation of degree 2 in e.
     y = math.sqrt(1 + SMOOTHING_SHARE) * least
     batch, second = (1 - rate) / (rate * p.n), k.smooth_second
     spare = (y - least) * (q * (y + least) - drift)

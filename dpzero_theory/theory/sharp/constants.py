@@ -71,10 +71,11 @@ class _SharpLaw:
         largest: a function (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of
             norm G; a larger clip c has no effect.
         most: a function d -> the largest number K of directions a step.
-        removed: a function (c, d, r, K) -> upper bounds on the shares of a unit gradient that clipping at c removes
-            (`_Invariant.removed`); None for random signs and their products, whose largest shares have closed forms.
+        removed: a function (c, d, r, K) -> upper bounds on the shares that clipping at c removes from a unit gradient:
+            from its product with the mean gradient, and in the norm by which a step is measured. None for random signs
+            and their products, for which these shares need not be computed.
         rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws
-            (`sphere.DirectionLaw.rank` has 0 for them).
+            (`sphere.DirectionLaw.rank` is 0 for them).
         fixed_norm: whether a direction has length sqrt(d) always.
     """
 
@@ -88,10 +89,10 @@ class _SharpLaw:
     fixed_norm: bool = True
 
     def moment(self, power: float) -> float:
-        """Return E[X^power] for X = chi^2_rho/rho, where rho is the rank; 1 if rho is infinite.
+        """Return E[X^power] for X ~ chi^2_rho/rho if the law's directions are sums of rho products of random signs.
 
-        For a direction u and a unit vector a, E[(u'a)^(2 power)] is at most this number times what it is for a Gaussian
-        u.
+        For such a direction u, a unit vector a and power >= 2, E[(u'a)^(2 power)] is at most this number times what it
+        is for a Gaussian u. For all other laws the number is 1.
         """
         if math.isinf(self.rank):
             return 1.0
@@ -138,12 +139,12 @@ def constants(
     directions_per_step: int = 1,
     layer_rank: float | None = None,
 ) -> Constants:
-    """Return the constants at clip c = C/(L sqrt(K)) for a direction law, if no sample's gradient is longer than L.
+    """Return the sharpened theorem's constants at clips c = C/(L sqrt(K)), if no sample's gradient is longer than L.
 
     Args:
         clip: c > 0, a number or an array, for the clip C of the norm of a sample's K differences.
         d: dimension.
-        r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
+        r: effective rank, 1 <= r <= d, of the matrix H that bounds the mean loss's Hessian: tr(H) <= r ||H||.
         direction: one of `LAWS`.
         sample_rank: r_s in [1, d] (`Problem.sample_rank`); None is r_s = d. A smaller r_s makes only `smooth_first` and
             `smooth_second` smaller.
@@ -174,22 +175,22 @@ def constants(
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
-    """Return the constants `kept` and `bias` at clips c, as a dictionary.
+    """Return the constants `kept` and `bias` of the sharpened theorem at clips c, as a dictionary.
 
     v is ||U'a||/sqrt(K) for a unit vector a and K directions U, and m(h) = E[min(h v, c) v] is what clipping keeps of a
-    gradient of length h >= 0, in units of L; m(-h) = -m(h). The line kept h - bias is at most m(h) for -1 <= h <= 1:
-    for h >= 0 m is concave, and the line is below it at h = 0 and, by `beta`, at h = 1; for h < 0 the line is a tangent
-    to the convex function m of the law `lower`, which is below the true m there.
+    gradient of length h >= 0, in units of L; m(-h) = -m(h). The line kept h - bias is at most m(h) for -1 <= h <= 1.
 
     Args:
         c: the clips.
-        beta: upper bounds on E[(v - c)_+ v], the part of a unit gradient that clipping removes, so that m(1) >= 1 -
-            beta.
-        lower: a law of v whose m(h) is at least the true m(h) for every h >= 0.
+        beta: upper bounds on E[(v - c)_+ v], the part of a unit gradient that clipping removes; m(1) >= 1 - beta.
+        lower: a law of v that makes v^2 less spread out, in convex order, than the true law. As min(h v, c) v is
+            concave in v^2, its m(h) is then at least the true m(h) for h >= 0, and at most the true m(h) for h < 0.
     """
-    # The tangent to the m of `lower` at h = -c/c', for any c' >= c, gives a valid pair of constants. The best pair has
-    # M_2(c') + c M_1(c') = beta(c), with the tail moments M_1 and M_2 of `lower`. If v = 1 always, m(h) = min(h, c),
-    # and the best pair is known.
+    # For h >= 0 m is concave, so that the line is below it if it is below at h = 0 and h = 1. For h < 0 the m of
+    # `lower` is convex and at most the true m, so that every tangent of it is below both. For any c' >= c, and M_1 =
+    # E[v 1{v > c'}] and M_2 = E[v^2 1{v > c'}] under `lower`, its tangent at h = -c/c' is (1 - M_2) h - c M_1. So kept
+    # = 1 - M_2 and bias = max(beta - M_2, c M_1) are valid. The best c' has M_2 + c M_1 = beta, which makes the two
+    # terms equal. If v = 1 always, m has a kink at h = -min(c, 1), and the best line goes through it and (1, 1 - beta).
     if lower.largest == 1:
         kink = np.minimum(c, 1.0)
         return {"kept": 1 - beta / (1 + kink), "bias": beta * kink / (1 + kink)}
@@ -205,22 +206,20 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Invariant:
-    """A law of K directions U that is invariant under rotations, with the constants for 0 <= H <= I with tr(H) <= r.
+    """Constants of the sharpened theorem for K directions U whose law is invariant under rotations.
 
-    v is the length of y = U'a/sqrt(K) for a unit vector a along the gradient, e is a unit vector orthogonal to a, and
-    phi a vector along y. (phi'U'a)^2 is K v^2 |phi|^2, and the mean of (phi'U'e)^2 for a given y is at most K (p0 - q0
-    v^2) |phi|^2. So for the worst H the mean of |phi|^2 is weighted by P + Q v^2 = v^2 + (r-1)(p0 - q0 v^2).
+    v is the length of y = U'a/sqrt(K) for a unit vector a. The constants hold for every H, 0 <= H <= I, tr(H) <= r.
 
     Attributes:
         r: the effective rank, at least 1.
-        across: p0 and q0.
-        spread2: the square of the constant `spread`.
+        across: p0 and q0: for a unit vector e orthogonal to a and a vector phi along y, the mean of (phi'U'e)^2 for a
+            given y is at most K (p0 - q0 v^2) |phi|^2.
+        spread2: the square of `Constants.spread`.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
             under `upper` and at least its mean under `lower`.
-        slack: zeta >= 0, by which weighted means may miss the bounds of `upper` and `lower`: 4 zeta beta(c) is added to
-            the bound on E[(v - c)_+ v (P + Q v^2)], and 2 (r-1) zeta is subtracted from that on what clipping removes
-            from E[v^2 (P + Q v^2)]. It is 0 if `upper` and `lower` are the law of v itself (proof.md, section 1).
-        smooth_first, smooth_second: as in `Constants`.
+        slack: zeta >= 0, by which means weighted with more than v^2 may miss these bounds (proof.md, section 1); 0 if
+            `upper` and `lower` are the law of v itself.
+        smooth_first, smooth_second: the fields of `Constants` with these names.
     """
 
     r: float
@@ -233,9 +232,9 @@ class _Invariant:
     slack: float = 0.0
 
     def constants(self, c: Array) -> Constants:
-        """Return the constants at the clips c > 0, an array; the constants that are arrays have its shape."""
+        """Return the sharpened theorem's constants at the clips c > 0, an array whose shape their arrays have."""
         beta, chi, excess2 = self._moments(c, self.upper)
-        removed = 2 * chi - excess2
+        removed = 2 * chi - excess2  # What clipping removes from E[v^2 (P + Q v^2)]
         if self.lower != self.upper:
             _, chi_low, excess2_low = self._moments(c, self.lower)
             removed = np.maximum(2 * chi_low - excess2_low - 2 * (self.r - 1) * self.slack, 0)
@@ -252,23 +251,22 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        """Return upper bounds on beta(c) and omega(c), the shares of a unit gradient that clipping at c removes.
-
-        beta(c) = E[(v - c)_+ v], for the class's v, is at most the constant `bias` + 1 - `kept`; omega(c) is `excess`.
-        """
+        """Return upper bounds on the shares that clipping at each c > 0 removes from a unit gradient: beta(c) from its
+        product with the mean gradient, and omega(c) in the norm by which a step is measured."""
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
-        """Return E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] at clips c, for v of `law`.
-        P + Q v^2 is the weight of the class's text, v^2 + (r-1)(p0 - q0 v^2)."""
+        # E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of `law`. The weight P + Q v^2
+        # = v^2 + (r - 1)(p0 - q0 v^2) bounds E[phi'U'HU phi | y]/(K |phi|^2) for the worst H, as (phi'U'a)^2 = K v^2
+        # |phi|^2, and `across` bounds the mean of (phi'U'e)^2.
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
         return beta, p * beta + q * third, p * second + q * weighted
 
 
 def _sphere(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of k independent directions on the sphere of radius sqrt(d) in R^d, at effective rank r."""
+    # K = k independent directions, uniform on the sphere of radius sqrt(d) in R^d
     lower = Projection(k, max(k, d))
     rest = 1 / (d - 1) / k if d > 1 else 0.0
     return _Invariant(
@@ -284,7 +282,7 @@ def _sphere(d: int, r: float, k: int) -> _Invariant:
 
 
 def _frame(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of k uniform, orthogonal directions of length sqrt(d) in R^d, at effective rank r."""
+    # K = k uniform directions of length sqrt(d) in R^d, orthogonal to each other
     law = Projection(k, d)
     rest = 1 / (d - 1) if d > 1 else 0.0
     fourth = d / (d + 2) * (k + 2) / k
@@ -300,7 +298,7 @@ def _frame(d: int, r: float, k: int) -> _Invariant:
 
 
 def _gaussian(d: int, r: float, k: int) -> _Invariant:
-    """Return the law of k independent standard normal directions in R^d, at effective rank r."""
+    # K = k independent standard normal directions in R^d
     law = Projection(k, math.inf)
     return _Invariant(
         r=r,
@@ -314,20 +312,21 @@ def _gaussian(d: int, r: float, k: int) -> _Invariant:
 
 
 def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: float) -> Constants:
-    """Return the constants for random signs, and for directions of low rank, which are sums of products of signs.
+    """Return the sharpened theorem's constants for random signs, or for directions of low rank (sums of products of
+    such signs).
 
     Args:
-        c: the clips C/(L sqrt(K)).
+        c: the clips C/(L sqrt(K)) for the clip C of the norm of a sample's K differences.
         d: the dimension.
         r: the effective rank.
         k: K, the number of directions in a step.
-        layer_rank: `Problem.layer_rank`.
-        rank: rho of directions of low rank; infinite for random signs.
+        layer_rank: the problem's `Problem.layer_rank`, or None.
+        rank: rho, the number of products in a direction of low rank; infinite for random signs.
     """
-    second = 1 + 2 / rank  # E[X^2] for X = chi^2_rho/rho, rho = `rank`; the moments below are in terms of it.
+    second = 1 + 2 / rank  # Fourth moments of a direction are at most this number times those of a Gaussian one.
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
-    # With this number E[(u'g)^2 u'Hu] <= (quartic + 2) |g|^2, where 2 |g|^2 bounds 2 g'Hg.
+    # For a direction u, E[(u'g)^2 u'Hu] <= quartic |g|^2 + 2 g'Hg, and 2 g'Hg is at most 2 |g|^2.
     quartic = r + 2 / rank * crossed
     spread2 = (quartic + k + 1) / k
     spread = math.sqrt(spread2)
@@ -341,7 +340,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
         excess=excess,
         sampled=np.minimum(spread, math.sqrt(r) * c),
         spread=spread,
-        # For rank 1 and for signs ||u||^2 is d; otherwise E||u||^4 <= d (d + 2) and ||u||^2 <= rho d.
+        # A direction u has ||u||^2 = d for rank 1 and for signs; otherwise E||u||^4 <= d (d + 2), ||u||^2 <= rho d.
         smooth_first=float(d) if rank in (1, math.inf) else math.sqrt(d) * math.sqrt(d + 2),
         smooth_second=math.sqrt(r) * d * (1 if math.isinf(rank) else rank),
     )
@@ -360,7 +359,8 @@ def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
 
 @lru_cache
 def _low_rank(text: str) -> _SharpLaw:
-    """Return the law low-rank:RANK for the text RANK, 1 if empty; ValueError unless it is from 1 to 64."""
+    """Return what the sharpened theorem needs of the direction law `low-rank:RANK`, for the text RANK; an empty text is
+    rank 1. Raises ValueError if RANK is not an integer from 1 to 64."""
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
     second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)
@@ -379,13 +379,8 @@ def _low_rank(text: str) -> _SharpLaw:
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
-    """Register in `LAWS` a direction law that is invariant under rotations.
-
-    Args:
-        name: the name.
-        law: a function (d, r, K) -> the law of K directions.
-        further: the other fields of `_SharpLaw`.
-    """
+    """Register in `LAWS`, as `name`, a law of directions that is invariant under rotations. `law` is a function of the
+    dimension d, the effective rank r and K, the number of directions; `further` are the other fields of `_SharpLaw`."""
     LAWS.register(
         _SharpLaw(
             name=name,

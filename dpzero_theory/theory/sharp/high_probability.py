@@ -31,8 +31,8 @@ from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
-_SHARE = 0.01  # Of delta, this share is kept for the event that some step's directions are too long.
-_MOMENTS = 64  # The highest moment of v^2 that bounds how long directions of low rank are
+_SHARE = 0.01  # Of delta, the bound's probability to fail, this share is for steps whose directions are too long.
+_MOMENTS = 64  # The highest moment of X Z^2 by which `_longest_product` bounds how long directions of low rank are
 _GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
@@ -49,8 +49,9 @@ class _RunCertificate:
     Attributes:
         bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1.
         failure: the probability with which the bound may fail.
-        exponent: the theorem's theta with the smallest bound on a grid, in units of one over the loss. It is 0 if
-            Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller bound.
+        exponent: theta > 0, the free number of the theorem for one run (proof.md, section 10), with the smallest bound
+            on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that theorem, because
+            Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller one.
         vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
     """
 
@@ -62,7 +63,7 @@ class _RunCertificate:
 
 @dataclass(frozen=True, kw_only=True)
 class _StepMoments:
-    """The quantities of one step from which its exponential moment is bounded, in units where L = ell = 1.
+    """The quantities of a step from which E exp(theta times the change of the loss) is bounded; units are L = ell = 1.
 
     U = (u_1 .. u_K) are the step's directions, g the gradient of F_S, G its norm, and 0 <= H <= I with tr(H) <= r.
 
@@ -73,8 +74,8 @@ class _StepMoments:
         variance: sigma^2/K, where sigma is the standard deviation of the noise.
         rank: the effective rank r.
         error: e = ell lambda/2, for finite differences with smoothing lambda.
-        at_rank: the constants of the module `constants` at r.
-        at_one: the same constants at r = 1, which are those for H = g g'/G^2, where g is the gradient and G its norm.
+        at_rank: the constants of the sharpened theorem at effective rank r.
+        at_one: the same constants at r = 1, which are those for H = g g'/G^2.
         overlong: delta_1, a bound on the probability that the directions U are too long for one of the next two bounds.
         projection: gamma; ||U'g|| <= gamma sqrt(K) G unless the directions are too long.
         trace: beta; tr(U'HU) <= beta K unless the directions are too long.
@@ -97,17 +98,19 @@ class _StepMoments:
     trace_variance: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """Return the parts of Psi_theta(G) = kept G^2 - lost(G), a lower bound on a step's progress -(1/(theta alpha))
-        log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) at a point with ||grad F_S(x_t)|| = G.
+        """Return the parts of kept G^2 - lost(G), a lower bound on how much a step decreases the mean loss F_S.
+
+        It bounds -(1/(theta alpha)) log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) for a step of size alpha from a point
+        x_t with ||grad F_S(x_t)|| = G, on the event that the step's directions are not too long.
 
         Args:
             problem: the constants of the run.
             exponent: theta > 0, in units of ell/L^2.
 
         Returns:
-            The constant `Constants.kept`, the values of G at which lost is computed (0, and 1,000 numbers up to 1, the
-            steepest gradient), and lost at each of them, in units where L = ell = 1. lost(G) rises with G, and is
-            infinite where no bound is proved.
+            The constant kept, the values of G at which lost is computed (0, and 1,000 numbers up to 1, the steepest
+            gradient), and lost at each of them, in units where L = ell = 1. lost(G) rises with G, and is infinite
+            where no bound is proved.
         """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
         g, k, directions = _GRADIENT_LEVELS, self.at_rank, self.directions
@@ -142,7 +145,7 @@ class _StepMoments:
 
 
 def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
-    """Return the quantities of one step of a run from which `certify_run` bounds the step's exponential moment.
+    """Return the quantities from which `certify_run` bounds E exp(theta times the change of the loss) for one step.
 
     Args:
         problem: the constants.
@@ -234,8 +237,9 @@ def _longest(degrees: float, chance: float) -> float:
 
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
     """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on K =
-    `directions` directions of low rank, over sqrt(K): the least of Markov's bounds by the moments of `product_moments`,
-    from the second on. `moment` is as there."""
+    `directions` directions of low rank, over sqrt(K). `moment` is the function j -> E[X^j] of the law of these
+    directions, `_SharpLaw.moment`."""
+    # The least of Markov's bounds by E[v^(2j)] <= E[S^j] with S of `product_moments`, which holds for j >= 2
     found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
     return math.exp(float(found[1:].min())) * (1 + 1e-9)  # The factor is more than all rounding errors.
 
@@ -243,7 +247,8 @@ def _longest_product(moment: Callable[[float], float], directions: int, chance: 
 def product_moments(moment: Callable[[float], float], directions: int) -> Array:
     """Return log E[S^j] for j = 1, ..., 64, shape (64,), with S the mean of K independent products X Z^2.
 
-    By proof.md, section 15, E[v^(2j)] <= E[S^j] for j >= 2, with v of `_longest_product`.
+    For j >= 2, E[S^j] bounds E[v^(2j)], where v is the length of a unit vector's projection on K directions of low
+    rank, over sqrt(K) (proof.md, section 15).
 
     Args:
         moment: a function j -> E[X^j], such as `_SharpLaw.moment`; Z ~ N(0, 1) is independent of X.
@@ -252,7 +257,7 @@ def product_moments(moment: Callable[[float], float], directions: int) -> Array:
     order = range(_MOMENTS + 1)
     factorials = np.array([math.lgamma(j + 1) for j in order])
     logs = [math.log(moment(j)) + math.lgamma(j + 0.5) - math.lgamma(0.5) + j * math.log(2 / directions) for j in order]
-    # E[S^j]/j! of a sum of independent terms is a convolution of theirs; all numbers are positive, so none cancel
+    # The E[S^j]/j! of a sum S of independent terms are the convolution of the terms' own; none cancel, being positive
     term, total, left = np.exp(logs - factorials), np.eye(1, len(order))[0], directions
     while left:
         total = np.convolve(total, term)[: len(order)] if left % 2 else total

@@ -46,11 +46,11 @@ _TRIED = np.geomspace(1e-6, 10.0, 300)  # The values of the theorem's free y > 0
 
 
 def certify_last_iterate(problem: Problem, **run: Unpack[Run]) -> float:
-    """Return the bound on E[F_S(x_T) - F_S^*] at given parameters, where only runs whose iterates stay where the
-    assumptions hold count in the mean, as the module's docstring says.
+    """Return the bound on E[F_S(x_T) - F_S^*], the suboptimality of the last iterate, at given parameters.
 
-    The theorem has a free number y > 0; the bound is the smallest one over a grid of y. It is infinite if no y of the
-    grid has a one-step contraction factor rho in (0, 1).
+    In this mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside the set on which the assumptions hold. The
+    theorem has a free number y > 0; the bound is the smallest one over a grid of y. It is infinite if no y of the grid
+    has a one-step contraction factor in (0, 1).
 
     Args:
         problem: the constants, with `pl`.
@@ -79,7 +79,7 @@ def prescribe_last_iterate(
 
     They come from a grid over (C, alpha T) that is refined around its best point. T is the largest number of steps that
     the caps allow; without a cap T is the smallest power of two whose bound is within 5% of the bound at 2^48 steps.
-    Only runs whose iterates stay where the assumptions hold count in the mean, as the module's docstring says.
+    In the mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside the set on which the assumptions hold.
 
     Args:
         problem: the constants, with `pl`.
@@ -147,12 +147,8 @@ def prescribe_last_iterate(
 
 
 def _largest_below(function: Callable[[float], float], target: float) -> float:
-    """Return the largest e > 0 with function(e) <= target, or a number below it by at most a relative 1e-12.
-
-    Args:
-        function: an increasing function, which is below the target at 0 and above it somewhere.
-        target: the target.
-    """
+    """Return the largest e > 0 with function(e) <= target, or a number below it by at most a relative 1e-12. `function`
+    increases, and is below `target` at 0 and above it somewhere."""
 
     def small(e: float) -> bool:
         return function(e) <= target
@@ -181,27 +177,22 @@ class _LastIterateBound:
     directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array]:
-        """Return the step size in units of 1/ell and the variance of the noise in units of K L^2, for each grid point.
-
-        `clip` and `exponent` are c and 2 mu alpha T at the grid points, of one shape, and `steps` is T.
-        """
+        """Return the step sizes alpha in units of 1/ell, and the variances of the noise in units of K L^2, for T =
+        `steps`, the clips C/(L sqrt(K)) = `clip` and 2 mu alpha T = `exponent`, arrays of one shape."""
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
-        """Return the bound for each grid point, in units of L^2/ell; `clip`, `exponent`, `steps` as for `parameters`.
-
-        `k` has the constants at the clips, `e` is ell lambda/2 in units of L, and `tried` are the theorem's y to try.
-        """
+        """Return the bound on E[F_S(x_T) - F_S^*] in units of L^2/ell, for T = `steps`, the clips C/(L sqrt(K)) =
+        `clip` and 2 mu alpha T = `exponent`, arrays of one shape. `k` has the constants at the clips, `e` is ell
+        lambda/2 in units of L, and `tried` are values of the theorem's free number y, of which the best counts."""
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)
         return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """Return (bound, c, exponent): the smallest bound on grids of the class's variables, in units of L^2/ell.
-
-        `steps` is T. `rounds` >= 1 grids are tried, each of them narrower, around the best point of the grid before. If
-        no point has a finite bound, (inf, 1, 1) is returned.
-        """
+        """Return (bound, c, exponent): the smallest bound in units of L^2/ell for T = `steps`, and the clip c = C/(L
+        sqrt(K)) and the exponent 2 mu alpha T where it is. `rounds` >= 1 grids of the two are tried, each of them
+        narrower, around the best point of the grid before. If no bound is finite, (inf, 1, 1) is returned."""
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
@@ -233,16 +224,17 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 
 
 def _bound(p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, tried: Array) -> Array:
-    """Return the bound on E[F_S(x_T) - F_S^*] for each step size, in units of L^2/ell: the smallest over y.
+    """Return the bound on E[F_S(x_T) - F_S^*] for each step size, in units of L^2/ell.
 
     Args:
         p: the problem, with `pl`, whose gap is F_S(x_0) - F_S^*.
-        terms: the coefficients of the theorem's q and p, with the module's M as `constant`, for the clip of each step
-            size: those of `Terms.of` for noise 0 and full batches.
+        terms: the coefficients of the theorem for the clip of each step size: those of `Terms.of` for noise 0 and full
+            batches.
         alpha: the step sizes, in units of 1/ell.
         steps: T.
         variance: the variance of the noise for each step size, in units of K L^2.
-        tried: the values of the theorem's free number y, in units of L. The bound is infinite if for none 0 < rho < 1.
+        tried: values of the theorem's free number y, in units of L, of which the best counts. The bound is infinite if
+            none has a one-step contraction factor in (0, 1).
     """
     alpha = alpha[:, None]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -80,15 +80,16 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Return upper bounds on b_m and w_m, the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x). beta(x)
-    and omega(x) are the shares that clipping at x removes from a unit gradient (see the module's docstring) for a
-    direction law in d dimensions, K = `directions` and effective rank r; m is `power`."""
+    """Return upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), with m = `power`.
+    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient: from its product with the mean
+    gradient, and in the norm by which a step is measured. They are those of K = `directions` directions of the law
+    named `direction`, in d dimensions and for effective rank r."""
     law = law_of(direction)
     # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
-        # For K directions of low rank moments of one serve, as the law for K is below that for one in convex order.
+        # Moments of v for one direction of low rank bound those for K, as the law for K is smaller in convex order.
         alone = 1 if math.isfinite(law.rank) else directions
         moments = [_gaussian_moment(alone, j * power) * law.moment(j * power / 2) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread

@@ -60,15 +60,16 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """Return the values of v_rho (see `Products`), ascending, with X Z^2 on the grid of `_on_grid`, and its tail
-    moments: entry j of array m = 0, ..., 4 is E[v_rho^m 1{v_rho >= value j}]. One more entry, 0, is for beyond the last
-    value. `k` is K and `rank` is rho."""
+    """Return the values of v, ascending, and its tail moments: entry j of array m = 0, ..., 4 is E[v^m 1{v >= value
+    j}], and one more entry, 0, is for beyond the last value. v is the root of the mean of K = `k` independent products
+    X Z^2, X ~ chi^2_rho/rho with rho = `rank` and Z ~ N(0, 1), each replaced by a number on the grid of `_on_grid`."""
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:
         mass = one
     else:
-        # Larger sums would wrap around. There is room for the mean K, 12 standard deviations and one largest term.
+        # Sums beyond `size` would wrap around to 0. There is room for their mean K, 12 standard deviations and one
+        # largest term.
         size = 2 ** math.ceil(math.log2((k + 12 * math.sqrt(8 * k) + _END) / step))
         mass = np.maximum(np.fft.irfft(np.fft.rfft(one, size) ** k, size), 0.0)
     v = np.sqrt(step * np.arange(len(mass)) / k)
@@ -80,22 +81,23 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
 class Products:
     """The law of v_rho, v_rho^2 = (1/K) sum_k X_k Z_k^2, with independent Z_k ~ N(0, 1) and X_k ~ chi^2_rho/rho.
 
-    K is `directions`, and rho is `rank`.
+    It bounds the length, over sqrt(K), of a unit vector's projection on K directions of rank rho. K is `directions`,
+    and rho is `rank`.
     """
 
     directions: int
     rank: int
 
     def steepness(self, c: Array) -> Array:
-        """Return about the slope of -log of the density of v_rho at each clip c > 0. `signs.removed` takes from it
-        which free numbers to try; its bounds hold for any such numbers."""
+        """Return roughly the slope of -log of this law's density at each c > 0. It only chooses which free numbers
+        `signs.removed` tries, whose bounds hold for any of them."""
         # A larger variance of v^2 makes the law flatter; `spread` is that variance over the variance for random signs.
         k, spread = self.directions, (3 * (1 + 2 / self.rank) - 1) / 2
         slope = np.minimum((k * c - (k - 1) / c) / spread, 0.85 * math.sqrt(self.rank * k))
         return np.maximum(slope, math.sqrt(k / math.sqrt(spread)))
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return upper bounds on E[(v_rho - c)_+^i], with v_rho the square root of the mean in the class's text.
+        """Return upper bounds on E[(v_rho - c)_+^i] for the random number v_rho with this law.
 
         Args:
             c: the values c >= 0.

@@ -43,23 +43,23 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """The largest length that the projection v can have: sqrt(D/K), which is infinite for Gaussian directions."""
+        """The largest value that this law has: sqrt(dimension/directions), infinite for Gaussian directions."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
     def mean(self) -> float:
-        """E[v], the mean of the length v."""
+        """E[v] for the random number v with this law, a unit vector's projected length over sqrt(K)."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:
-        """Return about the slope of -log of the density of the length v at each clip c > 0, as if D were infinite.
-        `signs.removed` takes from it which free numbers to try; its bounds hold for any such numbers."""
+        """Return roughly the slope of -log of this law's density at each c > 0, as if `dimension` were infinite. It
+        only chooses which free numbers `signs.removed` tries, whose bounds hold for any of them."""
         k = self.directions
         slope: Array = np.maximum(k * c - (k - 1) / c, math.sqrt(k))
         return slope
 
     def tails(self, c: Array) -> tuple[Array, Array]:
-        """Return the tail moments E[v 1{v > c}] and E[v^2 1{v > c}] of the length v for each clip c >= 0."""
+        """Return E[v 1{v > c}] and E[v^2 1{v > c}], for the random number v with this law, at each c >= 0."""
         k, d = self.directions, self.dimension
         if self.largest == 1:
             return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
@@ -72,7 +72,7 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """Return E[(v - c)_+^i v^j] of the length v, for each clip c >= 0 and each pair (i, j) in `powers`.
+        """Return E[(v - c)_+^i v^j], v being the random number with this law, for each c >= 0 and (i, j) in `powers`.
 
         The relative error is about 1e-12; in the far tail the values underflow gradually.
         """
@@ -85,14 +85,13 @@ class Projection:
 
     @cached_property
     def _total(self) -> float:
-        """The sum of v^2 times the masses of `_unscaled` at c = 0. Masses divided by it are those of a law with E[v^2]
-        = 1."""
+        # Masses divided by this number are those of a law with E[v^2] = 1.
         _, v, mass = self._unscaled(np.zeros(1))
         return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
-        """Return v - c, v and the mass of each quadrature node above each c, along a new last axis. The masses are
-        those of the law times a number that is the same for each c."""
+        """Return v - c, v and the mass for nodes v of a quadrature of this law above each c, along a new last axis. The
+        masses are those of the law times a factor that is the same for every c."""
         # Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x =
         # pi/2. Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far
         # from its mode, or beyond c, the density can matter.

@@ -61,8 +61,8 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
     Args:
         c: the clips, > 0.
-        law: a law whose tail moments E(v - c)_+^m, m = 3 and 4, bound those of v, the norm of the K derivatives of a
-            unit gradient over sqrt(K): the `Projection` that is chi_K/sqrt(K) for signs, and `Products` for products.
+        law: a law whose tail moments E(v - c)_+^m, m = 3 and 4, bound those of v, the length of a unit vector's
+            projection on the K vectors over sqrt(K): `Projection(K, inf)` for signs, and `Products` for products.
     """
     steepness = law.steepness(c)
     # The bounds hold for all h and theta; the best ones are multiples, near 1, of these two numbers.
@@ -86,9 +86,10 @@ def removed(c: Array, law: Projection | Products) -> Removed:
 
 
 def _square(law: Projection | Products, length: Array | float, c: Array, apart: Array) -> Array:
-    """Return an upper bound on E(length v - c)_+^2, where v = ||U'a||/sqrt(K) for a unit vector a and K random signs U.
-    `length` > 0 is a factor. The bound is 4/(27 h) E(length v_inf - c + h)_+^3, with v_inf of the law `law` (see the
-    module). It holds for any h in (0, c]; h is the smaller one of `apart` > 0 and the clip c."""
+    """Return an upper bound on E(length v - c)_+^2 with a factor `length` > 0, where v = ||U'a||/sqrt(K) for a unit
+    vector a and K directions U, random signs or products of them, whose tail moments E(v - x)_+^3 `law` bounds. The
+    bound holds for every `apart` > 0 and depends on it."""
+    # It is 4/(27 h) E(length v - c + h)_+^3, for any h in (0, c].
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]
     return bound

@@ -37,12 +37,12 @@ exceeds it never, or with a probability below exp(-10^19)."""
 
 @dataclass(frozen=True)
 class Terms:
-    """The coefficients from which the q, p and K of the module `certificate` follow for any step size alpha:
+    """The coefficients of the sharpened theorem's inequality q y^2 - p y <= K, for y^2 = E||grad F_S(x_tau)||^2:
 
-    q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2.
+    q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2
 
-    Here K is not the number of directions, L = ell = 1, and the fields are arrays of one shape with an entry for each
-    clip.
+    for T steps of any size alpha. Here K is not the number of directions, L = ell = 1, and the fields are arrays of one
+    shape with an entry for each clip.
     """
 
     kept: Array
@@ -75,10 +75,10 @@ class Terms:
             )
 
     def root(self, gap_per_step: float, alpha: float) -> tuple[float, float, float, float]:
-        """Return q, p, K (see the class) and y, the root of the bound on E||grad F_S(x_tau)||^2 over L, for one clip.
+        """Return the coefficients q, p and K of the theorem's inequality q y^2 - p y <= K, and its largest root y.
 
-        The fields must have one entry each. y is the largest y >= 0 with q y^2 - p y <= K, and infinite if q <= 0.
-        `gap_per_step` is gap/T in units of L^2/ell, for T steps, and `alpha` the step size in units of 1/ell.
+        y^2 bounds E||grad F_S(x_tau)||^2, in units of L^2, and is infinite if q <= 0. The fields must have one entry.
+        For T steps `gap_per_step` is gap/T, in units of L^2/ell, and `alpha` is the step size, in units of 1/ell.
         """
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
@@ -91,7 +91,8 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
     """Return the constants of a step at the clips c = C/(A sqrt(K)), for whichever bound on gradients the problem has.
 
     A is `Problem.gradient_unit`. `clip` is c > 0, a number or an array, `direction` the name of the law of the
-    directions and `directions_per_step` K. What is raised is raised by `constants.constants`.
+    directions and `directions_per_step` K. Raises ValueError for an argument outside its range, and PreconditionError
+    for a law or a K that the theorem does not cover.
     """
     p = problem
     k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
@@ -101,12 +102,11 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """Return the least y, over all step sizes alpha, for each clip in `terms`, rounded up. y is the square root of the
-    bound on E||grad F_S(x_tau)||^2, in units of L. It is the root of kept y - first = sqrt(2 (gap/T) Q(y))/y, where
-    Q(y) = quadratic y^2 + 2 second y + constant has the fields of `terms`, and `gap_per_step` is gap/T, in units of
-    L^2/ell. For fixed y the condition q y^2 - p y >= K is quadratic in alpha (`Terms` has q, p and K), and some alpha
-    meets it if and only if the equation's left side is at least its right side. The left side rises in y and the right
-    side falls, so that y is found by bisection."""
+    """Return for each clip in `terms` the root of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes, in
+    units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
+    # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (`Terms` has q, p and K). Some
+    # alpha meets it if and only if kept y - first >= sqrt(2 (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y +
+    # constant. The left side rises in y and the right side falls, so that the least such y is found by bisection.
     a = 2 * gap_per_step
     # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
     # of the left side squared there, since kept <= 1.
@@ -148,7 +148,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What a search may choose from, with defaults, and what the caps allow; `SearchOptions` describes the fields."""
+    """The options of a search for parameters, with their defaults; the fields are the entries of `SearchOptions`."""
 
     max_steps: int | None = None
     max_evaluations: int | None = None
@@ -180,7 +180,7 @@ class Search:
     def best_directions(
         self, problem: Problem, batch: float, smallest: Callable[[int], float], share: float = 0.0
     ) -> int:
-        """Return the best K, the number of directions a step, among about 2^(j/4), j = 0, 1, ...
+        """Return the best K, the number of directions a step, among the rounded 2^(j/4), j >= 0, and the largest K.
 
         If evaluations or points are capped, K T is capped; as K grows the bound then falls and rises again, and the
         search goes downhill from K = 1. Else the bound only falls, and the smallest K is returned whose value is at
@@ -229,9 +229,9 @@ class ScaledRun:
         gap: gap ell/L^2.
         alpha: the step size, times ell.
         steps: T.
-        clip: c = C/(L sqrt(K)), at most `_NEVER_CLIPS`, beyond which nothing is clipped.
-        error: e = ell lambda/2 over L; 0 with a rule that shifts no weights.
-        variance: sigma^2/K over L^2.
+        clip: c = C/(L sqrt(K)) for the run's clip C, at most 1e10, beyond which nothing is clipped.
+        error: e = ell lambda/2 over L, for the smoothing lambda; 0 with a difference rule that shifts no weights.
+        variance: sigma^2/K over L^2, for noise of standard deviation sigma.
         direction, directions: the name of the law of the directions, and K, their number in a step.
     """
 
@@ -333,8 +333,8 @@ class SmallestBound:
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
         """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound.
 
-        Args:
-            steps, variance, rate: as for `values`.
+        `variance` is the noise's variance over the clip's square C^2, and `rate` the Poisson sampling rate, 1 for full
+        batches.
         """
         clips, k = self.clips, self.constants
         for _ in range(3):
@@ -347,7 +347,7 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """Return the square root of the smallest bound on the first grid of clips, for full batches and T -> infinity.
+        """Return the square root of the smallest bound over the clips in `clips`, for full batches and T -> infinity.
 
         `unit` is sigma/(C sqrt(T)) for noise sigma and clip C, which at equal privacy is the same for every T.
         """
@@ -359,7 +359,7 @@ class SmallestBound:
     def enough_steps(self, unit: float, share: float) -> int:
         """Return nearly the fewest steps T whose bound is at most 1 + share times the bound for T -> infinity.
 
-        Bounds are those of full batches, the smallest on the first grid of clips. T exceeds the fewest steps by at most
+        Bounds are those of full batches, the smallest over the clips in `clips`. T exceeds the fewest steps by at most
         0.1%. If the fewest steps are not below `MOST_STEPS`, that number is returned, whose bound may be larger.
 
         Args:
