@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from dpzero_theory import check
+from dpzero_theory.optim.shape import Shape
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, calibrated_gdp
@@ -107,8 +108,10 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
 
     Returns:
         A certificate, whose `bound` is an upper bound on E||grad F_S(x_tau)||^2, where F_S is the mean loss and x_tau a
-        uniformly random iterate of the run. It is infinite for a plan that the theorem covers, but whose step size is
-        too large for its inequality to bound anything (the certificate's `progress` is then <= 0).
+        uniformly random iterate of the run. For a plan with a shape it bounds E[grad^T B grad] in its place, where B
+        is the covariance of the directions, with the constants of `Problem.shaped`. The bound is
+        infinite for a plan that the theorem covers, but whose step size is too large for its inequality to bound
+        anything (the certificate's `progress` is then <= 0).
 
     Raises:
         ValueError: the problem's n is not the plan's, or the theorem does not cover the plan: steps of several sizes,
@@ -127,6 +130,9 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
             raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling.word}")
         step_size = plan.step_sizes[0]
         # Noise on a lattice is slightly larger than planned. The bound grows with the noise, so the larger one is taken
+        if plan.shape:
+            shape = Shape(plan.shape, plan.direction)
+            problem = problem.shaped(shape.smallest, shape.largest)
         noise_std = max(plan.scale * plan.unit, plan.noise_multiplier * plan.clip / plan.expected_batch)
     return certificate(
         problem,

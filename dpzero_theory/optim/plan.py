@@ -8,7 +8,7 @@ file is read or written here.
 import math
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Required, TypedDict, Unpack
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES, Difference
+from dpzero_theory.optim.shape import shape_of
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -56,6 +57,7 @@ class Target(TypedDict, total=False):
     direction: str
     directions_per_step: int
     difference: str
+    shape: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Plan:
         steps: T, the number of releases in all, from 1 to 10^9.
         clip: C as in `for_target`; 0 for mezo, which does not clip.
         step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
-        smoothing, algorithm, direction, directions_per_step, difference: as in `for_target`.
+        smoothing, algorithm, direction, directions_per_step, difference, shape: as in `for_target`.
 
     Raises:
         ValueError: a value outside its range, a `Step` for mezo or none for another algorithm, a mechanism that is not
@@ -87,11 +89,13 @@ class Plan:
     direction: str = "rademacher"
     directions_per_step: int = 1
     difference: str = "central"
+    shape: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         rule = self.rule
         DIFFERENCES[self.difference].checked(self.smoothing)
         rule.require(self.direction, self.directions_per_step)
+        shape_of(self.shape, self.direction)
         if rule.private != isinstance(self.step, Step):
             kind = "Step" if rule.private else "Sampling"
             raise ValueError(f"step must be a {kind} for {self.algorithm}; got {check.shown(self.step)}")
@@ -146,6 +150,9 @@ class Plan:
             direction: a name of `sphere.DIRECTIONS`, or `low-rank:RANK`; `rademacher`, random signs, if left out.
             directions_per_step: K, from 1 to 2^16; 1 if left out.
             difference: `central` (the default), `forward` or `exact` (`dpzero_theory.difference`).
+            shape: how much longer directions are along one weight than along another, a text that
+                `losses.shaping.public_shape` returned for public records; "" (the default) for none. Not with the
+                direction `sphere`.
 
         Raises:
             ValueError: an argument that is unknown, missing or outside its range, arguments that do not fit together
@@ -206,7 +213,7 @@ class Plan:
         """Return the plan of MeZO: the same step as DPZero's without clip and without noise, which is not private.
 
         The arguments are those of `for_target` with the same names. `settings` must have smoothing, and may have
-        direction, directions_per_step and difference. Raises ValueError for an argument outside its range, and
+        direction, directions_per_step, difference and shape. Raises ValueError for an argument outside its range, and
         TypeError for one that is unknown or missing.
         """
         sizes, batches = _step_sizes(step_size, steps), sampling_of_run(sampling, _rate(n, expected_batch))

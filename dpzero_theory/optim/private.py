@@ -40,9 +40,11 @@ from dpzero_theory.optim.losses.identity import of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
+from dpzero_theory.optim.losses.shaping import require_public
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.shape import shape_of
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.accountant import weak
 from dpzero_theory.privacy.ledger import Ledger
@@ -165,8 +167,8 @@ def make_private(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            a plan that costs more than the target, or losses that are not one for each record, depend on other records
-            or do not read every trained parameter.
+            a plan that costs more than the target, a shape measured from records that are in data, or losses that are
+            not one for each record, depend on other records or do not read every trained parameter.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         OSError: a new run's folder cannot be made.
         LedgerError: the run's file is damaged, in use or, unless `resume` is "moved", a copy.
@@ -257,6 +259,8 @@ def _make(
     unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
     same = f"{micro_batch} {at_once} {isolation}"
     plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, same)
+    if (shape := shape_of(plan.shape, plan.direction)) and not resume:
+        ranks.every(lambda: require_public(shape, data))
     read, losses, collate, micro_batch = _evaluated(data, losses, collate, micro_batch)
     ranks.share_(module)
     private = budget is not None

@@ -1,7 +1,7 @@
 """What a theorem takes, the constants of a `Problem`, and what it gives back, the parameters of a `Prescription`."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
@@ -125,6 +125,33 @@ class Problem:
             self.pl is None or self.pl <= self.smoothness,
             f"pl must be at most smoothness (mu <= ell); got pl = {self.pl or 0:g}, smoothness = {self.smoothness:g}",
         )
+
+    def shaped(self, smallest: float, largest: float) -> "Problem":
+        """Return constants for directions of a public shape: B^(1/2) u, where u has one of the theorem's laws.
+
+        Every result for the constants that are returned holds for a run with such directions, with grad^T B grad in
+        place of the squared gradient (theory/sharp/proof.md, section 14): the run is one with plain directions in
+        w = B^(-1/2) x. Nothing is used of B and H but the eigenvalues' ends: B^(1/2) H B^(1/2) has norm at most
+        `largest` ell, and its trace is at most r times that. A problem whose trace of B H and whose gradients after
+        B^(1/2) were measured has smaller constants. A `layer_rank` is left out.
+
+        Args:
+            smallest, largest: 0 < smallest <= largest, bounds on the eigenvalues of B, as `optim.shape.Shape` has them.
+
+        Raises:
+            ValueError: an argument outside its range.
+        """
+        high = check.real("largest", largest, above=0)
+        low, root = check.real("smallest", smallest, above=0, at_most=high), math.sqrt(high)
+        bound: dict[str, Any] = {"lipschitz": self.lipschitz * root}
+        if self.gradient_moment is not None:
+            power, value = self.gradient_moment
+            bound = {"lipschitz": math.inf, "gradient_moment": (power, value * root**power)}
+        if self.mean_excess is not None:
+            level, value = self.mean_excess
+            bound = {"lipschitz": math.inf, "mean_excess": (level * root, value * root)}
+        pl = None if self.pl is None else self.pl * low
+        return replace(self, smoothness=self.smoothness * high, pl=pl, layer_rank=None, **bound)
 
     def require_lipschitz(self, what: str) -> None:
         """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.

@@ -4,6 +4,7 @@
 here.
 """
 
+import hashlib
 import textwrap
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
@@ -37,6 +38,13 @@ _OF_USERS = (
     " who is named rightly; metrics on other entries of these users are not covered"
 )
 """The assumption that takes the place of `_ASSUMED[1]` if a record is a user."""
+
+
+_OF_A_SHAPE = (
+    "the directions' shape was measured on public records, of which none is among the n, and not from anything that"
+    " depends on these"
+)
+"""The assumption that is added if the plan has a shape."""
 
 
 class Statement(NamedTuple):
@@ -134,6 +142,8 @@ def statement(content: Content) -> Statement:
     meanings = [release.relation.meaning, plan.sampling.meaning(plan.n)]
     relation, sampling = (f" ({said.replace('record', unit)})" if said else "" for said in meanings)
     numbers = f"{plan.directions_per_step} numbers, clipped together" if plan.directions_per_step > 1 else "one number"
+    digest = hashlib.sha256(plan.shape.encode()).hexdigest()[:16]
+    shape = f", of the public shape with digest {digest}" if plan.shape else ""
     on_lattice = f", drawn with parameter {plan.scale}" if plan.rule.levels else ""
     facts = {
         "relation": plan.relation + relation,
@@ -149,7 +159,7 @@ def statement(content: Content) -> Statement:
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} recorded",
-        "directions": f"{plan.direction}, {plan.directions_per_step} a step",
+        "directions": f"{plan.direction}, {plan.directions_per_step} a step{shape}",
         "differences": f"{plan.difference}, smoothing {plan.smoothing:g}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {account.digest[:16]}, {account.moves} times moved to another disk",
@@ -165,7 +175,7 @@ def statement(content: Content) -> Statement:
         {name: printable(value) for name, value in facts.items()},
         costs,
         {"advantage": advantage(history).upper, "true_positive_rate": most, "false_positive_rate": rate},
-        (_ASSUMED[0], _OF_USERS, *_ASSUMED[2:]) if header.unit else _ASSUMED,
+        (_ASSUMED[0], _OF_USERS if header.unit else _ASSUMED[1], *_ASSUMED[2:], *([_OF_A_SHAPE] if shape else [])),
         (history,),
         unit,
     )

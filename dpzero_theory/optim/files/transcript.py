@@ -66,8 +66,9 @@ class Header:
 
     @property
     def directions(self) -> Directions:
-        """The random directions u_0, u_1, ... of the run, which its public key determines (a new object each time)."""
-        return Directions(bytes.fromhex(self.key), self.plan.direction)
+        """The random directions u_0, u_1, ... of the run, which its public key and plan determine (a new object each
+        time)."""
+        return Directions(bytes.fromhex(self.key), self.plan.direction, self.plan.shape)
 
     def weights(self, module: nn.Module) -> Weights:
         """Return the trainable weights of a module, to be moved along the directions of the run. Raises ValueError for

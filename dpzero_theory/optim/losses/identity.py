@@ -122,22 +122,27 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
         ValueError: records cannot be compared: a data set is a stream, or a record cannot be pickled.
     """
 
-    def digest(record: Any) -> str:
-        if isinstance(record, tuple) and len(record) > 1:  # By convention the last entry of a tuple is the label.
-            record = record[:-1]
-        if isinstance(record, Mapping):
-            inputs = [name for name in record if name not in _LABELS and name not in labels]
-            record = {name: record[name] for name in [name for name in inputs if name in names] or inputs}
-        found = of_all([record], b"")
-        if not found:
-            raise ValueError("records must be such that they can be compared, by their bytes; got one that cannot")
-        return found
-
     try:
-        known = {digest(data[i]) for i in range(len(data))}
-        return sum(digest(others[i]) in known for i in range(len(others)))
+        known = {inputs_digest(data[i], names, labels) for i in range(len(data))}
+        return sum(inputs_digest(others[i], names, labels) in known for i in range(len(others)))
     except TypeError:
         raise ValueError("records must be those of a map-style data set to be compared; got a stream") from None
+
+
+def inputs_digest(record: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> str:
+    """Return the digest by which `shared` compares a record, 32 hexadecimal digits; `names` and `labels` are as there.
+
+    It has no key: whoever has it can test a guess of the record. Raises ValueError for a record that cannot be pickled.
+    """
+    if isinstance(record, tuple) and len(record) > 1:  # By convention the last entry of a tuple is the label.
+        record = record[:-1]
+    if isinstance(record, Mapping):
+        inputs = [name for name in record if name not in _LABELS and name not in labels]
+        record = {name: record[name] for name in [name for name in inputs if name in names] or inputs}
+    found = of_all([record], b"")[:32]
+    if not found:
+        raise ValueError("records must be such that they can be compared, by their bytes; got one that cannot")
+    return found
 
 
 def _bytes(value: Any) -> Iterator[bytes]:

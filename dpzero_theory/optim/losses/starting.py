@@ -109,7 +109,7 @@ def starting_values(
     # Public records are looked at along directions that need not be random or secret: the key is always 0. They are
     # Gaussian whatever those of the run are: ||H||_F is estimated from how u^T H u varies with u, and along random
     # signs the diagonal of H adds the same to all of them.
-    directions = Directions(bytes(16), "gaussian")
+    directions = Directions(bytes(16), "gaussian", settings.get("shape", ""))
     if isinstance(public_data, ByUser):
         losses, collate = public_data.losses(losses), public_data.collate(collate, _TOGETHER)
     weights, evaluation = Weights(module, directions), Evaluation(losses, public_data, collate)

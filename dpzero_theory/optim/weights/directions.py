@@ -15,6 +15,9 @@ the noise that protects the data is never drawn here.
     low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs
 
+With a shape (`optim.shape`) each coordinate, or sign of a low-rank direction, is multiplied by a power of 2. The
+shape's scale c is not in what the methods return: the caller multiplies by `Directions.scale`.
+
 rho is the RANK in `low-rank:RANK`. The signs of such a direction are the first coordinates that `rademacher` gives
 parameter 0, dealt out to the parameters in order: to a matrix a_1, ..., a_rho, then b_1, ..., b_rho. Parameters of two
 or more axes are matrices of shape (first axis, product of the others): a convolution has a row for each output channel.
@@ -39,6 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpzero_theory.optim.shape import Shape, shape_of
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
 _CPU = torch.device("cpu")
@@ -107,16 +111,19 @@ class Directions:
     Args:
         key: the run's public key, an integer in [0, 2^128) or 16 bytes (little-endian).
         direction: the name of a law of `sphere.DIRECTIONS`, such as "rademacher" or "low-rank:4".
+        shape: the text of a shape (`optim.shape`); empty for directions with E[u u^T] = I.
 
     Attributes:
         key: the key as an integer.
         law: the law, a `sphere.DirectionLaw`.
+        shape: the shape, an `optim.shape.Shape`, or None.
+        scale: the shape's scale c, by which what the other methods return must be multiplied to be u; 1 without one.
 
     Raises:
-        ValueError: any other key, or an unknown law.
+        ValueError: any other key, an unknown law, or a shape that is none or does not go with the law.
     """
 
-    def __init__(self, key: int | bytes, direction: str) -> None:
+    def __init__(self, key: int | bytes, direction: str, shape: str = "") -> None:
         if isinstance(key, bytes):
             if len(key) != 16:
                 raise ValueError(f"key must be an integer or 16 bytes; got {len(key)} bytes")
@@ -124,7 +131,10 @@ class Directions:
         if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**128:
             raise ValueError(f"key must be an integer with 0 <= key < 2^128, or 16 bytes; got {key!r}")
         self.key = key
-        self.law = DIRECTIONS[direction]
+        self.law, self.shape = DIRECTIONS[direction], shape_of(shape, direction)
+        self.scale, self._powers = 1.0, _powers(self.shape, self.law.rank)
+        if self.shape is not None:
+            self.scale = self.shape.scale
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._values = self.law.table()
         bits = (len(self._values) - 1).bit_length()
@@ -197,11 +207,18 @@ class Directions:
         if device.type == "cpu":
             which: Any = words.view(self._field)
             found: NDArray[Any] = table.take(which, axis=0, mode="clip").reshape(-1)
-            return torch.from_numpy(found[skipped : skipped + count])
-        fields = torch.from_numpy(words.view(np.uint8 if self._field.itemsize == 1 else np.int16))
-        fields = fields.to(device, non_blocking=True).int() & 0xFFFF
-        looked_up: Tensor = table.index_select(0, fields).view(-1)
-        return looked_up[skipped : skipped + count]
+            looked_up = torch.from_numpy(found)
+        else:
+            fields = torch.from_numpy(words.view(np.uint8 if self._field.itemsize == 1 else np.int16))
+            fields = fields.to(device, non_blocking=True).int() & 0xFFFF
+            looked_up = table.index_select(0, fields).view(-1)
+        result = looked_up[skipped : skipped + count]
+        if self.shape is None:
+            return result
+        rows, columns = self._powers[parameter]
+        first, last = start // len(columns), -(-(start + count) // len(columns))
+        powers = (rows[first:last, None] * columns).view(-1)[start - first * len(columns) :][:count]
+        return result.mul_(powers.to(device, dtype))
 
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
@@ -373,6 +390,18 @@ class Directions:
                 found = (scale * self._on_device[device]).to(dtype)
             self._tables[scale, dtype, device] = found
         return found
+
+
+def _powers(shape: Shape | None, rank: int) -> list[tuple[Tensor, Tensor]]:
+    """Return for each parameter the powers of 2 of its rows and of its columns, [1] for the columns of a vector. For
+    low-rank laws there is one pair, the powers of all signs of a direction in the order in which they are dealt out,
+    and [1]."""
+    pairs = [] if shape is None else list(shape.exponents.values())
+    if rank and pairs:
+        dealt = [np.concatenate([np.tile(part, rank) for part in pair]) if len(pair[1]) else pair[0] for pair in pairs]
+        pairs = [(np.concatenate(dealt), dealt[0][:0])]
+    one = torch.ones(1)
+    return [(torch.from_numpy(2.0**r).float(), torch.from_numpy(2.0**c).float() if len(c) else one) for r, c in pairs]
 
 
 def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[int, int]]:

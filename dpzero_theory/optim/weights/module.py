@@ -60,7 +60,8 @@ class Weights:
     Raises:
         ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
             sharded in another way, or sharing memory with another one; no trainable parameter; torch.nn.DataParallel
-            and FSDP1; scripted parts; packed layers with directions that are not low-rank.
+            and FSDP1; scripted parts; packed layers with directions that are not low-rank or have a shape; a shape of
+            other parameters.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:
@@ -72,10 +73,13 @@ class Weights:
         self.shapes = tuple(packed.shape_of(name, parameter) for name, parameter in found.items())
         self.sizes = tuple(math.prod(shape) for shape in self.shapes)
         self._packed = {index for index, name in enumerate(self.names) if packed.is_packed(name)}
-        if self._packed and not directions.law.rank:
+        if self._packed and (not directions.law.rank or directions.shape):
             raise ValueError(
-                f"direction must be low-rank where packed layers are trained (train_packed); got {directions.law.name}"
+                "direction must be low-rank, without a shape, where packed layers are trained (train_packed); got"
+                f" {directions.law.name}{' with a shape' if directions.shape else ''}"
             )
+        if directions.shape is not None:
+            directions.shape.require(self.names, self.shapes)
         self.d = sum(self.sizes)
         whole = [None if is_sharded(parameter) else parameter for parameter in self.parameters]
         self._sharded = None in whole
@@ -367,12 +371,12 @@ class Weights:
             reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
-        """Return amount * factor, where `Directions.factor` gives the factor of direction `number`. Raises ValueError,
-        which calls the amount `name`, if it is not finite."""
+        """Return amount * factor: `Directions.factor` of direction `number`, or a shape's `Directions.scale`. Raises
+        ValueError, which calls the amount `name`, if it is not finite."""
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not self.directions.law.normalised:
-            return amount
+            return amount * self.directions.scale
         return amount * self.directions.factor(number, self.sizes, self.parameters[0].device)
 
 
