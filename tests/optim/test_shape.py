@@ -87,6 +87,13 @@ def test_moments_of_all_signs_are_those_of_the_theorem_with_b(law: str) -> None:
     assert (0.85 if law == "rademacher" else 0.5) < worst <= 1
 
 
+def test_any_block_of_a_direction_is_that_of_the_whole() -> None:
+    directions = Directions(3, "gaussian", TEXT)
+    whole = directions.coordinates(4, 1, 0, 6)
+    for start, count in itertools.product(range(6), range(1, 7)):
+        assert torch.equal(directions.coordinates(4, 1, start, min(count, 6 - start)), whole[start : start + count])
+
+
 def test_constants_for_a_shape_bound_those_of_the_problem_in_w() -> None:
     """Problem.shaped is Proposition 7 with what is known of B and H: their eigenvalues' ends."""
     shape, rng = Shape(TEXT, "rademacher"), np.random.default_rng(1)
@@ -104,6 +111,7 @@ def test_constants_for_a_shape_bound_those_of_the_problem_in_w() -> None:
         assert found.pl == pytest.approx(norm / 9 * shape.smallest)
         moment = Problem(**base, gradient_moment=(3.0, float(np.mean(lengths**3)))).shaped(1.0, shape.largest)
         assert np.mean(steep**3) <= moment.gradient_moment[1]  # type: ignore[index]
+        assert moment.gradient_moment[1] == pytest.approx(np.mean((ROOT.max() * lengths) ** 3))  # type: ignore[index]
         excess = Problem(**base, mean_excess=(2.0, float(np.mean(np.maximum(lengths - 2, 0))))).shaped(1, shape.largest)
         level, most = excess.mean_excess  # type: ignore[misc]
         assert np.mean(np.maximum(steep - level, 0)) <= most
