@@ -71,9 +71,8 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
             loss: Any = losses(module, evaluation.batch(np.array([number]), alike=True).content)
             if not (isinstance(loss, Tensor) and loss.requires_grad):
                 raise ValueError("losses must have derivatives by the trained weights where a shape is measured")
-            for total, g in zip(
-                squares, torch.autograd.grad(loss.sum(), weights.parameters, allow_unused=True), strict=True
-            ):
+            gradient = torch.autograd.grad(loss.sum(), weights.parameters, allow_unused=True)
+            for total, g in zip(squares, gradient, strict=True):
                 total += 0 if g is None else g.double().square() / len(numbers)
     finally:
         for part, mode in modes:
@@ -87,8 +86,6 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
         found = total.reshape(len(total), -1) if total.ndim > 1 else total.reshape(-1, 1)
         rows = _exponents(found.mean(1) / (whole / weights.d))
         columns = _exponents(found.mean(0) / (float(found.mean()) or 1.0))
-        if total.ndim < 2:
-            columns *= 0
         shaped += float(torch.from_numpy(4.0**rows).to(found) @ found @ torch.from_numpy(4.0**columns).to(found))
         exponents[name] = rows, columns if total.ndim > 1 else columns[:0]
     digests = [inputs_digest(public_data[number]) for number in numbers.tolist()]
