@@ -9,6 +9,11 @@ normalisation), the same 1,024 records, epsilon, relation and accountant. A run 
 G sqrt(K) and a step size that does not depend on K, the noise of a coordinate is that of a gradient method with clip G,
 for every K. What K T buys is how well the directions span the 576 weights.
 
+    python -m benchmarks llm.directions_total --data DIR --shaped --out benchmarks/results/llm_directions_shaped
+
+The last line makes the same runs of DPZero with directions of a public shape (`optim.losses.shaping`), from the
+gradients of the dev records at the start.
+
 A batch has a quarter of the records where a run has at most 250 steps, and a sixteenth where it has more. K, T and the
 step size of DPZero, and T and the step size of the others, are chosen by the accuracy on public dev records.
 """
@@ -28,6 +33,7 @@ from benchmarks.llm import last_norm, last_norm_tasks, tuned
 from benchmarks.llm.tasks import task
 from benchmarks.llm.top import NORM, TRAINED, Records
 from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
+from dpzero_theory.optim.losses.shaping import public_shape
 
 N, SMOOTHING = 1024, 1e-2
 TASKS = ("sst2", "trec", "sst5")
@@ -51,7 +57,7 @@ def _settings(at: Cell) -> list[tuple[int, int, float]]:
     """Return the settings (K, T, step size) that are compared; K is 0 for methods with gradients."""
     if at["method"] == "zero-shot":
         return [(0, 0, 0.0)]
-    if at["method"] == "dpzero":
+    if at["method"] in ("dpzero", "shaped"):
         return [(k, steps, scale) for k, steps in SPLITS[at["directions"]] for scale in SCALES]
     return [(0, steps, rate) for steps in STEPS for rate in RATES[at["method"]]]
 
@@ -68,13 +74,15 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
     for epsilon in options.epsilons:
         for name in options.tasks:
             common = {"task": name, "directions": 0}
-            if epsilon == options.epsilons[0]:
+            if epsilon == options.epsilons[0] and not options.shaped:
                 yield {**common, "method": "zero-shot", "epsilon": NONE}, 1
                 yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
-            yield {**common, "method": "dp-adamw", "epsilon": epsilon}, options.seeds
+            if not options.shaped:
+                yield {**common, "method": "dp-adamw", "epsilon": epsilon}, options.seeds
             for directions in SPLITS:
                 if directions <= options.most:
-                    yield {**common, "method": "dpzero", "epsilon": epsilon, "directions": directions}, options.seeds
+                    how = {"method": "shaped" if options.shaped else "dpzero", "epsilon": epsilon}
+                    yield {**common, **how, "directions": directions}, options.seeds
 
 
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
@@ -84,12 +92,13 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     top, data, how = work.top(TRAINED[NORM]), first(work.states(0)["train"], N), None
     if steps:
         norm = work.gradient_norm(TRAINED[NORM], "dev", SMOOTHING)
+        shape = public_shape(top, work.losses, work.states(0)["dev"]) if at["method"] == "shaped" else ""
         how = Recipe(
-            at["method"], None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps,
+            "dpzero" if shape else at["method"], None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps,
             batch=len(data) // 4 if steps <= 250 else len(data) // 16, step_size=size / norm**2 if k else size,
             clip=norm * math.sqrt(max(k, 1)), directions=max(k, 1), smoothing=SMOOTHING, seed=at["seed"],
             # more points in one pass take longer: their activations no longer fit into the cache
-            points_at_once=min(k + 1, 17),
+            points_at_once=min(k + 1, 17), shape=shape,
         )  # fmt: skip
     row = timed(work, top, how, data, "dev")[-1]
     found = {name: value for name, value in row.items() if name != "step"}
@@ -117,6 +126,17 @@ def table(rows: pd.DataFrame) -> str:
     return markdown(heads, lines)
 
 
+def shaped_table(rows: pd.DataFrame, shaped_rows: pd.DataFrame) -> str:
+    """Return a table of the test accuracy of the reported runs without and with a public shape, and the gain in points
+    with its 95% interval, beside DP-AdamW: a line for each task, epsilon and K T of `shaped_rows`."""
+    found, lines = ends(rows), []
+    for (name, _, epsilon, directions), end in ends(shaped_rows).items():
+        plain, adam = found[name, "dpzero", epsilon, directions], found[name, "dp-adamw", epsilon, "0"]
+        gain = f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
+        lines.append([task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), gain, adam.text()])
+    return markdown(["task", "epsilon", "K T", "no shape", "public shape", "gain", "DP-AdamW"], lines)
+
+
 def splits_table(rows: pd.DataFrame) -> str:
     """Return a table of the dev and test accuracy of the trial runs at epsilon = 2 by K and T, each with its best step
     size: what K is worth at equal K T."""
@@ -138,6 +158,7 @@ EXPERIMENT = studied(
     flags=[
         flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="which tasks (default: all)"),
         flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="which (default: all)"),
+        flag("--shaped", action="store_true", help="only runs whose directions have a public shape"),
         flag("--most", type=int, choices=tuple(SPLITS), default=max(SPLITS), help="the largest K T that is run"),
     ],
     key=("task", "method", "epsilon", "directions", "setting", "seed"),

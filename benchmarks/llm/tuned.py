@@ -64,7 +64,8 @@ class Recipe:
     batch, on average for private and zeroth-order methods, whose batches are Poisson. step_size: the first one. clip:
     for private methods. directions, smoothing: of zeroth-order methods. seed: for methods that are not private.
     at_once: records that are evaluated together; 0 for all. points_at_once: points that are evaluated together; if more
-    than one, directions are of rank 1 (random signs, for the weights of normalisations)."""
+    than one, directions are of rank 1 (random signs, for the weights of normalisations). shape: the public shape of the
+    directions, as `public_shape` returns it."""
 
     method: str
     epsilon: float | None
@@ -78,6 +79,7 @@ class Recipe:
     seed: int = 0
     at_once: int = 0
     points_at_once: int = 1
+    shape: str = ""
 
 
 def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | Path) -> Run:
@@ -88,7 +90,7 @@ def started(recipe: Recipe, top: Top, losses: Losses, data: Any, folder: str | P
         "steps": r.steps, "expected_batch": float(r.batch), "smoothing": r.smoothing, "sampling": "poisson",
         "step_size": lambda step: r.step_size * (1 - step / r.steps),
         "direction": "low-rank" if r.points_at_once > 1 else "rademacher",
-        "directions_per_step": r.directions, "difference": "forward",
+        "directions_per_step": r.directions, "difference": "forward", "shape": r.shape,
     }  # fmt: skip
     execution: dict[str, Any] = {
         "folder": folder, "micro_batch": r.at_once or len(data), "points_at_once": r.points_at_once,
