@@ -74,10 +74,11 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
     for epsilon in options.epsilons:
         for name in options.tasks:
             common = {"task": name, "directions": 0}
-            if epsilon == options.epsilons[0] and not options.shaped:
+            if epsilon == options.epsilons[0]:
                 yield {**common, "method": "zero-shot", "epsilon": NONE}, 1
-                yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
             if not options.shaped:
+                if epsilon == options.epsilons[0]:
+                    yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
                 yield {**common, "method": "dp-adamw", "epsilon": epsilon}, options.seeds
             for directions in SPLITS:
                 if directions <= options.most:
@@ -130,7 +131,7 @@ def shaped_table(rows: pd.DataFrame, shaped_rows: pd.DataFrame) -> str:
     """Return a table of the test accuracy of the reported runs without and with a public shape, and the gain in points
     with its 95% interval, beside DP-AdamW: a line for each task, epsilon and K T of `shaped_rows`."""
     found, lines = ends(rows), []
-    for (name, _, epsilon, directions), end in ends(shaped_rows).items():
+    for (name, _, epsilon, directions), end in ends(shaped_rows[shaped_rows["method"] == "shaped"]).items():
         plain, adam = found[name, "dpzero", epsilon, directions], found[name, "dp-adamw", epsilon, "0"]
         gain = f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
         lines.append([task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), gain, adam.text()])
