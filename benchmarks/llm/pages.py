@@ -111,6 +111,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_last_layer": lambda: last_layer.table(read_rows(RESULTS / "llm_last_layer")),
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
+    "llm_directions_shaped": lambda: directions_total.shaped_table(
+        read_rows(RESULTS / "llm_directions_total"), read_rows(RESULTS / "llm_directions_shaped")
+    ),
     "llm_many_directions": many_directions.table,
     "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),
 }
