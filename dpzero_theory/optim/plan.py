@@ -16,7 +16,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.difference import DIFFERENCES, Difference
-from dpzero_theory.optim.shape import shape_of
+from dpzero_theory.optim.shape import Shape
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -95,7 +95,8 @@ class Plan:
         rule = self.rule
         DIFFERENCES[self.difference].checked(self.smoothing)
         rule.require(self.direction, self.directions_per_step)
-        shape_of(self.shape, self.direction)
+        if self.shape != "":
+            Shape(self.shape, self.direction)
         if rule.private != isinstance(self.step, Step):
             kind = "Step" if rule.private else "Sampling"
             raise ValueError(f"step must be a {kind} for {self.algorithm}; got {check.shown(self.step)}")

@@ -44,7 +44,7 @@ from dpzero_theory.optim.losses.shaping import require_public
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.shape import shape_of
+from dpzero_theory.optim.shape import Shape
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.accountant import weak
 from dpzero_theory.privacy.ledger import Ledger
@@ -259,8 +259,8 @@ def _make(
     unit, digest = data.unit if isinstance(data, ByUser) else "", partial(of_records, data)
     same = f"{micro_batch} {at_once} {isolation}"
     plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, same)
-    if (shape := shape_of(plan.shape, plan.direction)) and not resume:
-        ranks.every(lambda: require_public(shape, data))
+    if plan.shape and not resume:
+        ranks.every(lambda: require_public(Shape(plan.shape, plan.direction), data))
     read, losses, collate, micro_batch = _evaluated(data, losses, collate, micro_batch)
     ranks.share_(module)
     private = budget is not None

@@ -76,11 +76,6 @@ class Shape:
             raise ValueError(f"shape must be of the weights that are trained, {given!r:.80}; got one of {own!r:.80}")
 
 
-def shape_of(text: str, direction: str) -> Shape | None:
-    """Return the `Shape` with this text for a law of directions, by name; None if the text is empty."""
-    return None if text == "" else Shape(text, direction)
-
-
 def text_of(scale: float, exponents: Mapping[str, tuple[Exponents, Exponents]], records: Sequence[str]) -> str:
     """Return the text of the shape that has these attributes (`Shape`)."""
     letters = {

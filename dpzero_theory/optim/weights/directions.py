@@ -42,7 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpzero_theory.optim.shape import Shape, shape_of
+from dpzero_theory.optim.shape import Shape
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
 _CPU = torch.device("cpu")
@@ -131,10 +131,9 @@ class Directions:
         if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**128:
             raise ValueError(f"key must be an integer with 0 <= key < 2^128, or 16 bytes; got {key!r}")
         self.key = key
-        self.law, self.shape = DIRECTIONS[direction], shape_of(shape, direction)
-        self.scale, self._powers = 1.0, _powers(self.shape, self.law.rank)
-        if self.shape is not None:
-            self.scale = self.shape.scale
+        self.law, self.shape = DIRECTIONS[direction], Shape(shape, direction) if shape else None
+        self.scale = self.shape.scale if self.shape else 1.0
+        self._powers = _powers(self.shape, self.law.rank)
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._values = self.law.table()
         bits = (len(self._values) - 1).bit_length()

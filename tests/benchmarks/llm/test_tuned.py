@@ -161,6 +161,10 @@ def test_directions_in_all(small: Path) -> None:
     assert len(set(chosen[chosen["method"] == "dpzero"]["k"])) == 1
     assert "| TREC | 2 |" in directions_total.table(rows)
     assert "| 8 | 4 | 2 |" in directions_total.splits_table(rows)
+    out, words = small / "shaped", ["--shaped", "--tasks=trec", "--epsilons=2", "--seeds=2"]
+    assert directions_total.EXPERIMENT.main([f"--data={small}", f"--out={out}", *words]) == 0
+    assert set(read_rows(out)["method"]) == {"shaped", "zero-shot"}
+    assert directions_total.shaped_table(rows, read_rows(out)).splitlines()[-1].startswith("| TREC | 2 | 8 | ")
 
 
 def test_many_directions(small: Path) -> None:
