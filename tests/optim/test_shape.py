@@ -92,6 +92,9 @@ def test_any_block_of_a_direction_is_that_of_the_whole() -> None:
     whole = directions.coordinates(4, 1, 0, 6)
     for start, count in itertools.product(range(6), range(1, 7)):
         assert torch.equal(directions.coordinates(4, 1, start, min(count, 6 - start)), whole[start : start + count])
+    factored, amounts = Directions(3, "low-rank", TEXT), [(k, math.sin(k + 1) * 10.0 ** (k % 5)) for k in range(16)]
+    found = [factored.sum(order, 1, SHAPES, 0, 2, torch.float32, CPU) for order in (amounts, amounts[::-1])]
+    assert torch.equal(*found)  # powers of 2 leave partial sums exact
 
 
 def test_constants_for_a_shape_bound_those_of_the_problem_in_w() -> None:
