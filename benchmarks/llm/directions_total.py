@@ -127,15 +127,17 @@ def table(rows: pd.DataFrame) -> str:
     return markdown(heads, lines)
 
 
-def shaped_table(rows: pd.DataFrame, shaped_rows: pd.DataFrame) -> str:
-    """Return a table of the test accuracy of the reported runs without and with a public shape, and the gain in points
-    with its 95% interval, beside DP-AdamW: a line for each task, epsilon and K T of `shaped_rows`."""
-    found, lines = ends(rows), []
-    for (name, _, epsilon, directions), end in ends(shaped_rows[shaped_rows["method"] == "shaped"]).items():
-        plain, adam = found[name, "dpzero", epsilon, directions], found[name, "dp-adamw", epsilon, "0"]
-        gain = f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
-        lines.append([task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), gain, adam.text()])
-    return markdown(["task", "epsilon", "K T", "no shape", "public shape", "gain", "DP-AdamW"], lines)
+def shaped_table(rows: pd.DataFrame, shaped: pd.DataFrame, adam: pd.DataFrame) -> str:
+    """Return a table of the test accuracy of the reported runs without and with a public shape, the gain in points with
+    its 95% interval, and DP-AdamW without and with it (rows `adam`): a line for each task, epsilon and K T."""
+    found, other, lines = ends(rows), ends(adam), []
+    for (name, method, epsilon, directions), end in ends(shaped).items():
+        if method == "shaped":
+            plain, key = found[name, "dpzero", epsilon, directions], (name, "dp-adamw", epsilon, "0")
+            gain = f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
+            both = (one[key].text() if key in one else "-" for one in (found, other))
+            lines.append([task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), gain, *both])
+    return markdown(["task", "epsilon", "K T", "no shape", "shape", "gain", "DP-AdamW", "with the shape"], lines)
 
 
 def splits_table(rows: pd.DataFrame) -> str:

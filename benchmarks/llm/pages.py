@@ -112,7 +112,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_shaped": lambda: directions_total.shaped_table(
-        read_rows(RESULTS / "llm_directions_total"), read_rows(RESULTS / "llm_directions_shaped")
+        *(read_rows(RESULTS / f"llm_directions_{name}") for name in ("total", "shaped", "shaped_adamw"))
     ),
     "llm_many_directions": many_directions.table,
     "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),

@@ -164,7 +164,7 @@ def test_directions_in_all(small: Path) -> None:
     out, words = small / "shaped", ["--shaped", "--tasks=trec", "--epsilons=2", "--seeds=2"]
     assert directions_total.EXPERIMENT.main([f"--data={small}", f"--out={out}", *words]) == 0
     assert set(read_rows(out)["method"]) == {"shaped", "zero-shot"}
-    assert directions_total.shaped_table(rows, read_rows(out)).splitlines()[-1].startswith("| TREC | 2 | 8 | ")
+    assert directions_total.shaped_table(rows, read_rows(out), rows).splitlines()[-1].startswith("| TREC | 2 | 8 | ")
 
 
 def test_many_directions(small: Path) -> None:
