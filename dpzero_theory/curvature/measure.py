@@ -68,14 +68,14 @@ class MeasureSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """What was measured at one point x on the path of gradient descent.
+    """What was measured of n samples' losses at one point x, a vector of a model's weights.
 
     Attributes:
-        steps: the number of gradient steps from the start to x.
-        value: F(x), the mean loss.
-        gradient_norms: ||grad f_i(x)|| of each sample's loss f_i, shape (n,).
-        spectrum: the measured spectrum of the Hessian of F.
-        samples: the measured norms and traces of single samples' Hessians.
+        steps: the number of steps of gradient descent from the model's own weights to x.
+        value: the mean loss F(x).
+        gradient_norms: the L2 norm of the gradient of each sample's loss at x, shape (n,).
+        spectrum: the measured norm, traces and spectral density of the Hessian of F at x.
+        samples: the measured norms and traces of the Hessians of single samples' losses at x.
     """
 
     steps: int
@@ -94,9 +94,10 @@ class _Measurement:
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
         points: the measurements at each point on the path.
-        shared: the spectrum of a matrix that bounds the Hessians at all points (`region.common`); None if one point was
-            measured, or the settings ask for no such matrix (power 0).
-        layers: the ranks of each linear layer's factors at the start (`layers.layer_ranks`).
+        shared: the spectrum of a matrix that bounds the Hessians at all points; None if one point was measured, or the
+            settings ask for no such matrix (power 0).
+        layers: a dictionary for each linear layer at the start, with the effective ranks of its inputs' and its output
+            derivatives' second moments, as `layers.layer_ranks` returns them.
     """
 
     n: int
@@ -118,7 +119,7 @@ class _Measurement:
 
     @property
     def smoothness(self) -> float:
-        """The estimate of the smoothness ell on the safe side: the largest of the upper ends of all measured norms.
+        """The smoothness ell as it was measured, on the safe side: the largest of the upper ends of all measured norms.
 
         They are norms of Hessians of the mean loss and of the measured samples' losses at all points, and of the matrix
         that bounds all Hessians of the mean loss.
@@ -127,13 +128,13 @@ class _Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return constants of `theory.problem.Problem` for these losses, by name; `caveats` says what they hold for.
+        """Return the constants that the theorems need of these losses (`theory.problem.Problem`), by name.
 
-        They are d; r, `trace_bound` over ell, cut to [1, d], because the theorems use r only through tr(H) <= r ell;
-        lipschitz, the largest norm of a sample's gradient at the points, a lower bound on L; smoothness, ell; gap, the
-        loss at the start less `least_loss`, an upper bound; loss_bound, the largest |F| at the points, a lower bound;
-        and sample_rank, the largest upper end over points of the root mean square of tr|Hess f_i|, over ell and cut to
-        [1, d].
+        They are "d", the number of weights; "r", the effective rank: `trace_bound` over the smoothness, cut to [1, d];
+        "lipschitz", the largest norm of a sample's gradient at the points, a lower bound on the Lipschitz constant;
+        "smoothness"; "gap", the loss at the start less `least_loss`, an upper bound; "loss_bound", the largest absolute
+        value of the mean loss at the points, a lower bound; and "sample_rank": the largest upper end, over points, of
+        the root mean square of tr|Hess f_i| over samples' losses f_i, divided by the smoothness and cut to [1, d].
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -147,6 +148,7 @@ class _Measurement:
         }
 
     def _effective_rank(self, trace: float) -> float:
+        # The theorems use a rank r only through tr(H) <= r ell, so any trace may be divided by ell, the smoothness
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
@@ -205,11 +207,6 @@ class _Measurement:
 
 
 def _describe(spectrum: Spectrum) -> dict[str, Any]:
-    """Return a measured spectrum as a dictionary for JSON, with intervals as dictionaries.
-
-    Its keys are "norm", "trace", "absolute_trace", "effective_rank", "extreme_ritz_values", "residual", "products" and
-    "density", whose "weights" at its "points" sum to the dimension d.
-    """
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -246,8 +243,8 @@ def measure(
         The measurements; their method `problem_file` makes the file that the calculator reads.
 
     Raises:
-        ValueError: an argument outside its range, a product that is not finite, a Hessian that is zero.
-        PreconditionError: private data without spend_no_privacy_claim.
+        ValueError: `data` is none of its values, fewer than 2 samples, or a Hessian's product that is not finite.
+        PreconditionError: private data without spend_no_privacy_claim, or a Hessian that is zero.
     """
     check.precondition(
         check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
@@ -277,7 +274,6 @@ def measure(
 
 
 def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: MeasureSettings) -> _Point:
-    """Measure the losses at the weights x, which are `steps` gradient steps from the start, as the settings say."""
     return _Point(
         steps=steps,
         value=objective.value(x),

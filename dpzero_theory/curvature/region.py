@@ -20,13 +20,14 @@ from dpzero_theory.curvature.lanczos import Operator
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Return the operator sum_k A_k^p, whose p-th root bounds every A_k (`measure_spectrum(..., root=p)` measures it).
+    """Return the matrix S = sum_k A_k^p of symmetric matrices A_k, whose p-th root H has -H <= A_k <= H for every k.
 
-    One product with the operator costs p products with each A_k.
+    The matrices are given, and returned, as functions that multiply them by a vector; `measure_spectrum` measures the
+    root if it gets S and root=p. One product with S costs p products with each A_k.
 
     Args:
         operators: the matrices A_k, at least one, of one shape.
-        power: p, an even number >= 2.
+        power: the even number p >= 2.
 
     Raises:
         ValueError: an argument outside its range.
