@@ -46,7 +46,7 @@ class ClippedMean:
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         size = h.square().sum(dim=0)
-        if h.device.type != "cpu":  # To look for lanes that clip nothing, the host would wait for the GPU.
+        if h.device.type != "cpu":  # Looking for lanes that clip nothing would make the host wait for the GPU.
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)

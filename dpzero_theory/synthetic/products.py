@@ -131,7 +131,7 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 def _running_sum(rows: Tensor) -> Tensor:
     """Return the cumulative sums of the rows of a tensor, along its first axis."""
-    if rows.device.type != "cpu":  # CUDA's cumsum may change its last bits from call to call, a product does not
+    if rows.device.type != "cpu":  # CUDA's cumsum, unlike its matrix products, may change its last bits between calls
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
 

@@ -32,7 +32,7 @@ from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
 _SHARE = 0.01  # Of delta, the bound's probability to fail, this share is for steps whose directions are too long.
-_MOMENTS = 64  # The highest moment of X Z^2 by which `_longest_product` bounds how long directions of low rank are
+_MOMENTS = 64  # The highest moment by which `_longest_product` bounds projections on directions of low rank
 _GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each

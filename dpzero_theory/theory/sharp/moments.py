@@ -89,7 +89,7 @@ def _suprema(d: int, r: float, direction: str, directions: int, power: float) ->
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
-        # Moments of v for one direction of low rank bound those for K, as the law for K is smaller in convex order.
+        # Moments of the projection v on one direction of low rank bound those on K, which is smaller in convex order.
         alone = 1 if math.isfinite(law.rank) else directions
         moments = [_gaussian_moment(alone, j * power) * law.moment(j * power / 2) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread
