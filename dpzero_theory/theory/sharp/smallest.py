@@ -53,10 +53,10 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Make the coefficients of a step from the constants k that `constants_of` has for its clips and directions.
+        """Make the coefficients of the theorem's inequality for steps with given clips.
 
         Args:
-            k: the constants, whose arrays have an entry for each clip.
+            k: what `constants_of` returns for the clips and the law of the directions.
             p: the problem, of which r and n are used.
             e: ell lambda/2 in units of L, for the smoothing lambda.
             variance: in units of L^2, sigma^2 over the number of directions, for noise of standard deviation sigma on
