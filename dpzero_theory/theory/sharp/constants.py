@@ -233,7 +233,6 @@ class _Invariant:
     slack: float = 0.0
 
     def constants(self, c: Array) -> Constants:
-        """Return the sharpened theorem's constants at the clips c > 0, an array whose shape their arrays have."""
         beta, chi, excess2 = self._moments(c, self.upper)
         # Clipping removes E[(v^2 - c^2)_+ w], with the weight w of `_moments`, from E[v^2 w] = spread2 + 2 (r-1) slack.
         removed = 2 * chi - excess2
@@ -381,8 +380,6 @@ def _low_rank(text: str) -> _SharpLaw:
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
-    """Register in `LAWS`, as `name`, a law of directions that is invariant under rotations. `law` is a function of the
-    dimension d, the effective rank r and K, the number of directions; `further` are the other fields of `_SharpLaw`."""
     LAWS.register(
         _SharpLaw(
             name=name,
