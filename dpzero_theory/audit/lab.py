@@ -32,12 +32,12 @@ _SCALES = {
 """Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
 _LOUD = 0.5  # The data set `loudest` has equal records that each add more than this many clips to a step
-_VISIBLE = 0.05  # A record counts as in a batch if exchanging it moves the step by more than this share of `pair.size`
+_VISIBLE = 0.05  # A record is in a batch if its exchange moves the step by more than this share of a full batch's move
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
 _HALVINGS = 12  # How often the interval between two neighbours among `_FACTORS` is halved to find the best factor
 _NEARLY = 0.97  # A record counts as nearly clipped if it adds this many clips (multiples of the clip) to a sum
 _PARALLEL = 1e-5  # Two vectors count as parallel, and two lengths as equal, below this relative difference
-_ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vectors are parallel
+_ENOUGH_NUMBERS = 4  # Whether vectors are parallel is told only from this many released numbers or more
 
 
 class _ExtremePair(NamedTuple):
@@ -161,7 +161,7 @@ class _Influence:
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
     def _quiet_releases(self, data_sets: list[Records]) -> Array | None:
-        # Of runs of one seed with full batches; shape (data sets, steps, numbers)
+        # All runs have one seed, and full batches; the releases have shape (data sets, steps, numbers)
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
@@ -182,7 +182,8 @@ class _Influence:
         return datasets.scaled(self._records[0], scale) if self._clips(scale) > _NEARLY**3 else None
 
     def _clips(self, scale: float) -> float:
-        # What the first record, times `scale`, adds to the first step is the step's sum on n such records, over n
+        # Returns how many clips the first record, times `scale`, adds to the first step: the sum over n such records,
+        # over n
         record = datasets.scaled(self._records[0], scale)
         rows = self._runs.at_start(datasets.filled(self._records, record))
         if rows is None or not np.isfinite(rows).all():

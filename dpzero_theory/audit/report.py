@@ -187,7 +187,8 @@ class AuditReport:
     def summary(self) -> str:
         """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         held, violated, rest = (len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED))
-        # Under add-remove neighbours differ in the number of records, which checks let a loop show: the report says so
+        # The checks let a loop show the number of records, in which neighbours differ under add-remove: the report says
+        # so
         number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (

@@ -117,6 +117,6 @@ class Interval:
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """Return the quantiles of `values` at the probabilities `at`, keyed by the probability as text, such as "0.9"."""
+    """Return the quantiles of finite `values` at the probabilities `at`, by the probability as text, such as "0.9"."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

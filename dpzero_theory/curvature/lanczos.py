@@ -51,8 +51,8 @@ class _Ritz:
 class Tridiagonal:
     """The result of k steps of the Lanczos method from a starting vector, for a symmetric (d, d) matrix A.
 
-    The result is the tridiagonal matrix T = Q^T A Q for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space of
-    the starting vector, which is length * q_1.
+    The result is the tridiagonal matrix T = Q^T A Q for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space,
+    which v, A v, ..., A^(k - 1) v span for the starting vector v = length * q_1.
 
     Attributes:
         diagonal, off_diagonal: the entries of T, of shapes (k,) and (k - 1,).
@@ -147,13 +147,13 @@ def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) ->
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
     """Run the Lanczos method for at most `steps` steps; each multiplies a matrix A by a vector once.
 
-    Fewer steps are made if the Krylov space is already invariant under A; `last` of the result is then 0.
+    Fewer steps are made if A maps the space that they span into itself; `last` of the result is then 0.
 
     Args:
         operator: the matrix A, symmetric of shape (d, d).
         start: a vector of shape (d,) that is not zero.
         steps: the largest number of steps, at least 1.
-        keep_basis: whether to return the orthonormal basis of the Krylov space too, of shape (steps, d).
+        keep_basis: whether the result has the orthonormal basis of this space too, which needs steps * d numbers.
 
     Raises:
         ValueError: a start of another shape, or zero, or a product that is not finite.

@@ -33,14 +33,14 @@ class MeasureSettings:
     """What `measure` measures of a model's losses, and how much computation it spends.
 
     Attributes:
-        points: how many points on the path of gradient descent are measured, the start included.
+        points: how many points on the path of gradient descent are measured, the start included; at least 1.
         path_steps: the number of steps of gradient descent between two points. Their step size is 1 over the upper end
             of the measured ||Hess F(x0)||, where F is the mean loss and x0 the start; it is halved where F would rise.
         effort: how many Hessian products are spent on the spectrum at each point.
-        sample_hessians: how many single samples' Hessians are measured at each point.
+        sample_hessians: how many single samples' Hessians are measured at each point; at least 2.
         sample_effort: how many Hessian products are spent on each single sample's Hessian.
         power: the even p of the matrix (sum_k A_k^p)^(1/p), which bounds the Hessians A_k at all points; 0 for none.
-        level: the coverage probability of each interval.
+        level: the coverage probability of each interval, in (0, 1).
         least_loss: a lower bound on every loss.
 
     Raises:
@@ -110,9 +110,9 @@ class _Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of the interval of tr(H), where H is a matrix that bounds the Hessians at all points.
+        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all points.
 
-        If no such H was measured, the largest upper end of tr|Hess F| at a point, where F is the mean loss.
+        F is the mean loss. If no such H was measured, this is the largest upper end of tr|Hess F| at a point.
         """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
@@ -148,11 +148,11 @@ class _Measurement:
         }
 
     def _effective_rank(self, trace: float) -> float:
-        # The theorems use a rank r only through tr(H) <= r ell, so any trace may be divided by ell, the smoothness
+        # The theorems use the rank r only in tr(H) <= r ell, so a bound on tr(H) over the smoothness ell serves as r
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Return the sentences, shown with every certificate, that say which constants are estimates."""
+        """Return sentences that say which of the constants are estimates; the calculator shows them with its bounds."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -181,7 +181,7 @@ class _Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Return the problem file for the calculator, with constants, caveats and everything that was measured."""
+        """Return the file that the calculator (`dpzero_theory.params`) reads: constants, caveats, all measurements."""
         measurements = {
             "samples": self.n,
             "gradient_moments": {

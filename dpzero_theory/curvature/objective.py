@@ -47,7 +47,7 @@ class Objective:
             batch is differentiated at a time.
 
     Attributes:
-        module, per_sample, batches: the three arguments.
+        module, per_sample, batches: the arguments module, losses and batches.
         start: the module's own weights as one flat vector, shape (d,).
         d, n: the number of weights and the number of samples.
         sizes: how many samples each batch has.

@@ -34,22 +34,19 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     Raises:
         ValueError: a power below 2.
     """
-    # The number is the integral of s^(1/p) over the spectral measure of S at v. From k Lanczos steps with A, 2 k
-    # moments of this measure are known for S = A, and k moments for S = A^2. The ends hold for every measure on [0,
-    # inf) with these moments. The estimate is the integral by the Gauss rule of A: of x^(1/p), where points x below 0
-    # count as 0, or, for S = A^2, of |x|^(2/p). With f(s) = s^(1/p) the derivatives of even order are negative and
-    # those of odd order positive on (0, inf). So the error of a Gauss rule, f^(2j) times a positive number, makes it an
-    # upper bound, and the error of a Gauss-Radau rule with a point at 0 makes it a lower bound. The rules for A^2
-    # follow from the moments of A^2 that the steps with A determine, so no further product is needed; and v^T |A| v >=
-    # |v^T A v|.
+    # The number is the integral of f(s) = s^(1/p) over the spectral measure of S at v. The estimate is the integral by
+    # the Gauss rule of A: of x^(1/p), where points x below 0 count as 0, or, for S = A^2, of |x|^(2/p)
     p = check.integer("power", power, at_least=2)
     points, weights = tri.gauss_rule()
     s = points * points if signed else np.maximum(points, 0.0)
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    # `known` is how many moments of the spectral measure of S are known, from the zeroth on: k Lanczos steps with A
-    # give the first 2 k moments of A, and so the first k of A^2.
+    # k Lanczos steps with A give the first 2 k moments of the spectral measure of A, from the zeroth on, and so the
+    # first k of the measure of A^2 without a further product. The ends hold for every measure on [0, inf) with the
+    # first `known` moments: the derivatives of f of even order are negative on (0, inf) and those of odd order
+    # positive. So the error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of
+    # a Gauss-Radau rule with a point at 0 makes it a lower bound. For A^2 and p = 2, |v^T A v| is a lower bound too
     known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf

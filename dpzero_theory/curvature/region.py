@@ -20,10 +20,10 @@ from dpzero_theory.curvature.lanczos import Operator
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Return the matrix S = sum_k A_k^p of symmetric matrices A_k, whose p-th root H has -H <= A_k <= H for every k.
+    """Return the matrix S = sum_k A_k^p of symmetric matrices A_k; its p-th root H has -H <= A_k <= H for every k.
 
-    The matrices are given, and returned, as functions that multiply them by a vector; `measure_spectrum` measures the
-    root if it gets S and root=p. One product with S costs p products with each A_k.
+    So H bounds all A_k in the order of symmetric matrices. `measure_spectrum` measures H if it gets S and root=p. One
+    product of S with a vector costs p products with each A_k.
 
     Args:
         operators: the matrices A_k, at least one, of one shape.

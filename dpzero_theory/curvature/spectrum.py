@@ -64,7 +64,8 @@ class Spectrum:
         bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
         extremes: the smallest and the largest Ritz value (approximate eigenvalue) of A itself, even if its root was
             measured.
-        residual: within this distance of A's Ritz value of largest absolute value there is an eigenvalue of A itself.
+        residual: within this distance of the Ritz value of A of largest absolute value that the search found there is
+            an eigenvalue of A.
         points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
             Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
         products: how many products of A with a vector were spent.
@@ -92,13 +93,11 @@ def measure_spectrum(
 ) -> Spectrum:
     """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of its root A^(1/p).
 
-    Every interval covers its number with probability `level`, each on its own.
-
     Args:
         operator: the matrix A.
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend; `Effort()` if None.
-        level: the coverage probability of the intervals, in (0, 1).
+        level: the coverage probability, in (0, 1), of each interval on its own; what it assumes is `Interval.kind`.
         root: an integer p >= 2, to measure A^(1/p) of a positive semidefinite A (which is not checked); None measures
             A.
 

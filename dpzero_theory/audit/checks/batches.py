@@ -24,12 +24,12 @@ _LISTED_SEED, _LISTED_RUNS = 60, 16
 """If the loop returns its batches, the batches of 16 runs are tested, with the loop's seeds from 60 on."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
 """In 16 more runs, with seeds from 90 on, records with even and with odd indices are scaled by these factors."""
-_SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of the claimed law of sizes
+_SMALL, _LARGE = 0.1, 0.9  # Batches below and above these quantiles of the claimed law of sizes are small and large
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
 """The sizes of batches are measured in at most 60 runs, and used if all are within 0.05 of whole numbers."""
-_WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
-_DIFFER = "where the records differ a millionfold"  # How reports describe records scaled by `_UNLIKE`
-_CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
+_WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings for which no amplification is claimed
+_DIFFER = "where the records differ a millionfold"  # How reports describe runs on records scaled by `_UNLIKE`
+_CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be this share smaller than the one computed, since claims are rounded
 _LOUDEST = 1e10  # With this multiple of the claimed noise, releases on all data sets are equal up to rounding
 _DRAWS = 3  # Numbers of steps are compared under this many draws of the noise `_LOUDEST`
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
@@ -51,7 +51,7 @@ def _poisson(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    # The size of a Poisson batch is the number of successes in n trials
+    # The size of a Poisson batch is binomial: the number of successes in n trials
     law = stats.binom(n, rate)
     small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
@@ -62,7 +62,7 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def _each_record(included: _RunsStepsRecords, rate: float) -> float:
-    # The least p-value of a record's number of batches, times the number of records, since as many are compared
+    # The least p-value of one record's number of batches is multiplied by the number of records, as each is tested
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))

@@ -74,7 +74,7 @@ def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
 
 def _least(values: Array) -> tuple[float, str, float]:
     # Returns the smallest p-value of too little noise times the number of parts that are tested, at most 1, and the
-    # name and the standard deviation, in units of the claimed one, of the part that has it
+    # name and the standard deviation, in units of the claimed one, of the part with this p-value
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _tested_parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
@@ -101,7 +101,8 @@ def _size(lab: Lab, level: float) -> Verdict:
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
     count, std = lab.noise.sample.size, float(np.sqrt((lab.noise.sample**2).mean()))
-    # With probability 95% the test of all numbers reports a standard deviation of less than this share of the claimed.
+    # With probability 95% the test of all numbers reports noise whose standard deviation is below this share of the
+    # claim
     least = math.sqrt(float(stats.chi2.ppf(level / (4 * len(samples)), count)) / float(stats.chi2.ppf(0.95, count)))
     power = f"all numbers together: less than {least:.2f} of what is claimed"
     says = f"noise of {std:.3g} times the claimed standard deviation ({count} numbers)"

@@ -37,7 +37,7 @@ _TRIED_BITS = (8, 16, 20, 24, 31)
 """If noise is the same for two seeds that differ in this bit alone (2^8 for 8), only lower bits are taken to matter,
 and all values of these can be tried."""
 _KEY_BYTES = 8  # A seed made of fewer random bytes can be found by trying all values
-_MOST_BYTES = 64  # Of up to so many random bytes that a run reads, each is changed to see whether the noise changes
+_MOST_BYTES = 64  # If a run reads no more random bytes, each is changed in turn to see whether the noise changes
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
@@ -305,7 +305,7 @@ def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: fl
 
 
 def _sine(rows: Array, noise: Array) -> Array:
-    # Of the angle between each row and the noise, or 1 if the angle is undefined
+    # Of the angle between each row and the noise; 1 if it is undefined, as for a row of zeros
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))

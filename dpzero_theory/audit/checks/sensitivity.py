@@ -61,7 +61,7 @@ class _Move(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    # Data sets from which neighbours are made
+    # Yields data sets, by a name for the report, whose neighbours, with one record exchanged or removed, are tried
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
     yield "records a thousand times as large", datasets.scaled(records, 1e3)
