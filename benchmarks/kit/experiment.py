@@ -297,12 +297,3 @@ def _executor(options: Namespace, given: Executor | None) -> Iterator[Executor |
             yield pool
     else:
         yield None
-
-
-def presets(name: str, about: str | None, each: Mapping[str, Experiment]) -> Command:
-    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name, all of which must have
-    the same flags. `name` and `about` are the command's name and help text."""
-    first = next(iter(each.values()))
-    choice = flag("--preset", choices=tuple(each), required=True)
-    flags = [choice, *(one for one in first.all_flags() if one[0] != ("--out",)), flag("--out", type=output_folder)]
-    return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), flags)
