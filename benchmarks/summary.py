@@ -13,7 +13,7 @@ import re
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -125,28 +125,18 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _accountants(folder: str, names: Sequence[str], digits: int, shown: Callable[..., str]) -> list[list[str]]:
-    """Return for each setting in the rows of `folder` a line with each accountant's noise multiplier, rounded to so
-    many digits, and processor time. `shown` writes a setting."""
-    lines = []
-    for setting, group in read_rows(RESULTS / folder).groupby(list(accountants.KEY[:-1]), sort=False):
-        of = group.set_index("accountant")
-        cells = (
-            f"{of['noise_multiplier'][name]:.{digits}f}, {_seconds(of['cpu_seconds'][name])}"
-            if name in of.index
-            else ""
-            for name in names
-        )
-        lines.append([shown(*setting), *cells])
-    return lines
-
-
 def accounting() -> str:
     """Return a table of each accountant's noise multiplier and processor time, measured side by side in one run."""
     names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "opake")
-    lines = _accountants(
-        "accounting", names, 5, lambda n, batch, steps, epsilon, delta: f"{n}/{batch}/{steps:,}/{epsilon:g}"
-    )
+    lines = []
+    rows = read_rows(RESULTS / "accounting")
+    for (n, batch, steps, epsilon, _), group in rows.groupby(list(accountants.KEY[:-1]), sort=False):
+        of = group.set_index("accountant")
+        cells = (
+            f"{of['noise_multiplier'][name]:.5f}, {_seconds(of['cpu_seconds'][name])}" if name in of.index else ""
+            for name in names
+        )
+        lines.append([f"{n}/{batch}/{steps:,}/{epsilon:g}", *cells])
     return markdown(["n/B/T/epsilon", *names], lines)
 
 

@@ -59,23 +59,18 @@ class Command:
         work: the body. It is given the parser, whose `error` refuses a command line, and the parsed options, and it
             returns the exit status, None for 0.
         flags: the flags of the command line.
-        aliases: old names of flags and the new ones, as in `Parser`.
-        one_of: flags of which a command line may have one at most.
     """
 
     name: str
     about: str | None
     work: Callable[[Parser, Namespace], int | None]
     flags: Sequence[Flag] = ()
-    aliases: Mapping[str, str] | None = None
-    one_of: Sequence[str] = ()
 
     def parser(self) -> Parser:
         """Return the parser of the command line."""
-        parser = Parser(f"benchmarks {self.name}", self.about or "", self.aliases)
-        exclusive = parser.add_mutually_exclusive_group() if self.one_of else parser
+        parser = Parser(f"benchmarks {self.name}", self.about or "")
         for names, how in self.flags:
-            (exclusive if names[0] in self.one_of else parser).add_argument(*names, **how)
+            parser.add_argument(*names, **how)
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:

@@ -27,8 +27,9 @@ class ClippedMean:
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype) -> None:
-        # With these rows one matrix product gives all q, as (d_i, ||d_i||^2, 1) times (-2 h, 1, ||h||^2)/C^2 is q. A
-        # second one gives both sums of a mean: the last entry of the sum of factor times row is the sum of the factors.
+        # With these rows one matrix product gives all q = ||h - d_i||^2/C^2, as (d_i, ||d_i||^2, 1) times
+        # (-2 h, 1, ||h||^2)/C^2 is q. A second one gives both sums of a mean: the last entry of the sum of factor times
+        # row is the sum of the factors.
         squares = rows.square().sum(dim=1, keepdim=True)
         self.largest = squares.max().sqrt()
         self.rows = torch.cat([rows, squares, torch.ones_like(squares)], dim=1).to(dtype)
@@ -52,7 +53,7 @@ class ClippedMean:
             point = point.T.contiguous().T
         total, least = torch.zeros_like(point), torch.full_like(clip, torch.inf, dtype=point.dtype)
         for rows in self.blocks:
-            q = (point.T @ rows.T).T if few else rows @ point  # ||h - d_i||^2/C^2
+            q = (point.T @ rows.T).T if few else rows @ point
             least = torch.minimum(least, q.amin(dim=0))
             total.addmm_(rows.T, q.clamp_(min=1).rsqrt_())  # factors min(1, q^(-1/2)), by which h - d_i is clipped to C
         mean = (total[-1].to(h.dtype) * h - total[:-2]) / len(self.rows)
