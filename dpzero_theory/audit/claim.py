@@ -149,7 +149,7 @@ class Claim:
         """Return all steps of the run as one `Step` of the privacy accountant, whose `steps` is their number.
 
         Raises:
-            ValueError: the claimed sampling cannot have this rate or these steps.
+            ValueError: the claimed sampling cannot have the claimed rate or number of steps.
         """
         words: Words = {"sampling": self.sampling, "relation": self.relation, "sample_rate": self.sample_rate}
         return step_of(self.noise_multiplier, self.steps, **words)
@@ -189,5 +189,5 @@ class View:
             raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
-        """Return whether the attacker sees the loop's output called `name`: all but `batches`, `clean` and `hidden`."""
+        """Return whether the attacker sees the output called `name`: not `batches`, `clean` or one of `hidden`."""
         return name not in _HIDDEN and name not in self.hidden

@@ -45,8 +45,8 @@ class _ExtremePair(NamedTuple):
 
     Attributes:
         first, second: the records.
-        size: by how many clips (multiples of the claimed clip) every step's release changes at least when one is
-            exchanged for the other.
+        size: the change, when one is exchanged for the other, of the step's release that changes the least, in clips
+            (multiples of the claimed clip).
     """
 
     first: Any
@@ -83,7 +83,7 @@ class _Influence:
 
     @cached_property
     def pair(self) -> _ExtremePair | None:
-        """The two extreme records for which exchanging one for the other changes the releases the most.
+        """The two records, of the ten of `datasets.extremes`, whose exchange for each other changes releases the most.
 
         They stand in the first or the last place of the audit's data, all records are in every batch, and the step that
         changes the least counts. None if no exchange changes all steps.
@@ -121,7 +121,8 @@ class _Influence:
 
         They cannot if the seed makes other directions or other random contributions for n - 1 records. Exchanging a
         record then changes the releases on n - 1 and on n records by vectors that are not parallel. The answer is also
-        False where this cannot be seen: without a `pair`, with n < 3, or with fewer than 4 released numbers.
+        False where this cannot be seen: if no exchange of records changes all steps, if n < 3, or if fewer than 4
+        numbers are released.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
@@ -273,7 +274,7 @@ class _NoiseSamples:
 
     @property
     def repeat_changes(self) -> dict[str, Any]:
-        """Changes of settings under which runs almost without noise repeat with the seed, so that noise can be told.
+        """Changes of settings under which runs almost without noise repeat with the seed, so that noise can be seen.
 
         They are none (an empty dictionary), or those that put all records into every batch. If such runs never repeat,
         there are none, and only a loop that returns `clean`, the releases before noise, tells its noise.

@@ -105,7 +105,7 @@ class _Entropy:
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes, like `os.urandom`, which this method replaces during an audit."""
+        """Return the next `size` bytes of the known stream or, if none is selected, of the operating system."""
         if self.number is None:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size

@@ -28,7 +28,7 @@ class Verdict:
     """The verdict of one check on a training loop.
 
     Attributes:
-        status: `HELD`, `VIOLATED` or `UNTESTED`.
+        status: "held", "violated" or "could not be tested".
         says: what was seen, or why the check could not be made.
         mend: how to repair the loop, if the check is violated.
         power: the smallest fault that the check would have noticed, in words, if it held.
@@ -131,7 +131,7 @@ class AuditReport:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
 
     def named(self, status: str) -> list[str]:
-        """Return the names of the checks whose verdict has the status `status`: `HELD`, `VIOLATED` or `UNTESTED`."""
+        """Return the names of the checks with the status "held", "violated" or "could not be tested"."""
         return [entry.check.name for entry in self.entries if entry.verdict.status == status]
 
     @property
@@ -141,7 +141,7 @@ class AuditReport:
 
     @property
     def causes(self) -> list[str]:
-        """The names of the checks whose violation no other violated check may have caused: mend these first."""
+        """The names of the violated checks that no other violated check may have caused: mend these first."""
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:

@@ -50,11 +50,14 @@ class LoopRuns:
     """Runs of one loop, and the settings under which they can be compared.
 
     Args:
-        loop: the loop.
+        loop: the loop, with its data, its claim and its settings.
 
     Attributes:
         loop, claim: the loop and its claim.
         base: what a run with the claimed settings returned and showed.
+
+    Raises:
+        LoopFailed: that run, which is made at once, fails.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -66,7 +69,8 @@ class LoopRuns:
 
         Args:
             records: the data; the loop's own if None.
-            settings: the other arguments of `Loop.run`: seed, global_seed, stream and settings to replace.
+            settings: settings to replace, by the audit's names for them, such as noise_multiplier; and the arguments
+                seed, global_seed and stream of `Loop.run`.
         """
         try:
             return self.loop.run(records, **settings)
@@ -127,9 +131,10 @@ class LoopRuns:
         return {"step_size": min(max(least, size * _SMALLEST_STILL), size * _LARGEST_STILL)}
 
     def comparable(self, output: LoopOutput) -> Array:
-        """Return the releases of a run at the steps that can be compared between runs, shape (steps, numbers).
+        """Return the releases of a run, which must have some, at the steps that can be compared between runs.
 
-        They are all steps if the weights can be kept where they are (`frozen` is not empty), else only the first.
+        The steps are all steps if settings can keep the weights where they are (`frozen` is not empty), else the first.
+        The result has shape (steps, numbers).
         """
         assert output.releases is not None
         return output.releases if self.frozen else output.releases[:1]
@@ -195,10 +200,10 @@ class LoopRuns:
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether the loop is seen to obey its noise multiplier: its first release changes with the noise alone.
+        """Whether the loop is seen to obey its noise multiplier, since with the claimed one its first release differs.
 
-        It is False if this cannot be seen, because two runs almost without noise, of equal seeds and if need be equal
-        known random bytes, differ, fail or release nothing.
+        It is compared with those of two runs almost without noise, of the same seed and, if need be, the same known
+        random bytes. False also if these two runs differ, fail or release nothing, as nothing can be seen then.
         """
         return self._noise_obeyed_by_seed or self.streamed
 
@@ -306,7 +311,7 @@ class LoopRuns:
 
 
 def norms(rows: Array) -> Array:
-    """Return the L2 norm of each row of an array; a row is its last axis."""
+    """Return the L2 norms of an array along its last axis."""
     return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
 
 

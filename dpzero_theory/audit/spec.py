@@ -56,7 +56,7 @@ class Spec:
     Attributes:
         train: the loop, a function (records, seed, settings) -> outputs, as the module `audit.loop` describes it.
         records: the claim's n records, an array with one record a row or a list.
-        claim: what the loop's author says of it.
+        claim: what the loop's author says of its privacy.
         view: what an attacker sees.
         settings: what the loop is given in addition to the claim's numbers.
         variations: further settings under which the claim must hold, by a name for the report.

@@ -90,7 +90,7 @@ class _Measurement:
     """All that was measured of a model's losses; its method `problem_file` makes the file that the calculator reads.
 
     Attributes:
-        n, d: the number of samples and the dimension.
+        n, d: the number of samples and the number of weights.
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
         points: the measurements at each point on the path.
