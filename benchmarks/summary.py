@@ -408,23 +408,21 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_steps": gpu_steps,
 }
 
-SHORT: Mapping[str, tuple[str, str, bool]] = {
-    "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero", False),
+SHORT = {
+    "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero"),
     "llm_methods": (
         "task | trained | zero-shot | DPZero (2) | DP-AdamW (2) | DPZero (6) | DP-AdamW (6) | AdamW",
         "^(SST|TREC)",
-        False,
     ),
-    "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32", False),
+    "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32"),
 }
-"""By the name of a table, what its short form `NAME_short` keeps: the columns, some with another name; a regular
-expression for the lines; and whether the paragraphs below are kept."""
+"""By the name of a table, what its short form `NAME_short` keeps: the columns, and a regular expression for the
+lines."""
 
 
 def _short(name: str) -> str:
-    columns, lines, below = SHORT[name]
-    pairs = (column.partition(" -> ")[::2] for column in columns.split(" | "))
-    return shortened(TABLES[name](), {old: new or old for old, new in pairs}, lines, below)
+    columns, lines = SHORT[name]
+    return shortened(TABLES[name](), columns.split(" | "), lines)
 
 
 TABLES |= {f"{name}_short": partial(_short, name) for name in SHORT}
