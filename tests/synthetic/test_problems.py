@@ -212,15 +212,11 @@ def test_bad_data_and_points_are_refused(kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        *((lambda kind=kind: kind(TWO, [1.0, 0.0]), "spectrum must") for kind in (Quadratic, PseudoHuber)),
         *(
             (lambda bad=bad: Quadratic(TWO, bad), "spectrum must")
-            for bad in ([1.0, math.nan], [1.0], [[1.0, 1.0]], "ab")
+            for bad in ([1.0, 0.0], [1.0, math.nan], [1.0], [[1.0, 1.0]], "ab")
         ),
-        *((lambda bad=bad: LogisticRegression(TWO, bad), "labels must") for bad in ([1.0, 0.0], [1.0], ["+", "-"])),
-        *((lambda bad=bad: LogisticRegression(TWO, [1.0, -1.0], bad), "row_norm must") for bad in (0, math.nan, "1")),
         *((lambda bad=bad: paper_spectrum(*bad), "must be") for bad in (("d", 3), (None, 3), ("a", 0), ("a", 2.5))),
-        (lambda: LogisticRegression(csr_array([[1.0, math.nan]]), [1.0]), "features must be finite"),
     ],
 )
 def test_bad_constants_are_refused(make, message):

@@ -120,17 +120,6 @@ def test_dimension_free() -> None:
     assert bounds[2] == pytest.approx(bounds[1], rel=1e-5)
 
 
-def test_the_papers_setting() -> None:
-    capped = prescribe(PAPER, GDP, max_steps=4672)
-    assert 0.004 < prescribe(PAPER, GDP).bound < capped.bound < 0.013
-    assert 1.284 / capped.bound > 100
-    assert capped.steps == 4672
-    expected = noise_std(GDP, 4672, capped.clip, 10_000, "replace-one")
-    assert capped.noise_std == pytest.approx(expected, rel=1e-15)
-    assert capped.evaluations == 46_720_000
-    assert capped.id == "theorem-3-sharp"
-
-
 problems = st.builds(
     Problem,
     n=st.integers(1, 10**8),
