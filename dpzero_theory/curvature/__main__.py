@@ -125,7 +125,7 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
             objective.losses, objective.start, args.forward_only, args.directions, generator, args.level
         )
         return differences.problem_file(data, task.least_loss)
-    measured = measure(objective, generator, data=data, spend_no_privacy_claim=data == "private", settings=settings)
+    measured = measure(objective, generator, data=data, results_not_private=data == "private", settings=settings)
     return measured.problem_file()
 
 

@@ -227,7 +227,7 @@ def measure(
     generator: torch.Generator,
     *,
     data: str,
-    spend_no_privacy_claim: bool = False,
+    results_not_private: bool = False,
     settings: MeasureSettings | None = None,
 ) -> _Measurement:
     """Measure the constants of the theory for a model's losses, starting at the model's own weights.
@@ -236,7 +236,7 @@ def measure(
         objective: module, losses and samples.
         generator: a CPU generator, the only source of randomness.
         data: what the samples are: "public", "synthetic" or "private".
-        spend_no_privacy_claim: must be true for private data; it says that the results will not be called private.
+        results_not_private: must be True for private data: the caller knows that the results are not private.
         settings: what to measure; `MeasureSettings()` if None.
 
     Returns:
@@ -244,12 +244,12 @@ def measure(
 
     Raises:
         ValueError: `data` is none of its values, fewer than 2 samples, or a Hessian's product that is not finite.
-        PreconditionError: private data without spend_no_privacy_claim, or a Hessian that is zero.
+        PreconditionError: private data without results_not_private, or a Hessian that is zero.
     """
     check.precondition(
-        check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
-        "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
-        "claim that anything derived from private data is",
+        check.choice("data", data, DATA) != "private" or results_not_private,
+        "data must be public or synthetic, since what is measured here is not private; give results_not_private=True "
+        "if the results will not be called private",
     )
     s = settings or MeasureSettings()
     places = [objective.start]

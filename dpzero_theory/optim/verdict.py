@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 
 class Descent:
-    """Sums up the descent of a run, release by release.
+    """Sums up a run's descent, an estimate of how far its steps lower the mean loss, release by release.
 
     Args:
         plan: the plan of the run.
@@ -73,7 +73,7 @@ class Descent:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Add a release."""
+        """Add a release's estimate of how far its step lowers the mean loss, and the variance of that estimate."""
         squares = (np.array(record.sums, dtype=np.float64) * self._plan.unit) ** 2
         alpha, excess = self._plan.step_size(record.release), squares - self._second
         self._made += 1
@@ -91,7 +91,7 @@ class Descent:
 
     @property
     def verdict(self) -> Verdict:
-        """What the releases so far say."""
+        """What the releases so far say of the training."""
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
         if found - error > limit:

@@ -137,10 +137,11 @@ def verify(
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
-    """Return the findings of a replay of the run from the weights `initial`, compared with `final` unless it is None.
+    """Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
+    releases move these to `final`.
 
-    If `final` is a checkpoint, only the releases that had moved its weights are replayed for the comparison. An error
-    of a replay is a finding that does not hold.
+    If `final` is a checkpoint of the run, only the releases before it are replayed. An error of a replay is a finding
+    that does not hold.
     """
     try:
         content.replayed(_module_of(initial.weights), 0)

@@ -96,7 +96,7 @@ def opened(
         path: the folder.
         header: what the run must have been begun with. Compared are `private`, the plan, `isolation`, `losses`, `unit`
             and, in a run from a seed, the key, which the seed determines. Not compared are a private run's key, which
-            was drawn at random, the fingerprint of the weights and the software.
+            was drawn at random, the fingerprint of the weights, and the software.
         digest: a function from a secret key to the digest of the records under it, which must be the digest in the
             file.
         budget: (epsilon, delta) with which the run was begun; None for a run that is not private.
@@ -192,10 +192,8 @@ def _require_same_budget(account: Account, epsilon: float, delta: float, paid_at
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError unless a resumed run, whose file has the header `found`, is `given` the same settings.
-
-    The message names what differs. `opened` says which entries of the headers are compared.
-    """
+    """Raise ValueError, naming the first difference, if a run was begun with other settings (the header `found` in its
+    file) than it is resumed with (`given`). A private run's key, fingerprint and software are not compared."""
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

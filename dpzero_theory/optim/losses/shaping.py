@@ -93,8 +93,8 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
 
 
 def _exponents(squares: Tensor) -> Exponents:
-    """Return the integers e for which 2^e is nearest (by its logarithm) to the power -1/4 of mean squares, which are
-    given in units of their mean and to which `_ADDED` is added."""
+    """Return for each mean square s, given in units of their mean, the integer e in [-12, 12] for which 2^e is nearest,
+    by its logarithm, to (s + 0.01)^(-1/4)."""
     found: Exponents = torch.log2(squares + _ADDED).div(-4).round().clamp(-LARGEST, LARGEST).cpu().numpy().astype(int)
     return found
 

@@ -63,8 +63,8 @@ class ByUser:
         return read(self.texts, places, seed.to_bytes(8, "little"))
 
     def over(self, texts: Data) -> "ByUser":
-        """Return the data set of the same users whose texts are read from `texts`, a data set of as many texts in the
-        same order, such as one with fewer columns."""
+        """Return a data set of the same users whose texts are read from `texts`, which has the same texts in the same
+        order in another form, for example with fewer columns."""
         return ByUser(texts, self._places, self.at_most)
 
     @property
@@ -146,8 +146,9 @@ class _Without:
 
 
 def _owners(texts: Data, key: _Key) -> Sequence[object]:
-    """Return the owner of each text, in order, by `key` as in `by_user`. Raises ValueError if a text lacks the column
-    `key`, or a sequence has another number of owners than there are texts."""
+    """Return the owner of each text, in order. `key` is the name of the column with the owners, a function from a text
+    to its owner, or a sequence of all owners. Raises ValueError if a text lacks the column, or a sequence has another
+    number of owners than there are texts."""
     if isinstance(key, str):
         try:
             return list(texts[key]) if hasattr(texts, "column_names") else [text[key] for text in _all(texts)]
