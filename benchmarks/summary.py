@@ -27,7 +27,7 @@ from benchmarks.audits import audit_zoo, membership
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, paragraphs, shortened
-from benchmarks.llm import last_norm_tasks, pages, verdicts
+from benchmarks.llm import last_norm_tasks, pages
 from benchmarks.llm.top import ADAPTERS
 from benchmarks.llm.tuned import End, ends
 from benchmarks.problems.minimise import minimised
@@ -395,7 +395,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "effective_rank": effective_rank,
     "accounting": accounting,
     "corners": corners,
-    "verdicts": verdicts.table,
     "rank_dimension": rank_dimension,
     "synthetic_slopes": synthetic_slopes,
     "synthetic_ratios": synthetic_ratios,

@@ -27,7 +27,7 @@ LOSS_AT_START = 2.0
 _STILL, _SOON, _LATE = 0.03, 2.0, 5.0
 """A run stands still with a descent below the first number times the loss at the start. It diverges with one above the
 third, and at its first steps with one above the second; the limit rises evenly in between, since a run that learns may
-gain and lose at the level that it has reached. `benchmarks.llm.verdicts` measures how often that is right."""
+gain and lose at the level that it has reached. How often that is right: benchmarks/results/llm_verdicts."""
 
 
 class Verdict(NamedTuple):
