@@ -57,7 +57,7 @@ def create(
         header: what the run begins with; its entries `records` and `software` are filled in here.
         digest: a function from a secret key to the digest of the records under it.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
-        paid_at_once: how many releases are paid for together, an integer >= 1; without a budget it means nothing.
+        paid_at_once: how many releases are paid for together, an integer >= 1; without a budget it has no effect.
 
     Raises:
         FileExistsError: `path` is a file, or a folder that is not empty.
@@ -100,7 +100,7 @@ def opened(
         digest: a function from a secret key to the digest of the records under it, which must be the digest in the
             file.
         budget: (epsilon, delta) with which the run was begun; None for a run that is not private.
-        paid_at_once: the number with which the run was begun, or None, which stands for that number.
+        paid_at_once: how many releases are paid for together, as the run was begun; None for whatever that was.
         moved: whether the file may have another inode number than it had, as a copy has. That is sound only if no other
             copy of the folder is ever resumed.
 

@@ -184,8 +184,8 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         weights: the trainable weights, by name.
-        key: the run's public key, in hexadecimal digits; "" of parameters alone.
-        position: how many releases have moved the weights; None of parameters alone.
+        key: the run's public key, in hexadecimal digits; "" for parameters alone.
+        position: how many releases have moved the weights; None for parameters alone.
     """
 
     weights: Mapping[str, Tensor]

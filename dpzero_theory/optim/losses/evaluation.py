@@ -269,7 +269,8 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        """Return what `differences` returns, with each record read and evaluated alone, and 0 if that raises."""
+        """Return the records' differences along a release's directions, shape (records, K), with each record read and
+        evaluated alone, and 0 in the row of a record whose reading or loss raises."""
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

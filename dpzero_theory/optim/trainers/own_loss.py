@@ -24,9 +24,10 @@ _PAIRS = 4
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
-    """Return the losses of single records whose mean a Trainer's `compute_loss` is; None if they are not known.
+    """Return the loss function of single records, of which a Trainer's `compute_loss` is the mean; None if that is not
+    known.
 
-    They are known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer, and the
+    It is known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer, and the
     Trainer has no `compute_loss_func`. Raises ValueError if `losses_for` does not know the task of the Trainer's model.
     """
     if trainer.compute_loss_func is not None:
@@ -92,10 +93,10 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 def _require_between(
     losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
 ) -> None:
-    """Raise ValueError if, for one of four pairs, the loss of both records is not between their own, up to rounding.
+    """Raise ValueError if the loss of a batch of two records of `data` is not between the losses of the two, up to
+    rounding, for one of four such pairs. Pairs whose losses are not finite do not count.
 
-    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records
-    of `data`. Pairs whose losses are not finite do not count.
+    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records.
     """
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
