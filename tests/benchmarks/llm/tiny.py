@@ -10,6 +10,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    BertConfig,
+    BertModel,
     LlamaConfig,
     LlamaForCausalLM,
     OPTConfig,
@@ -99,7 +101,7 @@ def tokenizer(kind: str) -> Any:
 def tiny(kind: str, seed: int = 0) -> LanguageModel:
     """Returns a model with two layers of width 16 and random weights in float32, which `seed` selects.
 
-    `kind` is "masked" (RoBERTa) or "causal" (OPT). Dropout is that of transformers' defaults.
+    `kind` is "masked" (RoBERTa), "causal" (OPT) or "encoder" (BERT). Dropout is that of transformers' defaults.
     """
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer(kind)), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -108,8 +110,10 @@ def tiny(kind: str, seed: int = 0) -> LanguageModel:
     module: Any
     if kind == "masked":
         module = RobertaForMaskedLM(RobertaConfig(intermediate_size=32, max_position_embeddings=300, **shape))
-    else:
+    elif kind == "causal":
         module = OPTForCausalLM(OPTConfig(ffn_dim=32, word_embed_proj_dim=16, max_position_embeddings=2048, **shape))
+    else:
+        module = BertModel(BertConfig(intermediate_size=32, max_position_embeddings=300, pad_token_id=0, **shape))
     module.config.use_cache = False
     return LanguageModel(module.eval(), tokenizer(kind), kind)
 
