@@ -70,9 +70,14 @@ class Plan:
             become directions_per_step. For the algorithm `mezo`, which is not private, the `Sampling` alone.
         n: the number of records.
         steps: T, the number of releases in all, from 1 to 10^9.
-        clip: C as in `for_target`; 0 for mezo, which does not clip.
+        clip: C, the L2 norm to which a record's K differences are clipped, together; 0 for mezo, which does not clip.
+        smoothing: lambda > 0, how far a difference shifts the weights; 0 with difference="exact".
         step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
-        smoothing, algorithm, direction, directions_per_step, difference, shape: as in `for_target`.
+        algorithm: the name of the update rule, `dpzero` or `mezo`.
+        direction: the name of the law of the random directions.
+        directions_per_step: K, from 1 to 2^16.
+        difference: the name of the rule for differences, `central`, `forward` or `exact`.
+        shape: the public shape of the directions, a text (`losses.shaping.public_shape`); "" for none.
 
     Raises:
         ValueError: a value outside its range, a `Step` for mezo or none for another algorithm, a mechanism that is not

@@ -32,11 +32,11 @@ Exponents = NDArray[np.int64]
 
 
 class Shape:
-    """A shape as numbers.
+    """The shape of a run's directions: numbers by which the coordinates of a random vector are multiplied.
 
     Args:
-        text: the shape's text.
-        direction: the name of the law of directions v that the shape is for.
+        text: the shape as a text, which `losses.shaping.public_shape` returns.
+        direction: the name of the law of the random vectors, such as "rademacher".
 
     Attributes:
         scale: the number c > 0 by which all coordinates of a direction are multiplied.

@@ -138,11 +138,7 @@ def verify(
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
     """Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
-    releases move these to `final`.
-
-    If `final` is a checkpoint of the run, only the releases before it are replayed. An error of a replay is a finding
-    that does not hold.
-    """
+    releases, those before it if it is a checkpoint, move these to `final`. An error is a finding that does not hold."""
     try:
         content.replayed(_module_of(initial.weights), 0)
     except _REFUSALS as error:
@@ -176,11 +172,8 @@ def _module_of(parameters: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _load(name: str, path: Path | None) -> Checkpoint | None:
-    """Return what the file at `path` holds: a run's checkpoint, or trainable parameters alone; None if there is no
-    path.
-
-    Raises ValueError for a file with anything else; its message calls the file by `name`, the command's option.
-    """
+    """Return what the file at `path` holds, a run's checkpoint or trainable parameters alone; None if there is no path.
+    Raises ValueError for a file with anything else; its message calls the file by `name`, the command's option."""
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"

@@ -108,8 +108,8 @@ def _compare(
     signs: bool = False,
 ) -> None:
     """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to an absolute difference
-    `allowed`, at `points`: three adapters, of zeros, of random numbers and of their negatives. With `signs` only the
-    last two are compared, else only the first."""
+    `allowed`, with three adapters, `points`: of zeros, of random numbers, and of random numbers with the opposite sign
+    of all products of factors. With `signs` only the last two are compared, else only the first."""
     here = slice(1, None) if signs else slice(0, 1)
     gap = _gap(engine.scores(points[here], records), wanted[here])
     if not gap <= allowed:
@@ -178,5 +178,4 @@ def _random_factor(name: str, value: torch.Tensor, generator: torch.Generator) -
 
 
 def _gap(found: Array, wanted: Array) -> float:
-    """Return the largest absolute difference of two arrays of losses; infinity if one of them has a NaN."""
     return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max())

@@ -22,7 +22,7 @@ from dpzero_theory.optim.engines.engine import Adapter, Engine, EngineError
 _MOST_DEATHS = 3
 """How often an engine may die at the same work before the run ends."""
 _HELD: list[Engine] = []
-"""The engine of this process, if `_Process` has started it."""
+"""In a process that was started for an engine, the engine, once it is made; else empty."""
 
 
 class SpreadEngine(Engine):
@@ -115,7 +115,7 @@ class _Part(Engine):
 
 
 def _sent(adapters: Sequence[Adapter]) -> list[dict[str, Any]]:
-    # As arrays of float32 or wider: tensors would travel as handles of memory that ends with a process.
+    # Sent as arrays of float32 or wider: of a tensor torch would send a handle of memory that ends with this process.
     return [
         {name: p.to(torch.promote_types(p.dtype, torch.float32)).numpy(force=True) for name, p in adapter.items()}
         for adapter in adapters
@@ -153,7 +153,6 @@ class _Worker:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End the process, if it has not ended."""
         raise NotImplementedError
 
 
@@ -174,7 +173,7 @@ class _Process(_Worker):
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         try:
             return self._pool.submit(_with_held, self._make, work, *arguments)
-        except BrokenProcessPool as error:  # it died while it had nothing to do
+        except BrokenProcessPool as error:  # the process has died since its last work
             found: Future[Any] = Future()
             found.set_exception(error)
             return found

@@ -81,7 +81,7 @@ class VLLMEngine(Engine):
         except ImportError as error:
             raise ValueError("engine='vllm' needs vLLM: pip install 'dpzero-theory[vllm]'") from error
         self._config = config
-        gc.collect()  # an earlier engine that is garbage must end now, as its end would break this one
+        gc.collect()  # an earlier engine that nothing refers to must end now, as its later end would break this one
         settings = {
             "enable_lora": True, "max_loras": points, "max_lora_rank": rank,
             "lora_target_modules": sorted(config.target_modules), "max_model_len": longest + 1,

@@ -155,12 +155,9 @@ class Evaluation:
 
 
 def _repeated(batch: _Batch, copies: int) -> Any:
-    """Return the content of a batch with its records repeated `copies` times, one copy after the other.
+    """Return the content of a batch with its records repeated `copies` times, one copy after the other."""
 
-    A tensor is repeated along its first axis if that has as many entries as the batch has records. Anything else stays
-    as it is.
-    """
-
+    # A tensor whose first axis has another length than the batch holds no records, so it is not repeated.
     def of(value: Tensor) -> Tensor:
         if value.ndim and len(value) == batch.rows:
             return value.repeat(copies, *[1] * (value.ndim - 1))

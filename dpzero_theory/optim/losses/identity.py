@@ -35,7 +35,7 @@ _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return the name of a loss function and a digest of its source, by which a resumed run is seen to have the same.
+    """Return the name of a loss function and a digest of its source, a text that must be the same to resume a run.
 
     Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. If the
     source cannot be found, the text is the name alone. For an engine it is `Engine.name`.
@@ -48,7 +48,7 @@ def of_losses(losses: Callable[..., object]) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source = textwrap.dedent(inspect.getsource(named))
-    except (OSError, TypeError, SyntaxError, TokenError):  # The source file is missing, or is not that of the import.
+    except (OSError, TypeError, SyntaxError, TokenError):  # The source file is missing, or was changed after the import
         return str(named.__qualname__)
     with suppress(SyntaxError):  # The source of a lambda may be a part of a statement, which cannot be parsed alone.
         source = ast.unparse(ast.parse(source))
@@ -63,7 +63,7 @@ def versions() -> str:
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of a data set's records, by which a resumed run is seen to have the same data set.
+    """Return the HMAC-SHA-256 of a data set's records, which must be the same to resume a run.
 
     All records of a TensorDataset count, and at most 1,000, evenly spread, of another data set. A fixed text takes the
     place of a record that cannot be read. If a record cannot be pickled, or reads differently the second time although

@@ -82,7 +82,9 @@ def examine(
 
     Args:
         weights: the trainable weights of the run's module.
-        losses, data, collate: as in `make_private`.
+        losses: a function (module, batch) -> one loss for each record, shape (batch,), or an engine.
+        data: the records of the run.
+        collate: a function from a list of records to the batch; torch's default_collate if None.
         plan: the plan of the run.
         ranks: the processes of the run, each of which calls this function.
         micro_batch: how many records the run evaluates at a time, an integer >= 1.
@@ -115,7 +117,7 @@ def examine(
         else:
             values = look.evaluable(lambda records: look(records[:few]), places).values
             weights.require_used()
-        if not plan.smoothing and not values.any():  # A 0-1 loss has such derivatives, by which no run learns.
+        if not plan.smoothing and not values.any():  # Such a loss, for example a 0-1 error, teaches a run nothing.
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)
@@ -255,7 +257,7 @@ class _Look:
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
-        """Return work(records), or, if that raises _FailedError, `work` of those records that can be evaluated alone.
+        """Return work(records) or, if that raises _FailedError, work(those records that can be evaluated alone).
 
         Raises the exception of the losses if `work` fails again, or if none or all of the records can be evaluated
         alone.
@@ -325,7 +327,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    again = look(here, (1, 0))  # The order is reversed, so that losses which change the batch or keep a state differ.
+    # The points are evaluated in reverse order, so that losses which change the batch or keep a state differ.
+    again = look(here, (1, 0))
     # Equal operations give equal bits on a CPU. On another device this is assumed if they did so in two evaluations.
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_same(again.values, first.values).all())
 
@@ -362,11 +365,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
 
 
 def _require_signal(look: _Look) -> None:
-    """Raise ValueError if a run would spend its budget on nothing.
-
-    That is so if more than a quarter of 32 records have no finite loss, or if no loss changes between the two points of
-    a step though the losses have derivatives.
-    """
+    """Raise ValueError if a run would learn nothing: if more than a quarter of 32 records have no finite loss, or if no
+    loss changes between the two points of a step though it has a derivative."""
     plan, places = look.plan, _evenly_spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):
@@ -392,11 +392,8 @@ def _require_signal(look: _Look) -> None:
 
 
 def _require_no_shared_columns(module: nn.Module) -> None:
-    """Raise ValueError for a layer of bitsandbytes in 8 bits that has a threshold for outliers (LLM.int8's default).
-
-    If one record's input has an entry above the threshold, the layer multiplies that column of the inputs of all
-    records in half precision, so that their losses depend on that record.
-    """
+    # If a record's input has an entry above LLM.int8's threshold for outliers, a layer of bitsandbytes multiplies that
+    # column of the inputs of all records in half precision, so that their losses depend on that record.
     for name, part in module.named_modules():
         threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
         if type(part).__name__ == "Linear8bitLt" and threshold > 0:
@@ -407,20 +404,19 @@ def _require_no_shared_columns(module: nn.Module) -> None:
             )
 
 
-def _warn(moved: float, plan: Plan, weights: Weights) -> None:
-    """Warn if rounding is visible in the sum over a batch, or if trainable weights are in half precision, which loses
-    small steps. `moved` is the largest change of a loss that was taken for rounding."""
+def _warn(rounded: float, plan: Plan, weights: Weights) -> None:
+    # `rounded` is the largest change of a loss that was taken for rounding.
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in weights.parameters):
         warnings.warn(
             "module has trainable weights in half precision, where steps below the spacing of its numbers vanish: make"
             " them float32 and evaluate the losses under torch.autocast(device, torch.bfloat16)",
             stacklevel=2,
         )
-    shift = moved * plan.difference_rule.rounded(plan.smoothing)
+    shift = rounded * plan.difference_rule.rounded(plan.smoothing)
     if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
         what, instead = ("losses", " or a larger smoothing") if plan.smoothing else ("derivatives", "")
         warnings.warn(
-            f"smoothing = {plan.smoothing:g} makes rounding visible: it moves {what} by {moved:.1g}, so other"
+            f"smoothing = {plan.smoothing:g} makes rounding visible: it moves {what} by {rounded:.1g}, so other"
             f" records can move a record's difference by {shift:.1g} (clip = {plan.clip:g}): use isolation='exact'"
             f"{instead}",
             stacklevel=2,

@@ -81,17 +81,13 @@ def reward_losses(
 
 
 def _rewards(given: Any, count: int) -> Tensor:
-    """Return what the reward function has returned, `given`, as a float64 tensor of shape (count,).
-
-    Raises ValueError unless it is one number in [0, 1] for each of `count` records; NaN is refused.
-    """
     try:
         values = torch.as_tensor(given, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"reward must return one number for each of {count} records; got {given!r:.60}") from None
     if values.shape != (count,):
         raise ValueError(f"reward must return one number for each of {count} records; got shape {tuple(values.shape)}")
-    wrong = values[~((values >= 0) & (values <= 1))]
+    wrong = values[~((values >= 0) & (values <= 1))]  # NaN is among them, as it compares as False.
     if len(wrong):
         raise ValueError(f"reward must return numbers from 0 to 1; got {float(wrong[0])}")
     return values

@@ -103,7 +103,6 @@ def _joined(forward: _Forward, measure: _Measure) -> Losses:
 
 
 def _labels(batch: _Batch) -> Tensor:
-    """Return the entry `labels` of a batch. Raises ValueError unless the batch is a mapping and they are a tensor."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
     labels = batch.get("labels")
@@ -141,7 +140,6 @@ def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
 
 
 def _logits(module: nn.Module, batch: _Batch) -> Tensor:
-    """Return the module's logits for a batch without its labels. Raises ValueError if its output has none."""
     output = module(**{name: value for name, value in batch.items() if name != "labels"})
     found: Tensor | None = getattr(output, "logits", None)
     if found is None:

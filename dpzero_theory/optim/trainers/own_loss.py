@@ -102,7 +102,7 @@ def _require_between(
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]
         *own, both = losses([*(join([record]) for record in two), join(two)]).tolist()
-        # A difference of this size is taken for rounding, by the rule of `losses.isolation`.
+        # A difference up to eps^(2/3) (|loss| + 0.1), with the eps of float32, is taken for rounding.
         slack = float(np.finfo(np.float32).eps) ** (2 / 3) * (max(map(abs, own)) + 0.1)
         if math.isfinite(sum(own)) and not min(own) - slack <= both <= max(own) + slack:
             raise ValueError("got another number for two records together")

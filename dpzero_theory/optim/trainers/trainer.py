@@ -253,7 +253,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
-        if not any(parameter.is_meta for parameter in model.parameters()):  # frozen weights that an engine alone has
+        # Frozen weights on the meta device have no values to be moved: an engine alone holds them.
+        if not any(parameter.is_meta for parameter in model.parameters()):
             super()._move_model_to_device(model, device)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:

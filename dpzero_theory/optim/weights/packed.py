@@ -185,7 +185,7 @@ class _Hook:
 
     def __init__(self) -> None:
         self._known: Any = None
-        self._held: Any = None  # the moves that were read: as long as they live, no others have their address
+        self._held: Any = None  # the tensor that was read, kept alive so that no other gets the address in `_known`
         self._head: list[list[float]] = []
         self._numbers: list[float] = []
         self._bits = torch.zeros(0)  # for each move the signs a, then b, eight in a byte

@@ -18,7 +18,7 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    # Where torch.distributed.<module> was never imported nothing is an instance of its classes, as nothing is of ().
+    # If torch.distributed.<module> was never imported, no object is of its classes: no object is an instance of ().
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
