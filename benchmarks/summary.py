@@ -13,7 +13,7 @@ import re
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from benchmarks.audits import audit_zoo, membership
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, paragraphs, shortened
-from benchmarks.llm import last_norm_tasks, pages, verdicts
+from benchmarks.llm import last_norm_tasks, pages
 from benchmarks.llm.top import ADAPTERS
 from benchmarks.llm.tuned import End, ends
 from benchmarks.problems.minimise import minimised
@@ -125,28 +125,18 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _accountants(folder: str, names: Sequence[str], digits: int, shown: Callable[..., str]) -> list[list[str]]:
-    """Return for each setting in the rows of `folder` a line with each accountant's noise multiplier, rounded to so
-    many digits, and processor time. `shown` writes a setting."""
-    lines = []
-    for setting, group in read_rows(RESULTS / folder).groupby(list(accountants.KEY[:-1]), sort=False):
-        of = group.set_index("accountant")
-        cells = (
-            f"{of['noise_multiplier'][name]:.{digits}f}, {_seconds(of['cpu_seconds'][name])}"
-            if name in of.index
-            else ""
-            for name in names
-        )
-        lines.append([shown(*setting), *cells])
-    return lines
-
-
 def accounting() -> str:
     """Return a table of each accountant's noise multiplier and processor time, measured side by side in one run."""
     names = (accountants.OURS, "dp-accounting PLD", "dp-accounting RDP", "opake")
-    lines = _accountants(
-        "accounting", names, 5, lambda n, batch, steps, epsilon, delta: f"{n}/{batch}/{steps:,}/{epsilon:g}"
-    )
+    lines = []
+    rows = read_rows(RESULTS / "accounting")
+    for (n, batch, steps, epsilon, _), group in rows.groupby(list(accountants.KEY[:-1]), sort=False):
+        of = group.set_index("accountant")
+        cells = (
+            f"{of['noise_multiplier'][name]:.5f}, {_seconds(of['cpu_seconds'][name])}" if name in of.index else ""
+            for name in names
+        )
+        lines.append([f"{n}/{batch}/{steps:,}/{epsilon:g}", *cells])
     return markdown(["n/B/T/epsilon", *names], lines)
 
 
@@ -405,7 +395,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "effective_rank": effective_rank,
     "accounting": accounting,
     "corners": corners,
-    "verdicts": verdicts.table,
     "rank_dimension": rank_dimension,
     "synthetic_slopes": synthetic_slopes,
     "synthetic_ratios": synthetic_ratios,
@@ -418,23 +407,21 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu_steps": gpu_steps,
 }
 
-SHORT: Mapping[str, tuple[str, str, bool]] = {
-    "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero", False),
+SHORT = {
+    "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero"),
     "llm_methods": (
         "task | trained | zero-shot | DPZero (2) | DP-AdamW (2) | DPZero (6) | DP-AdamW (6) | AdamW",
         "^(SST|TREC)",
-        False,
     ),
-    "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32", False),
+    "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32"),
 }
-"""By the name of a table, what its short form `NAME_short` keeps: the columns, some with another name; a regular
-expression for the lines; and whether the paragraphs below are kept."""
+"""By the name of a table, what its short form `NAME_short` keeps: the columns, and a regular expression for the
+lines."""
 
 
 def _short(name: str) -> str:
-    columns, lines, below = SHORT[name]
-    pairs = (column.partition(" -> ")[::2] for column in columns.split(" | "))
-    return shortened(TABLES[name](), {old: new or old for old, new in pairs}, lines, below)
+    columns, lines = SHORT[name]
+    return shortened(TABLES[name](), columns.split(" | "), lines)
 
 
 TABLES |= {f"{name}_short": partial(_short, name) for name in SHORT}

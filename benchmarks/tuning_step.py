@@ -17,7 +17,6 @@ optimizer state alone is not tried, and its row says what it needs.
 """
 
 import gc
-import sys
 import time
 from argparse import Namespace
 from contextlib import ExitStack
@@ -158,6 +157,3 @@ EXPERIMENT = Experiment(
     ),
     summary=table,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())

@@ -88,10 +88,12 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A context manager that ends the program with exit status 2 if its block raises a ValueError or OSError.
+        """A context manager that turns an error in its block into one line on standard error and exit status 2.
 
-        The error, or argparse's ArgumentTypeError, becomes one line on standard error. The line begins with `flag`,
-        unless `flag` is "" or the message names another flag.
+        The errors are ValueError, OSError and argparse's ArgumentTypeError; others pass through.
+
+        Args:
+            flag: the line begins with it, as in "--data", unless it is empty or the message begins with another flag.
         """
         try:
             yield

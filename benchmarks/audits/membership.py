@@ -20,7 +20,6 @@ were not in the data is taken for members.
 """
 
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -351,6 +350,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     told=_told,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())

@@ -59,23 +59,18 @@ class Command:
         work: the body. It is given the parser, whose `error` refuses a command line, and the parsed options, and it
             returns the exit status, None for 0.
         flags: the flags of the command line.
-        aliases: old names of flags and the new ones, as in `Parser`.
-        one_of: flags of which a command line may have one at most.
     """
 
     name: str
     about: str | None
     work: Callable[[Parser, Namespace], int | None]
     flags: Sequence[Flag] = ()
-    aliases: Mapping[str, str] | None = None
-    one_of: Sequence[str] = ()
 
     def parser(self) -> Parser:
         """Return the parser of the command line."""
-        parser = Parser(f"benchmarks {self.name}", self.about or "", self.aliases)
-        exclusive = parser.add_mutually_exclusive_group() if self.one_of else parser
+        parser = Parser(f"benchmarks {self.name}", self.about or "")
         for names, how in self.flags:
-            (exclusive if names[0] in self.one_of else parser).add_argument(*names, **how)
+            parser.add_argument(*names, **how)
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
@@ -297,12 +292,3 @@ def _executor(options: Namespace, given: Executor | None) -> Iterator[Executor |
             yield pool
     else:
         yield None
-
-
-def presets(name: str, about: str | None, each: Mapping[str, Experiment]) -> Command:
-    """Return a command whose flag `--preset` chooses one of the experiments in `each`, by name, all of which must have
-    the same flags. `name` and `about` are the command's name and help text."""
-    first = next(iter(each.values()))
-    choice = flag("--preset", choices=tuple(each), required=True)
-    flags = [choice, *(one for one in first.all_flags() if one[0] != ("--out",)), flag("--out", type=output_folder)]
-    return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), flags)

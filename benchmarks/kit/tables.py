@@ -3,7 +3,7 @@
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,37 +16,27 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
 
 
-def shortened(text: str, columns: Mapping[str, str] | None = None, lines: str = "", below: bool = False) -> str:
-    """Return a part of the first table in a Markdown text.
-
-    Args:
-        text: Markdown that has a table as `markdown` writes it.
-        columns: the columns to keep, in this order: the name of each in `text`, and its name in the part. All where
-            None. A name that two columns have is the first of them.
-        lines: a regular expression. A line is kept where it is found in the line's cells, joined by " | ".
-        below: whether the paragraphs below the table are kept too.
-
-    Raises ValueError where a column is not in the table, or no line is kept.
-    """
-    table, _, rest = text[text.index("| ") :].partition("\n\n")
+def shortened(text: str, columns: Sequence[str], lines: str) -> str:
+    """Return a part of the first table in a Markdown text, as `markdown` writes it: the columns with these names, in
+    this order (of two columns with one name the first), and the lines in whose cells, joined by " | ", the regular
+    expression `lines` is found. Raises ValueError where a column is not in the table, or no line is kept."""
+    table, _, _ = text[text.index("| ") :].partition("\n\n")
     header, _, *cells = (line[2:-2].split(" | ") for line in table.splitlines())
-    kept = {name: name for name in header} if columns is None else columns
-    for name in kept:
+    for name in columns:
         if name not in header:
             raise ValueError(f"columns must be names of columns of the table; got {name!r}")
-    at = [header.index(name) for name in kept]
+    at = [header.index(name) for name in columns]
     found = [line for line in cells if re.search(lines, " | ".join(line))]
     if not found:
         raise ValueError(f"lines must match a line of the table; got {lines!r}")
-    part = markdown(list(kept.values()), [[line[i] for i in at] for line in found])
-    return f"{part}\n\n{rest}" if below and rest else part
+    return markdown(columns, [[line[i] for i in at] for line in found])
 
 
-def mean_error(values: ArrayLike, mean: str, error: str = ".1g") -> str:
-    """Return the mean of the values (one per seed) and its standard error as text "mean +- error", for two values or
-    more. `mean` and `error` are the format specifications of the two numbers, such as ".1f"."""
+def mean_error(values: ArrayLike, mean: str) -> str:
+    """Return the mean of the values (one per seed) and its standard error, of one digit, as text "mean +- error", for
+    two values or more. `mean` is the format specification of the mean, such as ".1f"."""
     seen = np.asarray(values, dtype=np.float64)
-    return f"{seen.mean():{mean}} +- {seen.std(ddof=1) / np.sqrt(len(seen)):{error}}"
+    return f"{seen.mean():{mean}} +- {seen.std(ddof=1) / np.sqrt(len(seen)):.1g}"
 
 
 def rounded(value: float, digits: int = 4) -> float:
@@ -71,10 +61,5 @@ def half_width(values: ArrayLike) -> float:
 def percent(shares: "pd.Series[float]") -> str:
     """Return the mean of the shares (numbers from 0 to 1) in percent as text; if there are two or more, " +- " follows
     with half the width of the mean's 95% interval by Student's t, in percentage points."""
-    return mean_interval(100 * shares, ".1f", ".1f")
-
-
-def mean_interval(values: "pd.Series[float]", mean: str, half: str) -> str:
-    """Return the mean of the values as text; if there are two or more, " +- " follows with half the width of the mean's
-    95% interval by Student's t. `mean` and `half` are the format specifications of the two numbers, such as ".1f"."""
-    return f"{values.mean():{mean}}" + (f" +- {half_width(values):{half}}" if len(values) > 1 else "")
+    values = 100 * shares
+    return f"{values.mean():.1f}" + (f" +- {half_width(values):.1f}" if len(values) > 1 else "")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
-_AGAIN, _TIMES = 0.4, 3
 
 
 class Timed(NamedTuple, Generic[T]):
@@ -26,16 +25,6 @@ def timed(ask: Callable[[], T]) -> Timed[T]:
     started, working = time.perf_counter(), time.process_time()
     found = ask()
     return Timed(found, time.perf_counter() - started, time.process_time() - working)
-
-
-def least_timed(ask: Callable[[], T]) -> Timed[T]:
-    """Call `ask` with the accountant's caches emptied, and return its value and its time. If the call takes more than
-    0.4 processor seconds, it is made three times and the shortest time counts, because other work on the machine only
-    adds time."""
-    asked = [timed(ask)]
-    while asked[0].cpu_seconds > _AGAIN and len(asked) < _TIMES:
-        asked.append(timed(ask))
-    return min(asked, key=lambda one: one.cpu_seconds)
 
 
 def _forget() -> None:

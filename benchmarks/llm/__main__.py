@@ -23,7 +23,7 @@ from benchmarks.llm.models import DTYPES, load, model_name
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Selection, splits
 from benchmarks.llm.scoring import Scorer
-from benchmarks.llm.tasks import names, task
+from benchmarks.llm.tasks import KINDS, names, task
 from benchmarks.pretrained import PRETRAINED
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number
@@ -57,6 +57,7 @@ def _check(parser: Parser, options: Namespace) -> None:
         check.integer("batch", options.batch, at_most=max(len(found.train), 1))
     with parser.refusals("--model"):
         model = load(options.model, dtype=options.dtype, device=options.device)
+        check.choice("model", model.kind, KINDS[:2])
         prompter = Prompter(task(options.task), model.kind, model.tokenizer, options.max_length)
         options.scorer = Scorer(prompter.words(), model.pad, options.rows)
     options.module = model.module

@@ -96,9 +96,11 @@ def clipped_sum(
                 ids = torch.cat([given, options.expand(len(given), -1)], 1)
                 parts[module.weight] = _Rows(ids, torch.cat([gradient, last], 1), module.num_embeddings)
             elif isinstance(module, type(top.norm)):
-                gain: Any = module.weight
-                normalised = functional_call(module, {"weight": torch.ones_like(gain)}, (x,))
-                parts[gain] = _Gains((g * normalised).sum(1))
+                start = {name: torch.full_like(p, name == "weight") for name, p in module.named_parameters()}
+                own: Any = dict(module.named_parameters())
+                parts[own["weight"]] = _Gains((g * functional_call(module, start, (x,))).sum(1))
+                if "bias" in own:
+                    parts[own["bias"]] = _Gains(g.sum(1))
         weights = {name: weight for name, weight in top.named_parameters() if weight.requires_grad}
         if missing := [name for name, weight in weights.items() if weight not in parts]:
             raise ValueError(f"top must train weights whose gradients are known; got {', '.join(missing)}")

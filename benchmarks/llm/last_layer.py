@@ -16,7 +16,6 @@ but one.
 """
 
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
@@ -160,6 +159,3 @@ EXPERIMENT = studied(
     },
     summary=lambda out: table(read_rows(out)),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())

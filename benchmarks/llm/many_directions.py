@@ -17,7 +17,6 @@ TRIAL steps of a run, with the noise of the whole run. On a GPU products are com
 
 import math
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -204,6 +203,3 @@ EXPERIMENT = studied(
     },
     summary=table,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())

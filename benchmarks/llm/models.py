@@ -1,4 +1,4 @@
-"""Masked and causal models by path or id, and the sizes of the paper's models."""
+"""Masked and causal models and sentence encoders by path or id, and the sizes of the paper's models."""
 
 import argparse
 import re
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -23,7 +24,7 @@ from dpzero_theory import check
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM}
+_FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def load(name: str, *, dtype: str = "float32", device: str = "cpu") -> LanguageM
     """
     place = str(pretrained_folder(name)) if name in PRETRAINED else name
     architectures = " ".join(getattr(AutoConfig.from_pretrained(place), "architectures", None) or ())
-    kind = "masked" if "MaskedLM" in architectures else "causal"
+    kind = "masked" if "MaskedLM" in architectures else "causal" if "CausalLM" in architectures else "encoder"
     module: Any = _FAMILIES[kind].from_pretrained(place, dtype=DTYPES[check.choice("dtype", dtype, DTYPES)])
     module.config.use_cache = False
     return LanguageModel(module.eval().to(device), AutoTokenizer.from_pretrained(place), kind)

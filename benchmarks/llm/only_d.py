@@ -19,7 +19,6 @@ each record.
 """
 
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -239,6 +238,3 @@ EXPERIMENT = Experiment(
     told=_told,
     summary=lambda out: table(read_rows(out)),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())

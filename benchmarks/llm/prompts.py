@@ -28,7 +28,8 @@ CHANGES = {
 class Example:
     """A record as token ids.
 
-    position: where the next token (causal) or the mask (masked) is predicted. label: the class.
+    position: where the next token (causal) or the mask (masked) is predicted; that of the last token for an encoder.
+    label: the class.
     """
 
     ids: tuple[int, ...]
@@ -108,7 +109,7 @@ class Prompter:
         return Example(ids, self._position(parts, len(ids)), record.label)
 
     def _position(self, parts: Sequence[tuple[int, ...]], length: int) -> int:
-        if self.kind == "causal":
+        if self.kind != "masked":
             return length - 1
         mask = (self._tokenizer.mask_token_id,)
         before = next(index for index, piece in enumerate(self._pieces) if piece.ids == mask)

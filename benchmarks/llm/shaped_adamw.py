@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.kit.experiment import Cell, flag
 from benchmarks.llm import directions_total as whole
-from benchmarks.llm.top import NORM, TRAINED
+from benchmarks.llm.top import MODEL, NORM, TRAINED
 from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
 from dpzero_theory.optim.losses.shaping import public_shape
 from dpzero_theory.optim.shape import Shape
@@ -30,7 +30,7 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     if options.work is None or options.work[0] != at["task"]:
         options.work = at["task"], whole._prepared(at["task"], options)
-    work, (_, steps, size) = options.work[1], whole._settings(at)[number]
+    work, (_, steps, size) = options.work[1], whole._settings(MODEL, at)[number]
     top, data, how = work.top(TRAINED[NORM]), first(work.states(0)["train"], whole.N), None
     if steps:
         norm: Any = top.norm
@@ -47,10 +47,11 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
     return {"n": len(data), "k": 0, "steps": steps, "scale": size, **{k: v for k, v in row.items() if k != "step"}}
 
 
-STUDY = Study(_kinds, lambda at: len(whole._settings(at)), ("task", "method", "epsilon", "directions"), _run)
+STUDY = Study(_kinds, lambda at: len(whole._settings(MODEL, at)), ("task", "method", "epsilon", "directions"), _run)
 EXPERIMENT = studied(
     "shaped_adamw", __doc__, STUDY, seeds=5,
     flags=[
+        flag("--model", default=MODEL),
         flag("--tasks", nargs="+", choices=whole.TASKS, default=["sst2", "trec"]),
         flag("--epsilons", nargs="+", choices=whole.EPSILONS, default=["2", "0.5", "6"]),
     ],

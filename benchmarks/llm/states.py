@@ -1,7 +1,7 @@
 """The hidden states of records in a frozen model, computed once and kept on disk."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +53,31 @@ def cached(model: Any, first: int, records: Sequence[Mapping[str, Tensor]], fold
     body, last = model.model, first == len(model.model.layers)
     below = [body.embed_tokens, *body.layers[:first]]
     weights = [value for part in below for value in part.state_dict().values()]
-    name = of_all([str(model.config), first, *weights, inputs], b"states")[:32]
     places = _labelled(inputs["labels"]) if last else None
-    path = folder / f"{name}.pt"
-    if not path.exists():
+
+    def made() -> Tensor:
         part = body.norm if last else body.layers[first]
         rows = (slice(start, start + _AT_ONCE) for start in range(0, len(records), _AT_ONCE))
-        found = torch.cat([_entering(model, part, {k: v[row] for k, v in inputs.items()}) for row in rows])
+        return _at(torch.cat([entering(model, part, {k: v[row] for k, v in inputs.items()}) for row in rows]), places)
+
+    states = kept(folder, [str(model.config), first, *weights, inputs], made)
+    return States(states, {name: _at(value, places) for name, value in inputs.items()})
+
+
+def kept(folder: Path, of: Sequence[Any], made: Callable[[], Tensor]) -> Tensor:
+    """Return what `made` makes of the values `of`, from a file in `folder` that is named by their digest. Where there
+    is none it is made, and written whole."""
+    path = folder / f"{of_all(of, b'states')[:32]}.pt"
+    if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
-        torch.save(_at(found, places), new)
+        torch.save(made(), new)
         new.replace(path)
-    kept = {name: _at(value, places) for name, value in inputs.items()}
-    return States(torch.load(path, mmap=True, weights_only=True), kept)
+    found: Tensor = torch.load(path, mmap=True, weights_only=True)
+    return found
 
 
-def _entering(model: Any, part: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+def entering(model: Any, part: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the hidden states that enter `part` of the model, shape (records, tokens, width)."""
     states: list[Tensor] = []
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from dpzero_theory import check
 
-KINDS = ("masked", "causal")
-"""The kinds of language model."""
+KINDS = ("masked", "causal", "encoder")
+"""The kinds of model: masked and causal language models, and sentence encoders."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Prompt:
     """How one kind of model is asked for a record's class, as in tasks.toml.
 
     `template` is the text around the record's texts, `max_length` the most tokens that a prompt has, and `options` are
-    the words or continuations among which the model chooses (masked, causal).
+    the words, continuations or label sentences among which the model chooses (masked, causal, encoder).
     """
 
     template: str

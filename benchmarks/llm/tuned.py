@@ -273,10 +273,11 @@ def studied(
 ) -> Experiment:
     """Return the experiment of a study. seeds: the runs of each kind that are reported without the flag --seeds. flags:
     beside --data and --seeds. device: whether there is a flag --device, too. how: further attributes of `Experiment`;
-    the settings are added to what all have in common."""
+    the settings, or the function that makes them, are added to what all have in common."""
     common = {
         "model": MODEL, "difference": "forward", "delta": DELTA, "sampling": "poisson", "relation": "add-remove",
     }  # fmt: skip
+    of = how["settings"]
     return Experiment(
         reads_rows=True,
         name=f"llm.{name}",
@@ -297,7 +298,7 @@ def studied(
             "measure": study.measure,
             "told": told,
             **how,
-            "settings": {**common, **how["settings"]},
+            "settings": (lambda options: {**common, **of(options)}) if callable(of) else {**common, **of},
         },
     )
 
@@ -309,7 +310,7 @@ def ready(parser: Parser, options: Namespace) -> None:
     options.device = chosen_device(parser, vars(options).get("device", "cpu"))
     one_thread(parser, options)
     with parser.refusals():
-        pretrained_folder(MODEL)
+        pretrained_folder(vars(options).get("model", MODEL))
     options.work = None
 
 

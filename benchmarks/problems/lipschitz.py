@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.special import expit
 
 from dpzero_theory import check
@@ -144,42 +143,10 @@ class LogisticRegression:
 
         It is max(1, tr(H)/ell), where H bounds the Hessians and ell is the smoothness. The proofs of the paper use
         Assumption 2 only through tr(H) <= r ell and ||H||_2 <= ell, which hold with this r. To the letter, tr(H) <= r
-        ||H||_2, it needs `effective_rank` for this H; or the larger H + (ell - ||H||_2) v v^T, v the top eigenvector of
-        H, and then r = 1 + (tr(H) - ||H||_2)/ell <= 2.
+        ||H||_2, it needs tr(H)/||H||_2 for this H, a number that depends on the data; or the larger H + (ell - ||H||_2)
+        v v^T, v the top eigenvector of H, and then r = 1 + (tr(H) - ||H||_2)/ell <= 2.
         """
         return 1.0
-
-    @cached_property
-    def trace(self) -> float:
-        """The trace of the Hessian bound H = (1/(4n)) sum_i a_i a_i^T, where the a_i are the rows of features.
-
-        It is the smoothness ell times the share of rows that are not zero.
-        """
-        return float(_squared_norms(self._rows).mean()) / 4
-
-    @cached_property
-    def spectral_norm(self) -> float:
-        """The norm ||H||_2 of the Hessian bound H = (1/(4n)) sum_i a_i a_i^T, where the a_i are the rows of features.
-
-        It is computed from the data, and so is not private.
-        """
-        rows = self._rows
-        if min(self.n, self.d) <= 100:
-            return float(np.linalg.norm(_dense(rows), 2) ** 2 / (4 * self.n))
-        operator = LinearOperator((self.d, self.d), matvec=lambda v: rows.T @ (rows @ v), dtype=np.float64)
-        start = np.ones(self.d)
-        largest = eigsh(operator, k=1, v0=start, return_eigenvectors=False)
-        return float(largest[0]) / (4 * self.n)
-
-    @property
-    def effective_rank(self) -> float:
-        """The effective rank tr(H)/||H||_2 of the Hessian bound H = (1/(4n)) sum_i a_i a_i^T.
-
-        It is computed from the data, the rows a_i of features, and so is not private. Raises PreconditionError if H =
-        0.
-        """
-        check.precondition(self.spectral_norm > 0, "effective rank tr(H)/||H||_2: the features are all zero")
-        return self.trace / self.spectral_norm
 
     def losses(self, x: Array) -> Array:
         """Returns each sample's loss at x, shape (n,)."""

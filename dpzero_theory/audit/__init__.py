@@ -12,8 +12,7 @@ from typing import Any
 
 
 class _CallableModule(ModuleType):
-    """The class of this package, which makes it callable: `audit(...)` is `conformance.check(...)`."""
-
+    # Python looks for __call__ in the class of an object, so a package can be called only if its class is replaced
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         # Imported here, so that the package can be named without loading what an audit needs
         from dpzero_theory.audit.conformance import check

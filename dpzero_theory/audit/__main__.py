@@ -34,7 +34,17 @@ def _parser() -> Parser:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit what the words `arguments` say (those of the process if None), print it, and return `report.exit_code`."""
+    """Run the command: audit the loop that the arguments name, and print the report.
+
+    Args:
+        arguments: the command-line arguments, such as ["spec.toml", "--runs", "100"]; those of the process if None.
+
+    Returns:
+        The exit status: 1 if a check is violated, 3 if none is but a core check could not be made, else 0.
+
+    Raises:
+        SystemExit: with status 2, after one line on standard error, if an argument or the specification has a fault.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     with parser.refusals("spec"):

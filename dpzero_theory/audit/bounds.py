@@ -29,12 +29,14 @@ _LARGEST, _GRID = 60.0, 1201  # Lower bounds are searched for from 0 to 60, on 1
 
 
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound on the probability of `correct` or more right guesses for an (epsilon, delta)-DP run.
+    """Return an upper bound on the probability of `correct` or more right guesses about an (epsilon, delta)-DP run.
+
+    A fair random sign decides for each canary which of two records the run is given. An attacker guesses such signs.
 
     Args:
-        correct: v <= r, how many guesses of signs were right.
-        guesses: r <= m, for how many canaries the sign was guessed; the number is fixed beforehand.
-        canaries: m >= 1, the number of canaries in the run, each with a fair random sign.
+        correct: the number of right guesses, from 0 to `guesses`.
+        guesses: for how many canaries the sign is guessed, from 1 to `canaries`; fixed before the run.
+        canaries: the number of canaries in the run, at least 1.
         epsilon, delta: epsilon >= 0 and 0 <= delta < 1.
 
     Raises:
@@ -49,11 +51,17 @@ def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """Return a lower bound on epsilon by one run: the largest epsilon with a p-value of at most 1 - confidence, or 0.
+    """Return a lower bound on the epsilon of a loop, proved by how many guesses about one of its runs are right.
+
+    It is the largest epsilon, up to 60, for which so many right guesses have probability 1 - confidence at most
+    (`one_run_p_value`), or 0. It exceeds the true epsilon with probability at most 1 - confidence.
 
     Args:
-        correct, guesses, canaries, delta: as for `one_run_p_value`.
-        confidence: the probability with which the bound is below the true epsilon, in (0, 1).
+        correct: the number of right guesses, from 0 to `guesses`.
+        guesses: for how many canaries (records chosen by a fair random sign) the sign is guessed; fixed before the run.
+        canaries: the number of canaries in the run, at least `guesses`.
+        delta: the delta of the claim, 0 <= delta < 1.
+        confidence: the probability with which the bound holds, in (0, 1).
 
     Raises:
         ValueError: an argument outside its range.
@@ -63,8 +71,8 @@ def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, con
     def rejected(epsilon: float) -> bool:
         return one_run_p_value(correct, guesses, canaries, epsilon, delta) <= beta
 
-    # To reject one epsilon is to reject every smaller one, even one with a larger p-value: a mechanism that is
-    # (epsilon, delta)-DP is so for every larger epsilon too
+    # A mechanism that is (epsilon, delta)-DP is so for every larger epsilon too. So if an epsilon is rejected, every
+    # smaller one is wrong as well, even one whose own p-value is above beta
     found = [float(epsilon) for epsilon in np.linspace(0.0, _LARGEST, _GRID) if rejected(float(epsilon))]
     if not found:
         return 0.0

@@ -84,13 +84,14 @@ class Claim:
         Args:
             run: the `Plan` of a run, or a `Step`, one step of the run as the accountant counts it. The noise must be
                 Gaussian.
-            steps, n, clip: the attributes of the class. They must be given with a step; a plan has its own, and those
-                given are ignored.
-            delta, average: the attributes of the class.
+            steps, n, clip: the number of steps, the number of records, and the largest L2 norm of what one record adds
+                to a sum. They are required with a `Step`; with a `Plan`, which has its own, they are ignored.
+            delta: the claimed delta, in [0, 1).
             epsilon: the claimed epsilon; if None, the accountant's upper bound for the steps.
+            average: "mean" if a release is the noised sum divided by the batch size, "sum" if it is the noised sum.
 
         Raises:
-            ValueError: an argument that is missing or outside its range, or other noise.
+            ValueError: an argument that is missing or outside its range, or noise that is not Gaussian.
         """
         if isinstance(run, Step):
             step = run
@@ -136,19 +137,19 @@ class Claim:
     def unit(self, batch: float | None = None) -> float:
         """Return the L2 norm by which a contribution of norm `clip` moves a release: clip/batch for a mean, else clip.
 
-        If `batch` is None, it is the claimed batch size.
+        `batch` is the size by which a mean is divided, the claimed one if None.
         """
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """Return the standard deviation of the noise on a release, for batches of this size (as claimed if None)."""
+        """Return the standard deviation of the noise on a release, for batches of size `batch` (None: as claimed)."""
         return self.noise_multiplier * self.unit(batch)
 
     def as_step(self) -> Step:
         """Return all steps of the run as one `Step` of the privacy accountant, whose `steps` is their number.
 
         Raises:
-            ValueError: the claimed sampling cannot have this rate or these steps.
+            ValueError: the claimed sampling cannot have the claimed rate or number of steps.
         """
         words: Words = {"sampling": self.sampling, "relation": self.relation, "sample_rate": self.sample_rate}
         return step_of(self.noise_multiplier, self.steps, **words)
@@ -188,5 +189,5 @@ class View:
             raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
-        """Return whether the attacker sees the loop's output called `name`."""
+        """Return whether the attacker sees the output called `name`: not `batches`, `clean` or one of `hidden`."""
         return name not in _HIDDEN and name not in self.hidden

@@ -50,11 +50,12 @@ def check(
             enough.
         claim: what the loop's author says of its privacy.
         view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
-        settings: what the loop is given beside the claim's numbers; `step_size` among them if the loop has one.
+        settings: further settings that the loop is given in addition to the claim's numbers, by the loop's names for
+            them; its step size must be among them if it has one.
         variations: further settings under which the claim must hold, by a name for the report, as in {"four
             micro-batches": {"micro_batches": 4}}. The size of the noise is tested with each of them.
         checks: the names of the checks to make; all of them if empty.
-        runs: about how many runs of the loop the statistic of one check may use, at least 24.
+        runs: about how many runs of the loop one check may use for its statistical tests, at least 24.
         false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Records = Any  # The records of a data set, of one of the kinds in the module's text
+Records = Any  # The records of a data set: an array with one record a row, or a list
 _SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)  # The factors by which `extremes` scales the first record
 _EXTREMES_SEED = 2026  # The function `extremes` draws its random records with this seed
 
@@ -43,7 +43,7 @@ def _as_array(record: Any) -> NDArray[Any]:
 
 
 def _changed(record: Any, change: Callable[[NDArray[Any]], Any]) -> Any:
-    """Return the record with change(x) in place of each floating-point number, array or tensor x; the rest stays."""
+    # A record is a number, an array, a tensor, or a tuple or list of these; `change` gets floating-point ones as arrays
     if isinstance(record, tuple | list):
         return type(record)(_changed(part, change) for part in record)
     if hasattr(record, "new_tensor") and record.is_floating_point():
@@ -74,8 +74,11 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Return the floating-point numbers of a record: those of an array or tensor in row-major order, and those of the
-    parts of a tuple or list, which may be nested, one after the other. Integers and all else are left out."""
+    """Return the floating-point numbers of a record in order, without integers and all else.
+
+    Those of an array or tensor are in row-major order; those of a tuple or list, which may be nested, follow part by
+    part.
+    """
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
     array = _as_array(record)
@@ -83,10 +86,11 @@ def numbers(record: Any) -> list[float]:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Yield ten records to put in place of others: the middle one of `records`, and nine forms of the first.
+    """Yield ten records that are tried in place of others: the middle one of `records`, and nine forms of the first.
 
-    These are the first record times -1, 1e3, -1e3, 1e6 and -1e6; `mirrored` times 1e3; `random_like`, with the factors
-    1e3 and -1e3; and times 0. A loop must clip the large ones, in whichever direction they pull.
+    These are the first record times -1, 1e3, -1e3, 1e6, -1e6 and 0; the first record times 1e3 with all but its label
+    negated (`mirrored`); and two whose floating-point numbers are random, of standard deviation 1e3 (`random_like`). A
+    loop must clip the large ones, in whichever direction they pull.
     """
     first = records[0]
     yield records[len(records) // 2]
@@ -124,14 +128,11 @@ def poisoned(record: Any) -> Iterator[Any]:
 
 
 def _with(record: Any, places: Container[int], value: float | None) -> Any:
-    """Return the record with the floating-point numbers at `places`, counted from 0 in their order, set to `value`.
-
-    If `value` is None, each becomes the largest number of its type, with its sign.
-    """
-    place = count()
+    place = count()  # Floating-point numbers are counted from 0, in the order of `numbers`
 
     def change(x: NDArray[Any]) -> NDArray[Any]:
         chosen = np.array([next(place) in places for _ in range(x.size)], dtype=bool).reshape(x.shape)
+        # None stands for the largest finite number of the type, with the sign of the number that it replaces
         return np.where(chosen, np.copysign(np.finfo(x.dtype).max, x) if value is None else value, x)
 
     return _changed(record, change)

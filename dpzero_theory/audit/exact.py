@@ -14,11 +14,11 @@ from scipy import stats
 
 from dpzero_theory.check import Array
 
-_MOST_SPREAD = 14.0  # To `dispersion` deviations beyond about this many claimed standard deviations are alike
+_MOST_SPREAD = 14.0  # `dispersion` counts deviations beyond about this many claimed standard deviations alike
 
 
 def _two_sided(lower: float, upper: float) -> float:
-    """Return the two-sided p-value of a statistic S at its observed value s, from P[S <= s] and P[S >= s]."""
+    # For a statistic S with the observed value s, `lower` is P[S <= s] and `upper` is P[S >= s]
     return float(min(1.0, 2 * min(lower, upper)))
 
 
@@ -29,7 +29,7 @@ def binomial(hits: int, trials: int, rate: float) -> float:
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
-    """Return the one-sided p-value of `hits` or more successes in `trials` trials with probability `rate` each."""
+    """Return the probability of `hits` or more successes in `trials` independent trials of probability `rate` each."""
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
@@ -68,7 +68,7 @@ def overlaps(shared: int, pairs: int, pmf: Array) -> float:
 
 
 def _sum_of(pmf: Array, times: int) -> Array:
-    """Return the probabilities that a sum of `times` independent integers of the law `pmf` is 0, 1, 2, ...."""
+    # The law of a sum of `times` independent integers, each k with probability pmf[k], is the convolution power of pmf
     size = (pmf.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]

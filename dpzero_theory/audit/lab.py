@@ -31,22 +31,22 @@ _SCALES = {
 }
 """Factors by which all records are scaled, by the names in the report; the noise must not change with them."""
 _MOST_RECORDS = 256  # Records are not exchanged one by one in data sets with more records than this
-_LOUD = 0.5  # The data set `loudest` has equal records that each add at least this many clips to a step
-_VISIBLE = 0.05  # A record counts as in a batch if exchanging it moves the step by more than this share of `pair.size`
+_LOUD = 0.5  # The data set `loudest` has equal records that each add more than this many clips to a step
+_VISIBLE = 0.05  # A record is in a batch if its exchange moves the step by more than this share of a full batch's move
 _FACTORS = np.geomspace(1e-4, 1e4, 33)  # The factors that are tried to make the first record nearly clipped
 _HALVINGS = 12  # How often the interval between two neighbours among `_FACTORS` is halved to find the best factor
-_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips to a sum
+_NEARLY = 0.97  # A record counts as nearly clipped if it adds this many clips (multiples of the clip) to a sum
 _PARALLEL = 1e-5  # Two vectors count as parallel, and two lengths as equal, below this relative difference
-_ENOUGH_NUMBERS = 4  # So many released numbers are needed to tell whether vectors are parallel
+_ENOUGH_NUMBERS = 4  # Whether vectors are parallel is told only from this many released numbers or more
 
 
 class _ExtremePair(NamedTuple):
-    """Two records that differ much. Exchanging one for the other shows how far one record moves a release.
+    """Two records that differ much, so that exchanging one for the other shows how far one record moves a release.
 
     Attributes:
         first, second: the records.
-        size: by how many clips (multiples of the claimed clip) every step's release changes at least when one is
-            exchanged for the other.
+        size: the change, when one is exchanged for the other, of the step's release that changes the least, in clips
+            (multiples of the claimed clip).
     """
 
     first: Any
@@ -55,13 +55,13 @@ class _ExtremePair(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """How much releases changed when, in the place of each record in turn, one of an `_ExtremePair` became the other.
+    """How much each step's release changes if one record is exchanged for another, for each record in turn.
 
     Attributes:
-        moved: the Euclidean norm of the change of each step's release, in clips (multiples of the claimed clip), in
-            runs with the claimed sampling; shape (seeds, steps, records).
-        included: whether each record was in each batch, of the same shape.
-        seeds: the loop's seeds.
+        moved: the L2 norm of the change, in clips (multiples of the claimed clip), in runs with the claimed sampling;
+            shape (seeds, steps, records).
+        included: whether each record was in each batch, as its exchange shows; of the same shape.
+        seeds: the loop's seeds in these runs.
     """
 
     moved: Array
@@ -83,7 +83,11 @@ class _Influence:
 
     @cached_property
     def pair(self) -> _ExtremePair | None:
-        """The two records whose exchange changes every step the most; None if no exchange changes every step."""
+        """The two records, of the ten of `datasets.extremes`, whose exchange for each other changes releases the most.
+
+        They stand in the first or the last place of the audit's data, all records are in every batch, and the step that
+        changes the least counts. None if no exchange changes all steps.
+        """
         # Pairs are tried from small numbers to large ones, and of equal changes the last is taken, as large records are
         # the surest to be clipped
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
@@ -97,12 +101,9 @@ class _Influence:
 
     @cached_property
     def _extremes(self) -> list[tuple[Any, Array]]:
-        """Each extreme record (`datasets.extremes`) that the loop accepts, with releases almost without noise.
-
-        The array, of shape (2 * steps, numbers), has the releases of two runs, one after another: on the audit's
-        records with the extreme one in the first place, and in the last. A record is left out if releases are not
-        finite, or not of one shape.
-        """
+        # Has each extreme record that the loop accepts, and the releases of two runs almost without noise, one after
+        # the other, shape (2 * steps, numbers): with this record in the first place of the audit's data, and in the
+        # last
         accepted: list[tuple[Any, Array]] = []
         for record in datasets.extremes(self._records) if self._runs.repeatable is not None else ():
             first, last = (
@@ -116,11 +117,12 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        """Whether runs on n - 1 records are seen to be comparable with runs on n records, of the same seed.
+        """Whether runs on n - 1 records can be compared with runs of the same seed on n records, as far as is seen.
 
-        They are not if the seed then makes different directions or different random contributions. This shows when a
-        record is exchanged: the releases on n - 1 and on n records change by vectors that are not parallel. It is not
-        seen, and the answer is False, without a `pair`, with n < 3, and with fewer than 4 released numbers.
+        They cannot if the seed makes other directions or other random contributions for n - 1 records. Exchanging a
+        record then changes the releases on n - 1 and on n records by vectors that are not parallel. The answer is also
+        False where this cannot be seen: if no exchange of records changes all steps, if n < 3, or if fewer than 4
+        numbers are released.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
             return False
@@ -132,7 +134,8 @@ class _Influence:
             # The last record is exchanged and the first removed, since a removal may give other random numbers only to
             # the records after it
             data_sets = [datasets.replaced(self._records, self._n - 1, record) for record in pair]
-            before, after = self._on_each(data_sets), self._on_each([datasets.removed(data, 0) for data in data_sets])
+            smaller = [datasets.removed(data, 0) for data in data_sets]
+            before, after = self._quiet_releases(data_sets), self._quiet_releases(smaller)
             if before is None or after is None or before.shape != after.shape:
                 return False
             large, small = ((rows[0] - rows[1])[steps].ravel() for rows in (before, after))
@@ -143,13 +146,10 @@ class _Influence:
         return True
 
     def _draws_shift(self) -> bool:
-        """Return whether removing a record changes other records' contributions, since they get other random numbers.
-
-        The record removed is one whose numbers are 0 and that adds nothing to a sum, so that nothing else changes. The
-        answer is also False if such a record adds something, or if a run fails: this test then says nothing.
-        """
-        # The record that is left out adds nothing. So if no random numbers differ, the release stays the same, or grows
-        # by the factor n/(n - 1) if it is divided by the number of records
+        # Returns whether removing a record gives other records other random numbers. The record that is removed has
+        # numbers of 0 and adds nothing to the sum. So if no random numbers differ, the release stays the same, or grows
+        # by the factor n/(n - 1) if it is divided by the number of records. False also if such a record adds something,
+        # or if a run fails, since nothing can be said then
         nothing = datasets.scaled(self._records[0], 0.0)
         silent = self._runs.at_start(datasets.filled(self._records, nothing))
         data = datasets.replaced(self._records, self._n - 1, nothing)
@@ -161,12 +161,8 @@ class _Influence:
         whole, less = (np.asarray(row) for row in rows)
         return not any(same(whole * factor, less) for factor in (1.0, self._n / (self._n - 1)))
 
-    def _on_each(self, data_sets: list[Records]) -> Array | None:
-        """Return the releases of runs almost without noise, of one seed and with full batches, on several data sets.
-
-        The result has shape (data sets, comparable steps, numbers); None if not all releases are finite and of one
-        shape.
-        """
+    def _quiet_releases(self, data_sets: list[Records]) -> Array | None:
+        # All runs have one seed, and full batches; the releases have shape (data sets, steps, numbers)
         rows = [self._runs.quiet(data, **self._all) for data in data_sets]
         if any(row is None or rows[0] is None or row.shape != rows[0].shape for row in rows):
             return None
@@ -175,16 +171,20 @@ class _Influence:
 
     @cached_property
     def nearly_clipped(self) -> Any:
-        """The first record, scaled so that it adds about `_NEARLY` (0.97) clips; None if no scale does that."""
+        """The audit's first record, scaled so that it adds about 0.97 clips to a sum; None if no scale does that.
+
+        One clip is the largest length that the claim allows to what a record adds to a sum.
+        """
         # Near the clip an effect of one record on others' contributions shows the most. The smallest factor that nearly
         # reaches the clip is taken, since a wrong clip may shrink larger records below the clip
-        reached = next((k for k in range(1, _FACTORS.size) if self._share(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
+        reached = next((k for k in range(1, _FACTORS.size) if self._clips(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
         low, high = (math.log(_FACTORS[k]) for k in (reached - 1, reached))
-        scale = math.exp(halved(lambda log: self._share(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
-        return datasets.scaled(self._records[0], scale) if self._share(scale) > _NEARLY**3 else None
+        scale = math.exp(halved(lambda log: self._clips(math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
+        return datasets.scaled(self._records[0], scale) if self._clips(scale) > _NEARLY**3 else None
 
-    def _share(self, scale: float) -> float:
-        """Return how many clips the first record, times `scale`, adds to the first step; 0 if that is not finite."""
+    def _clips(self, scale: float) -> float:
+        # Returns how many clips the first record, times `scale`, adds to the first step: the sum over n such records,
+        # over n
         record = datasets.scaled(self._records[0], scale)
         rows = self._runs.at_start(datasets.filled(self._records, record))
         if rows is None or not np.isfinite(rows).all():
@@ -193,7 +193,10 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of n equal records that add the most to every step; None if no record adds over half a clip."""
+        """The data set of n equal records, the extreme record that adds the most to every step's sum.
+
+        None if no extreme record adds more than half a clip, the largest length that the claim allows it to add.
+        """
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -205,10 +208,11 @@ class _Influence:
 
     @cached_property
     def scan(self) -> _Scan | None:
-        """How much exchanging each record in turn changes each step, with batches as claimed.
+        """How much exchanging each record in turn changes each step's release, with batches as claimed.
 
         None if runs with equal seeds have different batches, if no setting keeps the weights where they are, if there
-        are more than 256 records, or if for every seed some step does not change with the first record in full batches.
+        are more than 256 records, or if for every seed tried some step does not change when the first record is
+        exchanged with all records in every batch.
         """
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
@@ -229,11 +233,8 @@ class _Influence:
         return _Scan(moved, moved > pair.size * _VISIBLE, tuple(found))
 
     def _moved(self, place: int, seed: int, changes: dict[str, Any]) -> Array | None:
-        """Return how much each step's release changes if the record at index `place` is exchanged.
-
-        The record is one and then the other of `self.pair`, in quiet runs with batches by `seed` and with `changes` of
-        settings. The result has the shape (steps,), and is None if the two runs cannot be compared.
-        """
+        # Returns the norm of the change of each step's release, shape (steps,), if the record at index `place` is one
+        # and then the other of the extreme pair, in runs almost without noise; None if the two runs cannot be compared
         assert self.pair is not None
         data = [datasets.replaced(self._records, place, record) for record in self.pair[:2]]
         how = {**self._runs.with_batches(seed), **changes}
@@ -242,7 +243,12 @@ class _Influence:
 
 
 class _Residual(NamedTuple):
-    """The noise of one run, and the sums to which it was added, in the unit of releases; shape (steps, numbers)."""
+    """The releases of one run, split into two parts of the shape (steps, numbers of a step).
+
+    Attributes:
+        noise: the noise that was added.
+        sums: what it was added to, the releases before noise.
+    """
 
     noise: Array
     sums: Array
@@ -251,7 +257,7 @@ class _Residual(NamedTuple):
 class _NoiseSamples:
     """Samples of one loop's noise on several data sets and under several settings.
 
-    A sample has the noise in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
+    A sample is an array of noise in units of the claimed standard deviation, shape (runs, steps, numbers of a step).
 
     Args:
         runs: a `LoopRuns`, which runs the loop with changed settings.
@@ -268,24 +274,26 @@ class _NoiseSamples:
 
     @property
     def repeat_changes(self) -> dict[str, Any]:
-        """The changes of settings with which noise is best told from sums: those of `LoopRuns.repeatable`.
+        """Changes of settings under which runs almost without noise repeat with the seed, so that noise can be seen.
 
-        If that is None (runs never repeat), there are no changes, and only loops that return `clean` tell their noise.
+        They are none (an empty dictionary), or those that put all records into every batch. If such runs never repeat,
+        there are none, and only a loop that returns `clean`, the releases before noise, tells its noise.
         """
         return dict(self._runs.repeatable or {})
 
     @cached_property
     def sample_changes(self) -> dict[str, Any]:
-        """The changes of settings with which noise is sampled.
+        """Changes of settings in the runs whose noise is sampled.
 
-        None are needed (empty) if runs with the claimed batches repeat, if need be by reading known random bytes; else
-        they are `repeat_changes`.
+        They are none (an empty dictionary) if runs with the claimed batches repeat with the seed, perhaps only by
+        reading known bytes in place of the operating system's random bytes. Else they put all records into every batch,
+        unless runs do not repeat then either.
         """
         return {} if self._runs.batches_need_stream else self.repeat_changes
 
     @cached_property
     def sample(self) -> Array | None:
-        """The noise on the audit's records under `sample_changes`, or else `repeat_changes`; None if neither tells it.
+        """A sample of the noise of runs on the audit's own records; None if it cannot be told from the releases.
 
         It is in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
         """
@@ -295,15 +303,15 @@ class _NoiseSamples:
         return found
 
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
-        """Yield a name and a function for each other data set and setting with which noise must be as large as claimed.
+        """Yield a name and a function for each further data set and setting with which noise must be as claimed.
 
-        They are the records scaled, all alike, loudest or a quarter of them, all records in every batch, and the
-        variations. The function makes the runs, and returns a sample of the noise; None if the noise is unknown.
+        The data sets are the audit's records scaled, all alike, with the largest sums, or a quarter of them. The
+        settings are all records in every batch, and the variations. The function, without arguments, makes the runs and
+        returns a sample of the noise, or None if the noise cannot be told from the releases.
         """
         few, changes, records, runs = _WANTED // 4, self.sample_changes, self._records, self._runs
 
         def other(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
-            """Return (name, function), to sample noise on `data` (None: the audit's) with changes `how` of settings."""
             return name, lambda: self._sampled(data, how, few)
 
         for name, factor in _SCALES.items():
@@ -322,12 +330,8 @@ class _NoiseSamples:
             yield other("batches as claimed, records of nothing", datasets.scaled(records, 0.0), {})
 
     def _sampled(self, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED) -> Array | None:
-        """Return about `wanted` numbers of noise in units of the claimed standard deviation; None if it is unknown.
-
-        The shape is (runs, steps, numbers of a step). If runs have different numbers of steps, only the first step is
-        returned; if their steps have different numbers, None. The runs are made on `records` (the loop's own if None)
-        with `changes` of the loop's settings, and 24 runs at least.
-        """
+        # Returns a sample of about `wanted` numbers, from 24 runs at least; None if the noise is unknown, or if a step
+        # has more numbers in one run than in another
         first = self.residual(records, changes, _NOISE_SEED)
         if first is None:
             return None
@@ -344,7 +348,17 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        """Return the noise of one run, in releases' units, shape (steps, numbers), or None; arguments as in `parts`."""
+        """Return the noise of one run, in the unit of releases, shape (steps, numbers).
+
+        None if it cannot be told from the releases.
+
+        Args:
+            records: the data; the loop's own if None.
+            changes: settings to replace, by the audit's names for them.
+            seed: the loop's seed.
+            how: `stream`, the number of a known stream of bytes in place of the operating system's random bytes, and
+                `global_seed`, the seed of the process's generators; without them both follow from the seed.
+        """
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 
@@ -364,10 +378,11 @@ class _NoiseSamples:
 
         Args:
             records: the data; the loop's own if None.
-            changes: changes of the loop's settings.
+            changes: settings to replace, by the audit's names for them.
             seed: the loop's seed.
-            stream: as for `LoopRuns.paired`.
-            global_seed: the seed of the global random generators; `seed` if None.
+            stream: the number of a known stream of bytes in place of the operating system's random bytes; if None,
+                there is one only if runs need it to repeat.
+            global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
         """
         runs = self._runs
         same = runs.with_batches(seed) if stream is None and not changes else runs.paired(seed, stream)

@@ -46,10 +46,10 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
-"""A training loop, a function (records, seed, settings) -> outputs that this module's text describes."""
+"""A training loop, a function (records, seed, settings) -> an array of releases, or a mapping of outputs by name."""
 
+# The fields of a loop's claim that the loop is given as settings
 _WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
-"""The fields of a loop's claim that the loop is given as settings."""
 _MEMORY = Path("/dev/shm")  # Linux's file system in memory, where temporary files are fastest
 _MOST_BYTES = 1 << 24  # At most this many bytes of each file are kept
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
@@ -88,11 +88,11 @@ class LoopOutput:
 
 
 class _Entropy:
-    """A known stream of bytes in place of the operating system's random bytes.
+    """What is read in place of the operating system's random bytes: these, or one of many known streams of bytes.
 
     Attributes:
-        number: selects the stream; if None, as it is at first, the system's own bytes are read.
-        taken: how many bytes of the stream were read since the last `start`; the system's bytes do not count.
+        number: which known stream is read; None, as it is at first, for the operating system's own bytes.
+        taken: how many bytes of a known stream were read since the last `start`.
     """
 
     def __init__(self) -> None:
@@ -101,11 +101,11 @@ class _Entropy:
         self._inverted: int | None = None
 
     def start(self, number: int | None) -> None:
-        """Make later reads start anew with the known stream `number`, or with the system's bytes if None."""
+        """Begin the known stream `number`, an integer, at its first byte; if None, read the system's own bytes."""
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes of the stream `number`, or of the system if it is None, like `os.urandom`."""
+        """Return the next `size` bytes of the known stream or, if none is selected, of the operating system."""
         if self.number is None:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size
@@ -116,7 +116,13 @@ class _Entropy:
 
     @contextmanager
     def inverted(self, place: int) -> Iterator[None]:
-        """A context manager in whose block byte number `place`, from 0, of every known stream has its bits inverted."""
+        """A context manager in whose block `read` inverts all bits of one byte of whichever known stream it reads.
+
+        It shows whether what a loop draws depends on this byte. The operating system's own bytes stay as they are.
+
+        Args:
+            place: the index of the byte in the stream, from 0.
+        """
         self._inverted = place
         try:
             yield
@@ -125,8 +131,7 @@ class _Entropy:
 
 
 class _Clock:
-    """A clock in seconds that `start` sets to `_BEGINS` before every run, and that each `read` advances by `tick`."""
-
+    # Its time, in seconds, advances only when it is read. So times that a run measures depend only on what the run does
     def __init__(self, tick: float) -> None:
         self._tick, self._now = tick, _BEGINS
 
@@ -140,10 +145,12 @@ class _Clock:
 
 @contextmanager
 def known_system() -> Iterator[_Entropy]:
-    """A context manager in whose block `os.urandom`, `secrets` and the seeding of NumPy read from the yielded stream.
+    """A context manager in whose block known bytes can stand in for the operating system's random bytes.
 
-    A module that took `urandom` by name before the block, and torch's `seed()`, still read the system's bytes. After
-    the block the global random generators of Python, NumPy and torch (if it is loaded) are as they were before.
+    It yields an `_Entropy`, from which `os.urandom`, `secrets` and unseeded generators of NumPy then read, and whose
+    method `start` selects the bytes. A module that took `urandom` by name before the block, and torch's `seed()`,
+    still read the system's bytes. After the block the global random generators of Python, NumPy and torch (if it is
+    loaded) are as they were before.
     """
     entropy, torch = _Entropy(), sys.modules.get("torch")
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -160,7 +167,6 @@ def known_system() -> Iterator[_Entropy]:
 
 @contextmanager
 def _replaced(changes: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
-    """A context manager in whose block module.name is value, for each triple (module, name, value) in `changes`."""
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:
         for module, name, value in changes:
@@ -185,14 +191,14 @@ class Loop:
     """A training loop with what it claims; its method `run` makes every run of it.
 
     Attributes:
-        train: the loop.
+        train: the loop, a function (records, seed, settings) -> what it releases.
         records: the data on which `run` calls the loop if it is given no other.
         claim, view: what the loop claims, and what an attacker sees.
-        settings: what the loop is given beside the claim's numbers, by the loop's own names.
+        settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
         entropy: what stands in for the operating system's random bytes while the audit is made.
         count: how many runs were made.
         from_weights: whether releases are computed from weights, because the loop returns none.
-        clock: what stands in for the clocks in a block of `clocks`, else None.
+        clock: what stands in for the process's clocks in a block of the method `clocks`, else None.
     """
 
     train: Train
@@ -207,19 +213,19 @@ class Loop:
 
     @cached_property
     def _folder(self) -> Path:
-        """The working directory of all runs, in memory if possible; it is removed together with this object."""
+        # The working directory of all runs; it is removed together with this object
         folder = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)).resolve()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     @contextmanager
     def clocks(self, tick: float) -> Iterator[None]:
-        """A context manager in whose block every run begins at the same time, and clocks tick only when they are read.
+        """A context manager in whose block every run begins at the same time, and clocks advance only when read.
 
         Times that a run measures then depend only on what the run does.
 
         Args:
-            tick: by how many seconds a clock advances when it is read.
+            tick: by how many seconds all clocks advance whenever one is read; with 0 they stand still.
         """
         self.clock = clock = _Clock(tick)
         seconds = [(time, name, clock.read) for name in _CLOCKS]
@@ -230,7 +236,7 @@ class Loop:
                 self.clock = None
 
     def setting(self, name: str) -> str:
-        """Return the loop's own name for the setting that the audit calls `name`."""
+        """Return the loop's own name for the setting that the audit calls `name`, such as "lr" for "step_size"."""
         return self.view.names.get(name, name)
 
     @property
@@ -256,7 +262,7 @@ class Loop:
             global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
             stream: the number of the known stream of bytes that the run reads in place of the operating system's random
                 bytes; if None, it reads the system's.
-            changes: settings to replace, by the audit's names for them.
+            changes: settings to replace, by the audit's names for them, such as noise_multiplier or step_size.
 
         Raises:
             LoopFailed: the loop raised an error or SystemExit, or its releases, clean releases or weights are not
@@ -278,10 +284,7 @@ class Loop:
         return self._output(outputs, given, beside)
 
     def _output(self, outputs: dict[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> LoopOutput:
-        """Return the result of one run that returned `outputs`, values by name, under the settings `given`.
-
-        `beside` is the dictionary that `_watch` yields, with what the loop printed and wrote.
-        """
+        # `outputs` are what the loop returned under the settings `given`, and `beside` what it printed and wrote
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases, step = outputs.get("releases"), given.get(self.setting("step_size"))
         batches, seeds, clean = (outputs.get(name) for name in ("batches", "seeds", "clean"))
@@ -300,14 +303,12 @@ class Loop:
 
 
 def _plain(value: Any) -> Any:
-    """Return a tensor as a NumPy array, and a list of tensors as a list of arrays; other values as they are."""
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _rows(name: str, value: Any) -> Array:
-    """Return the output `value` as float64, shape (steps, numbers); raise LoopFailed, with `name`, if it cannot be."""
     try:
         rows = np.asarray(_plain(value), dtype=np.float64)
     except (TypeError, ValueError):
@@ -319,11 +320,12 @@ def _rows(name: str, value: Any) -> Array:
 
 @contextmanager
 def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
-    """A context manager in whose block `folder` is the working directory; the folder is empty before and after.
+    """A context manager that collects what its block prints and writes, with `folder` as the working directory.
 
-    It yields a dictionary. After the block this has the text that was printed, logged and warned under `printed`, the
-    contents of each file in the folder under `file NAME`, and the files' names under `names of files`. Output that C
-    code writes to the process's streams, and files in other folders, are not seen.
+    It yields a dictionary, empty in the block. After the block the dictionary has the text that was printed, logged and
+    warned under "printed", the contents of each file in the folder under "file NAME", and the files' names under "names
+    of files"; the folder is emptied. Output that C code writes to the process's streams, and files in other folders,
+    are not seen.
     """
     shown: dict[str, bytes | str] = {}
     before, text = Path.cwd(), io.StringIO()
@@ -346,14 +348,11 @@ def _watch(folder: Path) -> Iterator[dict[str, bytes | str]]:
 
 
 def _files(folder: Path) -> dict[str, bytes | str]:
-    """Return the first 2^24 bytes of every file in a folder under `file NAME`, and all names under `names of files`.
-
-    In a file's name `#` stands for a number, which may change from run to run; equal names end in (2), (3), ...
-    """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [str(path.relative_to(folder)) for path in paths]
     contents: dict[str, bytes | str] = {"names of files": " ".join(re.sub(r"tmp\w{8}", "tmp", name) for name in names)}
     for path, name in zip(paths, names, strict=True):
+        # What may change from run to run in a file's name becomes #; names that are then equal end in (2), (3), ...
         key = stem = f"file {_CHANGING.sub('#', name)}"
         count = 1
         while key in contents:

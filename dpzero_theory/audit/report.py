@@ -28,7 +28,7 @@ class Verdict:
     """The verdict of one check on a training loop.
 
     Attributes:
-        status: `HELD`, `VIOLATED` or `UNTESTED`.
+        status: "held", "violated" or "could not be tested".
         says: what was seen, or why the check could not be made.
         mend: how to repair the loop, if the check is violated.
         power: the smallest fault that the check would have noticed, in words, if it held.
@@ -43,12 +43,24 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does what the check asks for; the arguments are attributes of `Verdict`."""
+    """Return the verdict that the loop does what the check asks for.
+
+    Args:
+        says: what was seen.
+        power: the smallest fault that the check would have noticed, in words.
+        p_value: the p-value of the statistic that decided, times the number of tests; None if there is none.
+    """
     return Verdict(HELD, says, power=power, p_value=p_value)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None) -> Verdict:
-    """Return the verdict that the loop does not do what the check asks for; see `Verdict` for the arguments."""
+    """Return the verdict that the loop does not do what the check asks for.
+
+    Args:
+        says: what was seen.
+        mend: how to repair the loop.
+        p_value: the p-value of the statistic that decided, times the number of tests; None if there is none.
+    """
     return Verdict(VIOLATED, says, mend, p_value=p_value)
 
 
@@ -119,7 +131,7 @@ class AuditReport:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
 
     def named(self, status: str) -> list[str]:
-        """Return the names of the checks whose verdict has this status."""
+        """Return the names of the checks with the status "held", "violated" or "could not be tested"."""
         return [entry.check.name for entry in self.entries if entry.verdict.status == status]
 
     @property
@@ -129,13 +141,14 @@ class AuditReport:
 
     @property
     def causes(self) -> list[str]:
-        """The names of the violated checks that no other violation explains (`Check.follows`): mend these first."""
+        """The names of the violated checks that no other violated check may have caused: mend these first."""
         return [name for name in self.violations if not self.cause_of(name)]
 
     def cause_of(self, name: str) -> str:
-        """Return the name of the violated check that may have caused the violation of the check `name`.
+        """Return the name of the violated check that may have caused the violation of the check called `name`.
 
-        The returned check has no cause itself. The text is empty if there is no cause.
+        That check's own violation has no such cause. The text is empty if no check may have caused the violation, or if
+        the check called `name` is not violated.
         """
         bad = {entry.check.name: entry.check for entry in self.entries if entry.verdict.status == VIOLATED}
         above = [one for one in (bad[name].follows if name in bad else ()) if one in bad]
@@ -153,7 +166,7 @@ class AuditReport:
 
     @property
     def core_untested(self) -> list[str]:
-        """The names of the core checks (`Check.core`) that could not be made."""
+        """The names of the checks that could not be made and without which the claim cannot be defended."""
         return [one.check.name for one in self.entries if one.check.core and one.verdict.status == UNTESTED]
 
     @property
@@ -174,7 +187,8 @@ class AuditReport:
     def summary(self) -> str:
         """Sentences with the number of checks of each status, the false-alarm probability, runs and seconds."""
         held, violated, rest = (len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED))
-        # Under add-remove neighbours differ in the number of records, which checks let a loop show: the report says so
+        # The checks let a loop show the number of records, in which neighbours differ under add-remove: the report says
+        # so
         number = " The number of records is taken to be public." if self.claim.relation == Relation.ADD_REMOVE else ""
         missing = f" Not tested, and needed to defend the claim: {', '.join(self.core_untested)}."
         return (
@@ -249,7 +263,11 @@ class AuditReport:
         return json.dumps(content, indent=2, allow_nan=False)
 
     def html(self) -> str:
-        """Return the report as an HTML page that needs no other file; it needs the extra `plot`."""
+        """Return the report as an HTML page that needs no other file.
+
+        Raises:
+            ValueError: Jinja, which belongs to this package's optional dependencies `plot`, is not installed.
+        """
         return document(
             "audit.html",
             title="Audit of a private training loop",

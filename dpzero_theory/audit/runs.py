@@ -50,11 +50,14 @@ class LoopRuns:
     """Runs of one loop, and the settings under which they can be compared.
 
     Args:
-        loop: the loop.
+        loop: the loop, with its data, its claim and its settings.
 
     Attributes:
         loop, claim: the loop and its claim.
         base: what a run with the claimed settings returned and showed.
+
+    Raises:
+        LoopFailed: that run, which is made at once, fails.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -62,7 +65,13 @@ class LoopRuns:
         self.base = loop.run(seed=SEED)
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """Return the output of one run, or None if the loop raises an error; the arguments are those of `Loop.run`."""
+        """Return the output of one run, or None if the loop raises an error.
+
+        Args:
+            records: the data; the loop's own if None.
+            settings: settings to replace, by the audit's names for them, such as noise_multiplier; and the arguments
+                seed, global_seed and stream of `Loop.run`.
+        """
         try:
             return self.loop.run(records, **settings)
         except LoopFailed:
@@ -70,7 +79,7 @@ class LoopRuns:
 
     @cached_property
     def all_records(self) -> dict[str, Any]:
-        """The changes of settings that put every record into every batch."""
+        """Changes of the loop's settings, by the audit's names for them, that put every record into every batch."""
         # Cyclic and truncated sampling draw no batch of all records, whatever its size, so they are set to "full"
         return {"batch": self.claim.n, **({} if self.claim.drawn(1.0) else {"sampling": "full"})}
 
@@ -81,15 +90,20 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs: the first of 1e-20, 1e-9 and 1e-7 of the claimed one that runs, or 0."""
+        """The noise multiplier of runs almost without noise: the smallest of those tried with which the loop runs.
+
+        They are 1e-20, 1e-9 and 1e-7 times the claimed multiplier, in this order; 0 if the loop runs with none of them.
+        """
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
-        """The changes of settings that keep the loop's weights where they are: those of `_still`, or none (empty).
+        """Changes of settings that keep the loop's weights where they are: a step size of 0, or a tiny one.
 
-        There are none if `_still` has none, or if two runs show that the loop ignores its step size, or one fails.
+        A tiny one is for loops whose releases are computed from weights, which must differ by more than their rounding.
+        The dictionary is empty if no change keeps the weights: the loop has no step size or ignores it, a run that
+        tests this fails, or the weights from which releases are computed have no more than float32 precision.
         """
         changes = self._still()
         if not changes or self.base.releases is None or len(self.base.releases) == 1:
@@ -103,11 +117,7 @@ class LoopRuns:
         return changes if not same(plain_run.releases[1:], large.releases[1:]) else {}
 
     def _still(self) -> dict[str, Any]:
-        """Return the changes of settings under which weights stay if the loop obeys its step size: 0, or tiny.
-
-        A tiny one serves loops whose releases are computed from weights. The result is empty if the loop has no step
-        size, or if such weights have no more than float32 precision.
-        """
+        # Whether the loop obeys the step size is tested by the caller
         if not self.loop.step_size:
             return {}
         if not self.loop.from_weights:
@@ -121,25 +131,22 @@ class LoopRuns:
         return {"step_size": min(max(least, size * _SMALLEST_STILL), size * _LARGEST_STILL)}
 
     def comparable(self, output: LoopOutput) -> Array:
-        """Return the releases of the steps that can be compared between runs, shape (steps, numbers).
+        """Return the releases of a run, which must have some, at the steps that can be compared between runs.
 
-        They are all steps if the weights stay where they are (`frozen`), else only the first.
+        The steps are all steps if settings can keep the weights where they are (`frozen` is not empty), else the first.
+        The result has shape (steps, numbers).
         """
         assert output.releases is not None
         return output.releases if self.frozen else output.releases[:1]
 
     def _repeats(self, changes: dict[str, Any], stream: int | None) -> bool:
-        """Return whether two runs almost without noise, with equal seed, stream and changes of settings, are equal."""
         how = {"seed": SEED, "stream": stream, "noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         pair = [self.attempt(**how) for _ in "ab"]
         return all(pair) and same(*(self.comparable(output) for output in pair if output))
 
     def _noise_shows(self, stream: int | None) -> bool:
-        """Return whether the first step is equal in two quiet runs and different in a run with the claimed noise.
-
-        All three have full batches, one seed, and the known random bytes `stream` (the system's if None). False if a
-        run fails or releases nothing.
-        """
+        # Whether the first release is the same in two runs almost without noise, and another one in a run with the
+        # claimed noise and the same seed and random bytes
         outputs = [
             self.attempt(seed=SEED, stream=stream, noise_multiplier=m, **self.all_records)
             for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
@@ -149,7 +156,7 @@ class LoopRuns:
 
     @cached_property
     def _repeating(self) -> tuple[dict[str, Any], bool] | None:
-        """The values of `repeatable` and `streamed` as a pair; None if `repeatable` is None."""
+        # The properties `repeatable` and `streamed`, which one series of runs decides; None if `repeatable` is None
         if self.base.releases is None:
             return None
         for stream in (None, SEED):
@@ -161,21 +168,28 @@ class LoopRuns:
 
     @property
     def repeatable(self) -> dict[str, Any] | None:
-        """The changes of settings under which quiet runs (almost without noise) repeat with the seed.
+        """Changes of settings under which two runs almost without noise, of the same seed, release the same numbers.
 
-        Either no changes (empty) or `all_records`; None if the runs never repeat, or if the noise is not seen to obey
-        its multiplier. If `streamed` is true, they repeat only if they read known random bytes.
+        They are none (an empty dictionary) or, if such runs repeat only with full batches, `all_records`. None if the
+        runs never repeat, or if the noise is not seen to obey its multiplier. If `streamed` is true, they repeat only
+        if they also read the same known bytes in place of the operating system's random bytes.
         """
         return None if self._repeating is None else self._repeating[0]
 
     @property
     def streamed(self) -> bool:
-        """Whether runs almost without noise repeat with the seed only if they read known random bytes."""
+        """Whether runs almost without noise, of the same seed, release the same numbers only if they read known bytes.
+
+        These are bytes in place of the operating system's random bytes. False also if such runs never repeat.
+        """
         return self._repeating is not None and self._repeating[1]
 
     @cached_property
     def batches_need_stream(self) -> bool | None:
-        """Whether runs with batches as claimed must read known random bytes to repeat; None if they never repeat."""
+        """Whether runs with batches as claimed, of one seed and almost without noise, repeat only with known bytes.
+
+        These are bytes in place of the operating system's random bytes. None if the runs never repeat.
+        """
         if self.repeatable == {}:
             return self.streamed
         return True if self.repeatable is not None and self._repeats({}, SEED) else None
@@ -186,35 +200,48 @@ class LoopRuns:
 
     @property
     def noise_obeyed(self) -> bool:
-        """Whether the loop is seen to obey its noise multiplier: its first release changes with the noise alone.
+        """Whether the loop is seen to obey its noise multiplier, since with the claimed one its first release differs.
 
-        It is False if this cannot be seen, because two runs almost without noise, of equal seeds and if need be equal
-        known random bytes, differ, fail or release nothing.
+        It is compared with those of two runs almost without noise, of the same seed and, if need be, the same known
+        random bytes. False also if these two runs differ, fail or release nothing, as nothing can be seen then.
         """
         return self._noise_obeyed_by_seed or self.streamed
 
     def paired(self, seed: int, stream: int | None = None) -> dict[str, Any]:
-        """Return arguments `seed` and `stream` for `Loop.run`; runs with them draw the same random numbers.
+        """Return the arguments `seed` and `stream` of `Loop.run` for runs that are to draw the same random numbers.
 
-        So a run with noise and one almost without differ in the noise alone. A given `stream`, which selects known
-        random bytes, is returned as it is. In place of None, `stream` is `seed` if runs repeat with known bytes only
-        (`streamed`), and else None, so that the run reads the system's bytes.
+        They do under the settings `repeatable`, if that is not None. So a run with noise and one almost without noise
+        then differ in the noise alone.
+
+        Args:
+            seed: the loop's seed.
+            stream: the number of a known stream of bytes in place of the operating system's random bytes. If None, it
+                is `seed` if runs need known bytes to repeat (`streamed`), else None: the system's bytes are read.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
     def with_batches(self, seed: int) -> dict[str, Any]:
-        """Return arguments `seed` and `stream` for `Loop.run`; runs of one seed then have equal batches, if any do."""
+        """Return the arguments `seed` and `stream` of `Loop.run` with which all runs of one seed draw the same batches.
+
+        Known bytes stand in for the operating system's random bytes if need be. If `batches_need_stream` is None, the
+        batches may differ nevertheless.
+        """
         return self.paired(seed, seed if self.batches_need_stream else None)
 
     def quiet(
         self, records: Records | None = None, *, seed: int = SEED, stream: int | None = None, **changes: Any
     ) -> Array | None:
-        """Return the releases of a quiet run (almost without noise) at the steps that can be compared.
+        """Return the releases of a quiet run, almost without noise, at the steps that can be compared between runs.
+
+        They are all steps if settings can keep the loop's weights where they are, as they then do, else the first step.
 
         Args:
             records: the data; the loop's own if None.
-            seed, stream: as for `paired`.
-            changes: changes of the loop's settings, and `global_seed` of `Loop.run`.
+            seed: the loop's seed.
+            stream: the number of a known stream of bytes in place of the operating system's random bytes; if None, it
+                is `seed` if runs need known bytes to repeat, and else the system's bytes are read.
+            changes: settings to replace, by the audit's names for them; `global_seed`, the seed of the process's global
+                generators, may be among them.
 
         Returns:
             The releases, of shape (steps, numbers). None if the loop raises an error, or if the weights move although
@@ -240,29 +267,36 @@ class LoopRuns:
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _quiet(self, records: Records | None, how: dict[str, Any], changes: dict[str, Any]) -> Array | None:
-        """Return what `quiet` does, without testing that the weights stay; `how` are the run's seed and stream."""
+        # Whether the weights stay where they are is not tested here; `how` has the run's seed and stream
         settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
         output = self.attempt(records, **how, **settings)
         return None if output is None or output.releases is None else self.comparable(output)
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether quiet runs with full batches are equal for two seeds, which then make no directions or weights."""
+        """Whether the loop's seed makes neither directions nor weights: runs of two seeds release the same numbers.
+
+        The runs have almost no noise, and all records in every batch. False also if one of them fails.
+        """
         first, second = (self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1))
         return first is not None and second is not None and same(first, second)
 
     def coupled(
         self, data_sets: Sequence[Records], numbers: Sequence[int], **changes: Any
     ) -> Iterator[list[LoopOutput | None]]:
-        """Yield coupled runs: for each number, a list with one run on each data set, all with the same random numbers.
+        """Yield, for each of several draws of the noise, one run on each data set, all with this same noise.
 
-        All records are in every batch, clocks stand still, and weights hardly move if the loop has a step size. A run
-        that fails is None. The iteration ends early if two such runs on the first data set differ or fail.
+        Runs of one draw have the same seed and known bytes in place of the operating system's random bytes; in them
+        clocks show one time that never advances. All records are in every batch, and weights hardly move if the loop
+        has a step size. The iteration ends early if two runs on the first data set release different numbers or fail.
 
         Args:
             data_sets: the data sets.
-            numbers: each selects a different stream of random bytes, and so different noise.
-            changes: further changes of the loop's settings.
+            numbers: integers, one for each draw of the noise; equal integers give equal noise.
+            changes: further settings to replace, by the audit's names for them.
+
+        Yields:
+            The runs' outputs, in the order of `data_sets`; None for a run that failed.
         """
         step = self.frozen.get("step_size") if self.loop.from_weights else (self.loop.step_size or 0.0) * _BARELY
         how = {**({"step_size": step} if step else {}), **self.all_records, **changes}
@@ -277,14 +311,14 @@ class LoopRuns:
 
 
 def norms(rows: Array) -> Array:
-    """Return the L2 norm of each row of an array; a row is its last axis."""
+    """Return the L2 norms of an array along its last axis."""
     return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
 
 
 def same(a: Array, b: Array) -> bool:
-    """Return whether two arrays have one shape and are equal up to rounding and the tiny noise of quiet runs.
+    """Return whether two arrays of releases have one shape and are equal up to rounding; NaN equals NaN.
 
-    NaN equals NaN.
+    Entries may differ by 1e-5 of the largest absolute value plus 1e-5 of their own, more than the noise of quiet runs.
     """
     if a.shape != b.shape:
         return False

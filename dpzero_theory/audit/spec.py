@@ -55,8 +55,8 @@ class Spec:
 
     Attributes:
         train: the loop, a function (records, seed, settings) -> outputs, as the module `audit.loop` describes it.
-        records: the data.
-        claim: what the loop's author says of it.
+        records: the claim's n records, an array with one record a row or a list.
+        claim: what the loop's author says of its privacy.
         view: what an attacker sees.
         settings: what the loop is given in addition to the claim's numbers.
         variations: further settings under which the claim must hold, by a name for the report.
@@ -77,10 +77,13 @@ class Spec:
 
 
 def load(text: str) -> Spec:
-    """Return the specification that `text` names: the path of a TOML file, or MODULE:FUNCTION.
+    """Return the specification that `text` names.
 
-    The path ends in .toml. The file has the entries "train" and "records" and the tables "claim", "view", "settings"
-    and "variations", as this module's text shows. The function takes no arguments and returns a `Spec`.
+    Args:
+        text: the path of a TOML file, which ends in .toml; or MODULE:FUNCTION, a function without arguments that
+            returns a `Spec`. The file has an entry "train", the MODULE:FUNCTION of the loop; an entry "records",
+            MODULE:FUNCTION or a file of `numpy.save`; the tables "claim" and "view", with the fields of `Claim` and
+            `View`; and the tables "settings" and "variations". All but "train", "records" and "claim" may be missing.
 
     Raises:
         ValueError: there is no such file or function, or it has a fault; the message is one line.
@@ -111,19 +114,15 @@ def load(text: str) -> Spec:
 
 
 def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
-    """Return kind(**values) for the table `name` of a file; a missing, unknown or wrong field raises ValueError."""
     try:
         return kind(**values)
     except TypeError as error:
+        # Python's message is, for example: __init__() missing 1 required keyword-only argument: 'clip'
         said = str(error).partition(") ")[2]
         raise ValueError(f"{name} must have the fields of claim.{kind.__name__}; {said}") from None
 
 
 def _records(given: object, folder: Path) -> Records:
-    """Return the records that the entry "records" of a file in `folder` names, else raise ValueError with one line.
-
-    The entry `given` is MODULE:FUNCTION, or the path, from `folder`, of a file of `numpy.save` that ends in .npy.
-    """
     if not isinstance(given, str):
         raise ValueError(f"records must be MODULE:FUNCTION or a file of numpy.save; got {check.shown(given)}")
     if given.endswith(".npy"):
@@ -145,10 +144,6 @@ def _modules_looked_for_in(folder: Path) -> Iterator[None]:
 
 
 def _called(name: str, text: object) -> Any:
-    """Call the function without arguments that `text`, MODULE:FUNCTION, names, and return its result.
-
-    Whatever `_function` does not find, and any Exception in the function, raises ValueError, which calls it `name`.
-    """
     function = _function(name, text)
     try:
         return function()
@@ -158,11 +153,6 @@ def _called(name: str, text: object) -> Any:
 
 
 def _function(name: str, text: object) -> Callable[..., Any]:
-    """Return the function that `text`, of the form MODULE:FUNCTION, names.
-
-    ValueError, in which it is called `name`, is raised for a text of another form or a value that is no text, for a
-    module that cannot be imported, and for a member that is missing or cannot be called.
-    """
     rule = f"{name} must be MODULE:FUNCTION of a module that can be imported"
     module, _, function = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():

@@ -29,7 +29,10 @@ def private_loop(
     be made; otherwise it passes.
 
     Args:
-        records, claim, view, settings: as for `conformance.check`.
+        records: the claim's n records, an array with one record a row or a list.
+        claim: what the loop's author says of its privacy.
+        view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
+        settings: further settings that the loop is given in addition to the claim's numbers.
         how: further keyword arguments of `conformance.check`, such as runs, checks and variations.
     """
 

@@ -80,9 +80,17 @@ def _parser() -> Parser:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command on the words `argv` (those of the process if None): measure, and write the problem file.
+    """Run the command: measure the model that the arguments name, and write or print the problem file.
 
-    It goes to --out, by default standard output. Return 0; bad input exits with status 2.
+    Args:
+        argv: the command-line arguments, such as ["--model", "mlp-digits:64", "--data", "digits"]; those of the process
+            if None.
+
+    Returns:
+        The exit status 0.
+
+    Raises:
+        SystemExit: with status 2, after one line on standard error, if an argument has a fault.
     """
     parser = _parser()
     args = parser.parse_args(argv)
@@ -96,7 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
-    """Measure what the flags ask for, and return it; `parser` reports faults of --model and --data."""
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device must be cpu where there is no GPU; got 'cuda'")
     settings = MeasureSettings(
@@ -118,16 +125,12 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
             objective.losses, objective.start, args.forward_only, args.directions, generator, args.level
         )
         return differences.problem_file(data, task.least_loss)
-    measured = measure(objective, generator, data=data, spend_no_privacy_claim=data == "private", settings=settings)
+    measured = measure(objective, generator, data=data, results_not_private=data == "private", settings=settings)
     return measured.problem_file()
 
 
 def _declared(args: argparse.Namespace, known: str) -> str:
-    """Return what the data is, "public", "synthetic" or "private": what the flags `args` declare, or else `known`.
-
-    `known` is what the `Task` says of its data, empty if the user has to declare it. Flags count even if they
-    contradict it; ValueError is raised if neither says anything.
-    """
+    # `known` is what the task says of its data, empty if the user has to declare it; flags count even against it
     said: str | None = args.declared
     if not said and not known:
         raise ValueError(

@@ -32,19 +32,20 @@ from dpzero_theory.problem_file import ProblemFile
 
 @dataclass(frozen=True, kw_only=True)
 class _Differences:
-    """Estimates, from losses alone, of the gradients and the Hessian of a mean loss F at a point x.
+    """Estimates of the gradients and the Hessian of a mean loss F at a point x, from differences of losses near x.
 
-    Every interval is widened to hold the estimate at half the width h of the differences.
+    The losses of n samples are evaluated at points x +- h u for random directions u. Every interval is a t interval
+    over the directions, widened to hold the estimate that points at half the distance, h/2, give.
 
     Attributes:
         value: F(x).
-        gradient_norms: estimates of ||grad f_i|| for the loss f_i of each sample, shape (n,): root mean squares over
-            the directions.
-        trace: an interval of tr(A), where A is the Hessian of F at x.
+        gradient_norms: estimates of the norm of the gradient of each sample's loss at x, shape (n,): root mean squares
+            over the directions.
+        trace: an interval of tr(A), where A is the (d, d) Hessian of F at x.
         squared_frobenius: an interval of ||A||_F^2 = tr(A^2); rounding biases it upward, since errors are squared.
         rank: an interval about the effective rank tr|A|/||A||_2. `low` estimates the lower bound |tr A|/||A||_F, and
             `high` the upper bound (tr(A)/||A||_F)^2, which holds if A is positive semidefinite; both are cut to [1, d].
-        d: the dimension.
+        d: the dimension of x.
         evaluations: how often the losses of all samples were evaluated.
     """
 
@@ -59,11 +60,12 @@ class _Differences:
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
         """Return the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
 
-        Its constants are: lipschitz, the largest of the gradient norms; smoothness, the root of the upper end of
-        `squared_frobenius`, since ||A||_F >= ||A||_2 for the Hessian A; r, the largest |tr A| in the interval `trace`
-        over this smoothness, cut to [1, d]; gap, F(x) - least_loss; and loss_bound, |F(x)|. The theorems need tr|A| for
-        r, which losses alone do not show: it is |tr A| only if A is semidefinite, as a caveat in the file says. The
-        attribute `rank` is among the file's measurements and enters no constant.
+        F is the mean loss, x the point and A the Hessian of F there. The constants are: lipschitz, the largest of the
+        gradient norms; smoothness, the root of the upper end of `squared_frobenius`, since ||A||_F >= ||A||_2; r, the
+        largest |tr A| in the interval `trace` over this smoothness, cut to [1, d]; gap, F(x) - least_loss; and
+        loss_bound, |F(x)|. The theorems need tr|A| for r, which losses alone do not show: it is |tr A| only if A is
+        semidefinite, as a caveat in the file says. The attribute `rank` is among the file's measurements and enters no
+        constant.
 
         Args:
             data: what the samples are: "public", "synthetic" or "private".
@@ -108,19 +110,21 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> _Differences:
-    """Estimate gradient norms and the Hessian at x by 12 evaluations of all losses for each pair of directions, and 2.
+    """Estimate gradient norms, and trace and Frobenius norm of the Hessian of the mean loss, from losses alone.
+
+    The losses of all samples are evaluated 12 times for each pair of random directions, and twice more.
 
     Args:
-        losses: a function of x that returns the losses of all n samples, shape (n,); F is their mean, in float64.
+        losses: a function of x that returns the losses of all n samples, shape (n,).
         x: the point, shape (d,).
-        width: h > 0, by which the differences move along a direction; a direction has length sqrt(d).
-        directions: the number of pairs (u, v) of random directions, at least 2.
+        width: how far from x losses are evaluated, as a multiple of a direction of length sqrt(d); positive.
+        directions: the number of pairs of random directions, at least 2.
         generator: a CPU generator, which draws the directions.
         level: the coverage probability of the t intervals, before they are widened.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the estimate of ||A||_F^2 for the Hessian A at this width is 0.
+        PreconditionError: the estimate of the Hessian's Frobenius norm at this width is 0.
     """
     h, count = check.real("width", width, above=0), check.integer("directions", directions, at_least=2)
 
@@ -157,5 +161,4 @@ def measure_forward(
 
 
 def _widened(interval: Interval, other: float) -> Interval:
-    """Return the interval, of kind "estimate", widened to hold the number `other`."""
     return Interval(min(interval.low, other), interval.estimate, max(interval.high, other), "estimate", 0.0)

@@ -30,7 +30,9 @@ class Interval:
         kind: what the ends promise, from the strongest kind to the weakest: "bound", the true number lies between them
             for certain; "probability", it does with probability `level` at least; "interval", they are ends of
             Student's t interval, whose probability is `level` only if draws are normal; "estimate", nothing.
-        level: the probability with which the true number lies between the ends, 1 for a bound and 0 for an estimate.
+        level: the probability of that promise: 1 for "bound", 0 for "estimate"; for "probability" a lower bound on the
+            probability that the true number lies between the ends, and for "interval" this probability if draws are
+            normal.
 
     Raises:
         ValueError: another kind, a level outside [0, 1], or ends in another order.
@@ -58,19 +60,24 @@ class Interval:
         highs: ArrayLike | None = None,
         shift: float = 0.0,
     ) -> Self:
-        """Make Student's t interval for the mean of independent draws, plus a constant.
+        """Make Student's t interval for the expectation of independent draws, plus a constant.
 
-        If each draw is known only between a lower and an upper bound, the low end is that of the t interval for the
-        lower bounds, and the high end that of the t interval for the upper bounds.
+        If each draw is known only between a lower and an upper bound, the low end is the low end of the t interval of
+        the lower bounds, and the high end is the high end of the t interval of the upper bounds.
 
         Args:
-            values: at least 2 draws, or the best guesses of them.
-            level: the interval's coverage probability, in (0, 1).
-            lows, highs: a lower and an upper bound on each draw, if draws are not known exactly.
-            shift: a constant that is added to the mean.
+            values: N >= 2 draws, or the best guesses of them, shape (N,). The estimate is their mean plus `shift`.
+            level: the interval's coverage probability, in (0, 1), if the draws are normal.
+            lows: a lower bound on each draw, shape (N,); `values` if None, as if all draws were known.
+            highs: an upper bound on each draw, shape (N,); `values` if None. That values lie between their bounds is
+                not checked; an end beyond the estimate is moved to it.
+            shift: a constant that is added to the estimate and to both ends.
+
+        Returns:
+            An interval of kind "interval".
 
         Raises:
-            ValueError: fewer than 2 draws, or a value that is not finite.
+            ValueError: a level outside its range, fewer than 2 draws, or a number that is not finite.
         """
         wanted = check.real("level", level, above=0, below=1)
         ends = [check.real_array("values", values if end is None else end) for end in (lows, values, highs)]
@@ -84,12 +91,15 @@ class Interval:
         return cls(min(low, estimate), estimate, max(high, estimate), "interval", wanted)
 
     def over(self, bottom: "Interval", least: float, most: float) -> "Interval":
-        """Return the interval of this number divided by the number in `bottom`; self.low >= 0 and bottom.low > 0.
+        """Return an interval of the quotient of this interval's number, which is >= 0, and a positive number.
 
         Both intervals hold with probability at least self.level + bottom.level - 1, which is the result's `level`, or 0
-        if that is negative. The quotient then lies between self.low/bottom.high and self.high/bottom.low. These ends
-        are cut to [least, most], where the quotient is known to lie. Its kind is the weaker of the two kinds, in the
-        order of `Interval.kind`.
+        if that is negative. The quotient then lies between self.low/bottom.high and self.high/bottom.low.
+
+        Args:
+            bottom: the interval of the positive number; bottom.low > 0. The result is of the weaker of both kinds, in
+                the order "bound", "probability", "interval", "estimate".
+            least, most: the quotient is known to lie in [least, most], to which the ends are cut.
         """
         kind = max(self.kind, bottom.kind, key=list(_KINDS).index)
         low, estimate, high = (
@@ -107,6 +117,6 @@ class Interval:
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """Return the quantiles of `values` at the probabilities `at`, keyed by the probability as text, such as "0.9"."""
+    """Return the quantiles of finite `values` at the probabilities `at`, by the probability as text, such as "0.9"."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

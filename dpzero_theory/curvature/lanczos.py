@@ -51,14 +51,14 @@ class _Ritz:
 class Tridiagonal:
     """The result of k steps of the Lanczos method from a starting vector, for a symmetric (d, d) matrix A.
 
-    The result is the tridiagonal matrix T = Q^T A Q for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space of
-    the starting vector, which is length * q_1.
+    The result is the tridiagonal matrix T = Q^T A Q for an orthonormal basis Q = (q_1, ..., q_k) of the Krylov space,
+    which v, A v, ..., A^(k - 1) v span for the starting vector v = length * q_1.
 
     Attributes:
         diagonal, off_diagonal: the entries of T, of shapes (k,) and (k - 1,).
         last: the norm of the part of A q_k outside the Krylov space; 0 if A maps the space into itself.
         length: the norm of the starting vector.
-        basis: the q_j as rows, shape (k, d), or None if they were not kept.
+        basis: the vectors q_j as rows, shape (k, d), or None if they were not kept.
     """
 
     diagonal: Array
@@ -73,27 +73,32 @@ class Tridiagonal:
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def gauss_rule(self) -> tuple[Array, Array]:
-        """Return the points and weights of the Gauss rule of these steps.
+        """Return the points and weights, both of shape (k,), of the Gauss rule that the k Lanczos steps determine.
 
-        The sum of weight times f(point) approximates v^T f(A) v for any function f, where v is the starting vector. The
-        weights sum to ||v||^2.
+        The sum of weight times f(point) approximates v^T f(A) v for any function f of the matrix A, where v is the
+        vector from which the steps start. The weights sum to ||v||^2.
         """
         values, vectors = self.eigen()
         return values, self.length**2 * vectors[0] ** 2
 
     def residuals(self) -> Array:
-        """Return ||A y - theta y|| for each eigenvalue theta of T, where y = Q s and s is its eigenvector.
+        """Return how far the approximate eigenvalues of the matrix A are from its eigenvalues, at most; shape (k,).
 
-        The residual is `last` times the absolute last component of s.
+        For each eigenvalue theta of the tridiagonal matrix T, with eigenvector s, this is ||A y - theta y||, where y =
+        Q s for the basis Q.
         """
+        # For Lanczos steps the norm is `last` times the absolute last component of s
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
-        """Return the approximate eigenvalues and eigenvectors of A (Ritz pairs).
+        """Return approximate eigenvalues and eigenvectors of the matrix A (Ritz pairs).
 
-        With `accuracy` >= 0, only the pairs are returned whose residual is at most `accuracy` times the absolute value
-        of the eigenvalue. That saves memory, as each eigenvector has d entries. Without a `basis`, which
-        `tridiagonalise` returns with keep_basis=True, PreconditionError is raised.
+        Args:
+            accuracy: if given, only the pairs are returned whose residual ||A y - theta y|| is at most `accuracy` times
+                |theta|; each eigenvector y needs memory for d numbers. If None, all pairs.
+
+        Raises:
+            PreconditionError: the basis was not kept (`tridiagonalise` keeps it with keep_basis=True).
         """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
@@ -107,10 +112,10 @@ _BLOCK = 2**16  # To save memory, vectors are converted to float64 this many num
 
 
 def dot(a: Tensor, v: Tensor) -> Tensor:
-    """Return the inner products of a vector with the rows of a matrix, or with a vector, summed in float64.
+    """Return the inner products of a vector v with the rows of a matrix, or with another vector, in float64.
 
     Args:
-        a: shape (k, d), for a result of shape (k,); or shape (d,), for a result of shape ().
+        a: the matrix, shape (k, d), for a result of shape (k,); or the vector, shape (d,), for a result of shape ().
         v: shape (d,).
     """
     # Torch would sum the products of float32 vectors on a CPU in few running float32 sums: the norm of 10^7 normal
@@ -127,9 +132,12 @@ def norm(v: Tensor) -> float:
 
 
 def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) -> Tensor:
-    """Return a vector uniform on the unit sphere of R^d, with the dtype and the device of `like`.
+    """Return a random vector, shape (d,), uniform on the unit sphere of R^d.
 
-    It is drawn with a CPU generator, so that every device gets the same vector.
+    Args:
+        d: the dimension.
+        generator: a CPU generator, so that every device gets the same vector.
+        like: has the dtype and the device of the result.
     """
     z = torch.randn(d, generator=generator, dtype=like.dtype)
     unit: Tensor = z / norm(z)
@@ -139,13 +147,13 @@ def random_start(d: int, generator: torch.Generator, like: Operator | Tensor) ->
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
     """Run the Lanczos method for at most `steps` steps; each multiplies a matrix A by a vector once.
 
-    Fewer steps are made if the Krylov space is already invariant under A; `last` of the result is then 0.
+    Fewer steps are made if A maps the space that they span into itself; `last` of the result is then 0.
 
     Args:
         operator: the matrix A, symmetric of shape (d, d).
         start: a vector of shape (d,) that is not zero.
-        steps: k >= 1.
-        keep_basis: whether to return the basis Q too.
+        steps: the largest number of steps, at least 1.
+        keep_basis: whether the result has the orthonormal basis of this space too, which needs steps * d numbers.
 
     Raises:
         ValueError: a start of another shape, or zero, or a product that is not finite.

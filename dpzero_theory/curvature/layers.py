@@ -37,13 +37,12 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
     factors: dict[str, list[Tensor]] = {}
 
     def add(name: str, which: int, rows: Tensor) -> None:
-        """Add sum z z^T over `rows` z, shape (..., units), to A (which = 0) or B (which = 1) of the layer `name`."""
+        # Adds the sum of z z^T over the rows z, shape (..., units), to the layer's A (which = 0) or B (which = 1)
         flat = rows.detach().reshape(-1, rows.shape[-1]).double()
         kept = factors.setdefault(name, [torch.zeros(()), torch.zeros(())])
         kept[which] = kept[which] + (flat.T @ flat).cpu()
 
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str) -> None:
-        """A forward hook: add the layer's inputs now, and the derivatives by its outputs in the backward pass."""
         add(name, 0, inputs[0])
         output.register_hook(partial(add, name, 1))  # type: ignore[no-untyped-call]
 
@@ -68,5 +67,5 @@ def layer_ranks(objective: Objective) -> list[dict[str, Any]]:
 
 
 def _rank(matrix: Tensor) -> float:
-    """Return tr(M)/||M||_2, in [1, rows of M], of a positive semidefinite matrix M that is not zero."""
+    # tr(M)/||M||_2 of a positive semidefinite matrix M
     return float(matrix.trace() / torch.linalg.eigvalsh(matrix)[-1])

@@ -33,14 +33,14 @@ class MeasureSettings:
     """What `measure` measures of a model's losses, and how much computation it spends.
 
     Attributes:
-        points: how many points on the path of gradient descent are measured, the start included.
+        points: how many points on the path of gradient descent are measured, the start included; at least 1.
         path_steps: the number of steps of gradient descent between two points. Their step size is 1 over the upper end
             of the measured ||Hess F(x0)||, where F is the mean loss and x0 the start; it is halved where F would rise.
         effort: how many Hessian products are spent on the spectrum at each point.
-        sample_hessians: how many single samples' Hessians are measured at each point.
+        sample_hessians: how many single samples' Hessians are measured at each point; at least 2.
         sample_effort: how many Hessian products are spent on each single sample's Hessian.
         power: the even p of the matrix (sum_k A_k^p)^(1/p), which bounds the Hessians A_k at all points; 0 for none.
-        level: the coverage probability of each interval.
+        level: the coverage probability of each interval, in (0, 1).
         least_loss: a lower bound on every loss.
 
     Raises:
@@ -68,14 +68,14 @@ class MeasureSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """What was measured at one point x on the path of gradient descent.
+    """What was measured of n samples' losses at one point x, a vector of a model's weights.
 
     Attributes:
-        steps: the number of gradient steps from the start to x.
-        value: F(x), the mean loss.
-        gradient_norms: ||grad f_i(x)|| of each sample's loss f_i, shape (n,).
-        spectrum: the measured spectrum of the Hessian of F.
-        samples: the measured norms and traces of single samples' Hessians.
+        steps: the number of steps of gradient descent from the model's own weights to x.
+        value: the mean loss F(x).
+        gradient_norms: the L2 norm of the gradient of each sample's loss at x, shape (n,).
+        spectrum: the measured norm, traces and spectral density of the Hessian of F at x.
+        samples: the measured norms and traces of the Hessians of single samples' losses at x.
     """
 
     steps: int
@@ -90,13 +90,14 @@ class _Measurement:
     """All that was measured of a model's losses; its method `problem_file` makes the file that the calculator reads.
 
     Attributes:
-        n, d: the number of samples and the dimension.
+        n, d: the number of samples and the number of weights.
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
         points: the measurements at each point on the path.
-        shared: the spectrum of a matrix that bounds the Hessians at all points (`region.common`); None if one point was
-            measured, or the settings ask for no such matrix (power 0).
-        layers: the ranks of each linear layer's factors at the start (`layers.layer_ranks`).
+        shared: the spectrum of a matrix that bounds the Hessians at all points; None if one point was measured, or the
+            settings ask for no such matrix (power 0).
+        layers: a dictionary for each linear layer at the start, with the effective ranks of its inputs' and its output
+            derivatives' second moments, as `layers.layer_ranks` returns them.
     """
 
     n: int
@@ -109,16 +110,16 @@ class _Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of the interval of tr(H), where H is a matrix that bounds the Hessians at all points.
+        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all points.
 
-        If no such H was measured, the largest upper end of tr|Hess F| at a point, where F is the mean loss.
+        F is the mean loss. If no such H was measured, this is the largest upper end of tr|Hess F| at a point.
         """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        """The estimate of the smoothness ell on the safe side: the largest of the upper ends of all measured norms.
+        """The smoothness ell as it was measured, on the safe side: the largest of the upper ends of all measured norms.
 
         They are norms of Hessians of the mean loss and of the measured samples' losses at all points, and of the matrix
         that bounds all Hessians of the mean loss.
@@ -127,13 +128,13 @@ class _Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return constants of `theory.problem.Problem` for these losses, by name; `caveats` says what they hold for.
+        """Return the constants that the theorems need of these losses (`theory.problem.Problem`), by name.
 
-        They are d; r, `trace_bound` over ell, cut to [1, d], because the theorems use r only through tr(H) <= r ell;
-        lipschitz, the largest norm of a sample's gradient at the points, a lower bound on L; smoothness, ell; gap, the
-        loss at the start less `least_loss`, an upper bound; loss_bound, the largest |F| at the points, a lower bound;
-        and sample_rank, the largest upper end over points of the root mean square of tr|Hess f_i|, over ell and cut to
-        [1, d].
+        They are "d", the number of weights; "r", the effective rank: `trace_bound` over the smoothness, cut to [1, d];
+        "lipschitz", the largest norm of a sample's gradient at the points, a lower bound on the Lipschitz constant;
+        "smoothness"; "gap", the loss at the start less `least_loss`, an upper bound; "loss_bound", the largest absolute
+        value of the mean loss at the points, a lower bound; and "sample_rank": the largest upper end, over points, of
+        the root mean square of tr|Hess f_i| over samples' losses f_i, divided by the smoothness and cut to [1, d].
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -147,10 +148,11 @@ class _Measurement:
         }
 
     def _effective_rank(self, trace: float) -> float:
+        # The theorems use the rank r only in tr(H) <= r ell, so a bound on tr(H) over the smoothness ell serves as r
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Return the sentences, shown with every certificate, that say which constants are estimates."""
+        """Return sentences that say which of the constants are estimates; the calculator shows them with its bounds."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -179,7 +181,7 @@ class _Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Return the problem file for the calculator, with constants, caveats and everything that was measured."""
+        """Return the file that the calculator (`dpzero_theory.params`) reads: constants, caveats, all measurements."""
         measurements = {
             "samples": self.n,
             "gradient_moments": {
@@ -205,11 +207,6 @@ class _Measurement:
 
 
 def _describe(spectrum: Spectrum) -> dict[str, Any]:
-    """Return a measured spectrum as a dictionary for JSON, with intervals as dictionaries.
-
-    Its keys are "norm", "trace", "absolute_trace", "effective_rank", "extreme_ritz_values", "residual", "products" and
-    "density", whose "weights" at its "points" sum to the dimension d.
-    """
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -230,7 +227,7 @@ def measure(
     generator: torch.Generator,
     *,
     data: str,
-    spend_no_privacy_claim: bool = False,
+    results_not_private: bool = False,
     settings: MeasureSettings | None = None,
 ) -> _Measurement:
     """Measure the constants of the theory for a model's losses, starting at the model's own weights.
@@ -239,20 +236,20 @@ def measure(
         objective: module, losses and samples.
         generator: a CPU generator, the only source of randomness.
         data: what the samples are: "public", "synthetic" or "private".
-        spend_no_privacy_claim: must be true for private data; it says that the results will not be called private.
+        results_not_private: must be True for private data: the caller knows that the results are not private.
         settings: what to measure; `MeasureSettings()` if None.
 
     Returns:
         The measurements; their method `problem_file` makes the file that the calculator reads.
 
     Raises:
-        ValueError: an argument outside its range, a product that is not finite, a Hessian that is zero.
-        PreconditionError: private data without spend_no_privacy_claim.
+        ValueError: `data` is none of its values, fewer than 2 samples, or a Hessian's product that is not finite.
+        PreconditionError: private data without results_not_private, or a Hessian that is zero.
     """
     check.precondition(
-        check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
-        "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
-        "claim that anything derived from private data is",
+        check.choice("data", data, DATA) != "private" or results_not_private,
+        "data must be public or synthetic, since what is measured here is not private; give results_not_private=True "
+        "if the results will not be called private",
     )
     s = settings or MeasureSettings()
     places = [objective.start]
@@ -277,7 +274,6 @@ def measure(
 
 
 def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: MeasureSettings) -> _Point:
-    """Measure the losses at the weights x, which are `steps` gradient steps from the start, as the settings say."""
     return _Point(
         steps=steps,
         value=objective.value(x),

@@ -27,8 +27,7 @@ sample's gradient may have more."""
 
 
 class _Call(nn.Module):
-    """A module whose forward is losses(module, batch), so that `torch.func.functional_call` can replace the weights."""
-
+    # `torch.func.functional_call` can replace the weights of a module only, so the losses are its forward
     def __init__(self, module: nn.Module, losses: Losses) -> None:
         super().__init__()
         self.module, self.losses = module, losses
@@ -48,7 +47,7 @@ class Objective:
             batch is differentiated at a time.
 
     Attributes:
-        module, per_sample, batches: the three arguments.
+        module, per_sample, batches: the arguments module, losses and batches.
         start: the module's own weights as one flat vector, shape (d,).
         d, n: the number of weights and the number of samples.
         sizes: how many samples each batch has.
@@ -76,12 +75,14 @@ class Objective:
         self.n = sum(self.sizes)
 
     def unflatten(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, as views of the flat vector x."""
+        """Return the module's weights by name, as views of the flat vector x, shape (d,).
+
+        The names are "module." and the names of `nn.Module.named_parameters`; frozen weights are not among them.
+        """
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def _copied(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the module's weights by name, copied out of the flat vector x: views would cost `jvp` more memory."""
         # If a weight is a view of x and its tangent has other strides, torch copies the tangent into memory as large as
         # all of x, once for each weight.
         return {name: part.clone() for name, part in self.unflatten(x).items()}
@@ -90,7 +91,6 @@ class Objective:
         return torch.cat([weights[name].reshape(-1) for name in self._shapes])
 
     def _losses(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Return the losses of a batch, shape (batch,), without derivatives; raise ValueError for another shape."""
         with torch.no_grad():
             values: Tensor = functional_call(self._call, weights, (batch,))
         rows = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim}
@@ -103,7 +103,7 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """Return the loss f(x; xi_i) of every sample at the weights x, float64, shape (n,), without derivatives."""
+        """Return the loss of every sample at the weights x, float64, shape (n,), without derivatives."""
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
@@ -120,15 +120,18 @@ class Objective:
         )
 
     def descend(self, x: Tensor, steps: int, step_size: float) -> Tensor:
-        """Return the weights, shape (d,), after full-batch gradient descent from the weights x.
+        """Return the weights, shape (d,), after gradient descent on the mean loss of all samples from the weights x.
 
-        F never rises: if a step would make F rise, the step size is halved, for all further steps too. If F would still
-        rise with 1e-12 of the given step size, the weights so far are returned.
+        The mean loss never rises: if a step would make it rise, the step size is halved, for all further steps too. If
+        it would still rise with 1e-12 of the given step size, the weights so far are returned.
 
         Args:
-            x: the start.
+            x: the start, shape (d,).
             steps: the largest number of steps, >= 0.
             step_size: the first step size, > 0.
+
+        Raises:
+            ValueError: steps or a step size outside its range.
         """
         alpha = check.real("step_size", step_size, above=0)
         value = self.value(x)
@@ -146,15 +149,26 @@ class Objective:
         return x
 
     def hessian(self, x: Tensor) -> Operator:
-        """Return the Hessian of the mean loss F at x as an operator; one product costs about 4 evaluations of F."""
+        """Return the Hessian of the mean loss at the weights x, as a function that multiplies it by a vector.
+
+        One product costs about as much as 4 evaluations of all losses.
+        """
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
-        """Return the Hessian at x of the loss of sample number `index` (0 to n - 1, else IndexError) as an operator."""
+        """Return the Hessian of one sample's loss at the weights x, as a function that multiplies it by a vector.
+
+        Args:
+            x: the weights, shape (d,).
+            index: the sample's number, counted through all batches from 0.
+
+        Raises:
+            IndexError: no sample has this number.
+        """
         return self._operator(x, [self._sample(index)], 1)
 
     def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
-        """Return the Hessian at x of the sum of the losses of `batches`, divided by `count`, as an operator."""
+        # Returns the Hessian of the sum of the losses of `batches`, divided by `count`
         weights = self._copied(x)
 
         def product(v: Tensor) -> Tensor:
@@ -168,7 +182,7 @@ class Objective:
         return Operator(self.d, product, x.dtype, x.device)
 
     def _sample(self, index: int) -> Batch:
-        """Return sample number `index`, counted through all batches from 0, as a batch of one; else IndexError."""
+        # Samples are numbered through all batches from 0; one is returned as a batch of one
         for batch, size in zip(self.batches, self.sizes, strict=True):
             if 0 <= index < size:
                 return pytree.tree_map(
@@ -178,10 +192,10 @@ class Objective:
         raise IndexError("sample index out of range")
 
     def gradient_norms(self, x: Tensor) -> Tensor:
-        """Return the norm of the gradient of every sample's loss at x, float64, shape (n,).
+        """Return the L2 norm of the gradient of every sample's loss at the weights x, float64, shape (n,).
 
-        As many samples at once as `_VMAP_NUMBERS` allows go through vmap. If that is only one, each sample is
-        differentiated on its own, which also serves modules that vmap cannot trace.
+        Samples go through vmap, several at once unless the model has so many weights that only one gradient fits into
+        2^24 numbers. Each sample is then differentiated on its own, without vmap, which some modules do not support.
         """
         weights = self.unflatten(x)
         norms: list[Tensor] = []

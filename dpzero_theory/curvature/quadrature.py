@@ -19,34 +19,34 @@ from dpzero_theory.curvature.lanczos import Tridiagonal
 
 
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
-    """Return (low, estimate, high) for the number v^T S^(1/p) v, where S is a matrix A or its square.
-
-    The number is the integral of s^(1/p) over the spectral measure of S at v. From k Lanczos steps with A, 2 k moments
-    of this measure are known for S = A, and k moments for S = A^2. The ends hold for every measure on [0, inf) with
-    these moments. The estimate is the integral by the Gauss rule of A: of x^(1/p), where points x below 0 count as 0,
-    or, for S = A^2, of |x|^(2/p). All three are the exact number if the Krylov space is invariant.
+    """Return bounds on, and an estimate of, v^T S^(1/p) v, where S is a symmetric matrix A or its square.
 
     Args:
-        tri: the result of Lanczos steps with A from v.
-        power: p, an integer >= 2.
+        tri: the result of Lanczos steps with the matrix A from the vector v.
+        power: the integer p >= 2.
         signed: whether S is A^2, so that with p = 2 the number is v^T |A| v. If False, S is A, which must be positive
             semidefinite; this is not checked.
+
+    Returns:
+        (low, estimate, high), with low and high certain apart from rounding. All three are the exact number if A maps
+        the space that the steps span into itself.
 
     Raises:
         ValueError: a power below 2.
     """
-    # With f(s) = s^(1/p) the derivatives of even order are negative and those of odd order positive on (0, inf). So the
-    # error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a Gauss-Radau
-    # rule with a point at 0 makes it a lower bound. The rules for A^2 follow from the moments of A^2 that the steps
-    # with A determine, so no further product is needed; and v^T |A| v >= |v^T A v|.
+    # The number is the integral of f(s) = s^(1/p) over the spectral measure of S at v. The estimate is the integral by
+    # the Gauss rule of A: of x^(1/p), where points x below 0 count as 0, or, for S = A^2, of |x|^(2/p)
     p = check.integer("power", power, at_least=2)
     points, weights = tri.gauss_rule()
     s = points * points if signed else np.maximum(points, 0.0)
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    # `known` is how many moments of the spectral measure of S are known, from the zeroth on: k Lanczos steps with A
-    # give the first 2 k moments of A, and so the first k of A^2.
+    # k Lanczos steps with A give the first 2 k moments of the spectral measure of A, from the zeroth on, and so the
+    # first k of the measure of A^2 without a further product. The ends hold for every measure on [0, inf) with the
+    # first `known` moments: the derivatives of f of even order are negative on (0, inf) and those of odd order
+    # positive. So the error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of
+    # a Gauss-Radau rule with a point at 0 makes it a lower bound. For A^2 and p = 2, |v^T A v| is a lower bound too
     known = len(points) if signed else 2 * len(points)
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf
@@ -57,10 +57,8 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 
 
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
-    """Return the diagonal and the off-diagonal of the Jacobi matrix (see the module's text) of a discrete measure.
-
-    The measure has mass weights[j] at points[j]. The matrix has `steps` rows, or fewer if the measure has fewer points.
-    """
+    # Returns the diagonal and the off-diagonal of the Jacobi matrix of the measure with mass weights[j] at points[j],
+    # by Lanczos steps. It has `steps` rows, or fewer if the measure has fewer points
     basis = [np.sqrt(weights / weights.sum())]
     a, b = list[float](), list[float]()
     scale = float(np.abs(points).max())
@@ -79,16 +77,13 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """Return the Jacobi matrix (its diagonal and off-diagonal) of the Gauss-Radau rule with a point at 0 (Golub 1973).
-
-    The rule has `count` >= 1 points, or fewer if the measure, whose own Jacobi matrix has the diagonal a and the
-    off-diagonal b, has fewer. If the measure ends before the point at 0 is added (b is 0 there), its Gauss rule is
-    exact and is returned, which need not have a point at 0.
-    """
+    # Returns the diagonal and off-diagonal of the Jacobi matrix of the Gauss-Radau rule with a point at 0 (Golub 1973).
+    # It has `count` >= 1 points, or fewer if the measure, whose Jacobi matrix has the diagonal a and the off-diagonal
+    # b, has fewer
     inner = min(count, len(a)) - 1
     if inner == 0:
         return np.zeros(1), np.zeros(0)
-    if b[inner - 1] == 0:
+    if b[inner - 1] == 0:  # The measure has no further points: its Gauss rule is exact, with a point at 0 or without
         return a[:inner], b[: inner - 1]
     values, vectors = eigh_tridiagonal(a[:inner], b[: inner - 1])
     last = b[inner - 1] ** 2 * float(vectors[-1] ** 2 @ (1 / np.maximum(values, np.finfo(float).tiny ** 0.5)))
@@ -96,29 +91,27 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    """Return the integral of s^(1/power) by the Gauss rule of total weight `mass` with this Jacobi matrix.
-
-    Its diagonal is a, of shape (k,), and its off-diagonal the first k - 1 entries of b.
-    """
+    # Returns the integral of s^(1/power) by the Gauss rule of total weight `mass` whose Jacobi matrix has this diagonal
+    # and off-diagonal
     values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
 
 def _small_share(d: int, probability: float) -> float:
-    """Return c with P((v^T y)^2 < c) = `probability`, for v uniform and y fixed on the unit sphere of R^d."""
-    # The law of (v^T y)^2 is Beta(1/2, (d - 1)/2)
+    # Returns c with P((v^T y)^2 < c) = `probability`, for v uniform and y fixed on the unit sphere of R^d: the law of
+    # (v^T y)^2 is Beta(1/2, (d - 1)/2)
     return 1.0 if d == 1 else float(special.betaincinv(0.5, (d - 1) / 2, probability))
 
 
 def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
-    """Return (low, high), between which every eigenvalue of a matrix A lies with probability >= 1 - failure.
+    """Return (low, high), between which all eigenvalues of a symmetric matrix A lie with probability >= 1 - failure.
 
-    Both ends are exact if the Krylov space is invariant.
+    They are the smallest and the largest eigenvalue themselves if A maps the space that the steps span into itself.
 
     Args:
-        tri: the result of k Lanczos steps with A from a vector v that is uniform on the sphere of R^d.
+        tri: the result of Lanczos steps with A from a random vector, uniform on a sphere around 0 in R^d.
         d: the dimension.
-        failure: in (0, 1).
+        failure: the probability, in (0, 1), with which the ends may fail.
 
     Raises:
         ValueError: a failure outside its range.
@@ -138,11 +131,8 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """Return the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float.
-
-    The p_j are the polynomials that are orthonormal for the spectral measure of the Lanczos steps `tri`. `sign` is +1
-    or -1, and the sum must be at most `most` at `start`.
-    """
+    # Returns the largest x >= start with sum_j p_j(sign * x)^2 <= most, rounded up to the next float, for the
+    # orthonormal polynomials p_j of the steps `tri`. The sum increases from `start` on, where it is at most `most`
 
     def below(x: float) -> bool:
         return _christoffel_sum(tri, sign * x, most) <= most
@@ -153,10 +143,8 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
-    """Return sum_j p_j(x)^2 for the orthonormal polynomials p_0, ..., p_k of the k Lanczos steps `tri`.
-
-    One over the sum bounds the spectral measure's mass at x. The summation stops early if it exceeds `enough`.
-    """
+    # Returns sum_j p_j(x)^2 for the polynomials p_0, ..., p_k that are orthonormal for the spectral measure of the k
+    # steps `tri`; the summation stops early if it exceeds `enough`
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0
     for j, b in enumerate(off):

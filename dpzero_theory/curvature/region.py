@@ -20,13 +20,14 @@ from dpzero_theory.curvature.lanczos import Operator
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """Return the operator sum_k A_k^p, whose p-th root bounds every A_k (`measure_spectrum(..., root=p)` measures it).
+    """Return the matrix S = sum_k A_k^p of symmetric matrices A_k; its p-th root H has -H <= A_k <= H for every k.
 
-    One product with the operator costs p products with each A_k.
+    So H bounds all A_k in the order of symmetric matrices. `measure_spectrum` measures H if it gets S and root=p. One
+    product of S with a vector costs p products with each A_k.
 
     Args:
         operators: the matrices A_k, at least one, of one shape.
-        power: p, an even number >= 2.
+        power: the even number p >= 2.
 
     Raises:
         ValueError: an argument outside its range.

@@ -40,10 +40,10 @@ def measure_samples(
     effort: Effort,
     level: float,
 ) -> Samples:
-    """Measure the Hessians of the losses f_i, at the weights x, of distinct samples drawn at random.
+    """Measure the Hessians of single samples' losses f_i at the weights x, for distinct samples drawn at random.
 
-    The upper end of `Spectrum.bracket` of one sample is a number T with E[T | i] >= tr|Hess f_i|, so E[T^2] is at least
-    the mean square wanted. The upper end of the interval is therefore on the safe side; the lower end is no bound.
+    The upper end of the interval for the root mean square of tr|Hess f_i| errs on the safe side; the lower end is no
+    bound.
 
     Args:
         objective: the losses of at least 2 samples.
@@ -54,8 +54,11 @@ def measure_samples(
         level: the coverage probability of the interval of the trace, and of each norm.
 
     Raises:
-        ValueError: fewer than 2 samples, a product that is not finite, a Hessian that is zero.
+        ValueError: fewer than 2 samples, or a product of a Hessian with a vector that is not finite.
+        PreconditionError: a Hessian that is zero.
     """
+    # The upper end of one sample's bracket is a number T with E[T | i] >= tr|Hess f_i|, so E[T^2] is at least the mean
+    # square of the traces
     chosen = torch.randperm(objective.n, generator=generator)[:count].tolist()
     spectra = [measure_spectrum(objective.sample_hessian(x, index), generator, effort, level) for index in chosen]
     low, middle, high = np.square(np.maximum([spectrum.bracket for spectrum in spectra], 0.0)).T

@@ -33,7 +33,10 @@ class Effort:
     Attributes:
         search: Lanczos steps of the run that looks for the largest eigenvalues, at least 1.
         probes: how many random directions the traces are averaged over, at least 2.
-        steps: Lanczos steps from each of these directions, at least 2. Smaller numbers raise ValueError.
+        steps: Lanczos steps from each of these directions, at least 2.
+
+    Raises:
+        ValueError: a number below the least that is allowed.
     """
 
     search: int = 40
@@ -48,9 +51,9 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """What was measured of a symmetric (d, d) matrix A, or of B = A^(1/p) (`measure_spectrum` with a root).
+    """What was measured of a symmetric (d, d) matrix A, or of the root A^(1/p) of a positive semidefinite A.
 
-    With a root, norm, trace, absolute_trace, rank, bracket, points and weights are of B in the place of A.
+    If the root was measured, A in norm, trace, absolute_trace, rank, bracket, points and weights stands for the root.
 
     Attributes:
         norm: ||A||_2. The lower end is a Ritz value and certain, up to the rounding of A's products (about 1e-7 of it
@@ -59,9 +62,10 @@ class Spectrum:
         absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
         rank: tr|A|/||A||_2, the effective rank of |A|, in [1, d].
         bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
-        extremes: the smallest and the largest Ritz value of A, also with a root.
-        residual: an eigenvalue of A, also with a root, is within this distance of A's Ritz value of largest absolute
-            value.
+        extremes: the smallest and the largest Ritz value (approximate eigenvalue) of A itself, even if its root was
+            measured.
+        residual: within this distance of the Ritz value of A of largest absolute value that the search found there is
+            an eigenvalue of A.
         points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
             Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
         products: how many products of A with a vector were spent.
@@ -89,18 +93,17 @@ def measure_spectrum(
 ) -> Spectrum:
     """Measure the norm, the traces and the effective rank of a symmetric matrix A, or of its root A^(1/p).
 
-    Every interval covers its number with probability `level`, each on its own.
-
     Args:
         operator: the matrix A.
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend; `Effort()` if None.
-        level: the coverage probability of the intervals, in (0, 1).
+        level: the coverage probability, in (0, 1), of each interval on its own; what it assumes is `Interval.kind`.
         root: an integer p >= 2, to measure A^(1/p) of a positive semidefinite A (which is not checked); None measures
             A.
 
     Raises:
-        ValueError: a level or root outside its range, a product that is not finite, or A = 0.
+        ValueError: a level or root outside its range, or a product that is not finite.
+        PreconditionError: A = 0.
     """
     failure = 1 - check.real("level", level, above=0, below=1)
     if root is not None:
@@ -122,21 +125,8 @@ def measure_spectrum(
 
 
 class _LanczosRuns:
-    """The Lanczos runs behind a `Spectrum`, and the intervals that follow from them.
-
-    The first run searches for the largest eigenvalues. Its converged Ritz vectors are deflated, and further runs, the
-    probes, start from random directions orthogonal to them.
-
-    Args:
-        operator: the matrix A.
-        generator: a CPU generator, which draws the directions.
-        effort: how many products to spend.
-        root: p, if A^(1/p) is measured; None if A is measured.
-
-    Attributes:
-        lowest, highest, residual, products: as in `Spectrum`, where (lowest, highest) is called `extremes`.
-    """
-
+    # The first run searches for the largest eigenvalues. Its converged Ritz vectors are deflated, and further runs, the
+    # probes, start from random directions orthogonal to them. Intervals are of A, or of A^(1/p) for a root p
     def __init__(self, operator: Operator, generator: torch.Generator, effort: Effort, root: int | None) -> None:
         self._d, self._root = operator.d, root
         first = tridiagonalise(operator, random_start(operator.d, generator, operator), effort.search, keep_basis=True)
@@ -157,14 +147,13 @@ class _LanczosRuns:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """Return an interval for tr(A), whatever the root, with coverage probability `level`; it is exact where no
-        probes were needed."""
+        # An interval of tr(A), even if a root of A is measured
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return Interval.of_mean(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        """Return the interval of tr|A|, or of tr A^(1/p) for a root, with coverage probability `level`."""
+        # An interval of tr|A|, or of tr A^(1/p) for a root: the deflated vectors' share, plus the mean over the probes
         low, estimate, high = self._taken_bracket
         if not self._probes:
             return Interval(low, estimate, high, "bound", 1.0)
@@ -173,7 +162,7 @@ class _LanczosRuns:
         return Interval(max(rest.low, 0.0) + low, rest.estimate + estimate, rest.high + high, rest.kind, level)
 
     def norm(self, failure: float) -> Interval:
-        """Return the interval of ||A||_2, or of ||A^(1/p)||_2 for a root, which fails with probability `failure`."""
+        # An interval of ||A||_2, or of ||A^(1/p)||_2 for a root
         least, most = probable_ends(self._first, self._d, failure)
         low = max(self.highest, -self.lowest)
         high = max(most, -least, low)
@@ -183,16 +172,12 @@ class _LanczosRuns:
         return Interval(low**power, low**power, high**power, *promise)
 
     def bracket(self) -> tuple[float, float, float]:
-        """Return (low, estimate, high) as in `Spectrum.bracket`."""
         means = self._brackets.mean(axis=0) if self._probes else np.zeros(3)
         low, estimate, high = (float(mean + part) for mean, part in zip(means, self._taken_bracket, strict=True))
         return low, estimate, high
 
     def density(self) -> tuple[Array, Array]:
-        """Return the eigenvalues of the measured spectral density, ascending, and their weights, which sum to d.
-
-        Deflated eigenvalues have weight 1; the others come from the mean of the probes' Gauss rules.
-        """
+        # Deflated eigenvalues have weight 1; the others come from the mean of the probes' Gauss rules
         points, weights = [self._taken], [np.ones(len(self._taken))]
         for tri in self._probes:
             at, mass = tri.gauss_rule()
@@ -203,12 +188,8 @@ class _LanczosRuns:
 
 
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
-    """Return (low, estimate, high), with bounds low and high, for sum_j y_j^T f(A) y_j over Ritz vectors y_j of A.
-
-    f(A) is |A| if `root` is None, or A^(1/p) for the root p. `values` are the Ritz values theta of the y_j, and
-    `residuals` the numbers rho = ||A y_j - theta y_j||, both of shape (k,). The estimate is the sum of the f(theta),
-    where a theta below 0 counts as 0 for a root.
-    """
+    # Returns (low, estimate, high), with bounds low and high, for the sum of y^T f(A) y over Ritz vectors y of A, where
+    # f(A) is |A| or, for a root p, A^(1/p). The Ritz values theta and the residuals rho = ||A y - theta y|| are given.
     # The spectral measure at y has mean theta and second moment theta^2 + rho^2. So |theta| <= y^T |A| y by convexity,
     # and y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p) the one-point Gauss rule theta^(1/p) is
     # above, and the two-point Radau rule theta^(1/p) (1 + rho^2/theta^2)^(1/p - 1) below (`root_bracket`).
@@ -222,11 +203,8 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Return Lanczos runs, as many and as long as `effort` says, from directions orthogonal to given vectors.
-
-    The vectors `taken` are orthonormal rows, shape (q, d). The CPU generator draws the directions uniformly from the
-    sphere of radius sqrt(d - q) in the space orthogonal to them.
-    """
+    # Each run starts from a vector that is uniform on the sphere of radius sqrt(d - q) in the space orthogonal to the q
+    # orthonormal rows `taken`: E[u u^T] is the projection on this space
     free = operator.d - len(taken)
     runs: list[Tridiagonal] = []
     for _ in range(effort.probes if free > 0 else 0):

@@ -28,7 +28,8 @@ class Task:
     Attributes:
         module: the torch module, in eval mode.
         losses: a function (module, batch) that returns one loss for each sample, shape (batch,).
-        batches: the samples, in batches (`objective.Batch`) that fit into memory.
+        batches: the samples, in batches that fit into memory: tensors whose first axis is the sample, alone or in
+            lists, tuples and dictionaries.
         least_loss: a lower bound on every loss.
         known: "public" or "synthetic" if the data is known to be that; empty if the user has to declare it.
     """
@@ -41,15 +42,18 @@ class Task:
 
 
 def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
-    """Return module(inputs), or module(**inputs) for a dictionary; the module must return one tensor, of logits."""
+    """Return the logits of a module that returns one tensor: module(inputs), or module(**inputs) for a dictionary."""
     scores: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return scores
 
 
 def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return each sample's cross-entropy, shape (batch,), for a batch (inputs, labels); inputs are as for `logits`.
+    """Return the cross-entropy of each sample, shape (batch,).
 
-    Labels are class indices, shape (batch,); the loss is 0 where one is -100.
+    Args:
+        module: returns logits, shape (batch, classes), for the inputs.
+        batch: a pair (inputs, labels). Inputs are a tensor, or a dictionary of keyword arguments of the module; labels
+            are class indices, shape (batch,). The loss is 0 where a label is -100.
     """
     inputs, labels = batch
     return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
@@ -109,11 +113,7 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    """Return the user's function MODULE:FUNCTION, which makes a task to measure.
-
-    Raises ValueError if the module cannot be imported or belongs to Python's library, and unless it defines a function
-    of this name with exactly the parameters (data, samples, seed), so that no other one is called by mistake.
-    """
+    # Only a function that the module itself defines, with exactly these parameters, is called: no other one by mistake
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):
         raise ValueError(f"model must be one of {_FORMS}; got {place!r}")

@@ -70,9 +70,14 @@ class Plan:
             become directions_per_step. For the algorithm `mezo`, which is not private, the `Sampling` alone.
         n: the number of records.
         steps: T, the number of releases in all, from 1 to 10^9.
-        clip: C as in `for_target`; 0 for mezo, which does not clip.
+        clip: C, the L2 norm to which a record's K differences are clipped, together; 0 for mezo, which does not clip.
+        smoothing: lambda > 0, how far a difference shifts the weights; 0 with difference="exact".
         step_sizes: alpha >= 0, as a tuple of one number for all steps, or of T numbers, one for each.
-        smoothing, algorithm, direction, directions_per_step, difference, shape: as in `for_target`.
+        algorithm: the name of the update rule, `dpzero` or `mezo`.
+        direction: the name of the law of the random directions.
+        directions_per_step: K, from 1 to 2^16.
+        difference: the name of the rule for differences, `central`, `forward` or `exact`.
+        shape: the public shape of the directions, a text (`losses.shaping.public_shape`); "" for none.
 
     Raises:
         ValueError: a value outside its range, a `Step` for mezo or none for another algorithm, a mechanism that is not
@@ -241,7 +246,7 @@ class Plan:
 
     @property
     def relation(self) -> str:
-        """Which data sets are neighbours, the name of a `Relation`; empty for mezo."""
+        """Which data sets are neighbours, such as "add-remove"; empty for mezo, which is not private."""
         return str(self.step.relation) if isinstance(self.step, Step) else ""
 
     @property
@@ -257,8 +262,8 @@ class Plan:
 
     @cached_property
     def scale(self) -> int:
-        """The parameter of the discrete noise, sigma or Laplace noise's b, in units of the integers that are summed,
-        rounded up to an integer; 0 for mezo."""
+        """The parameter of the discrete noise (sigma of a Gaussian, b of a Laplace law) that is added to the sum of
+        integers over a batch, rounded up to an integer; 0 for mezo."""
         return int(self.law.scale(self.noise_multiplier, self.rule.levels)) if self.law else 0
 
     @cached_property
@@ -273,7 +278,8 @@ class Plan:
 
     @cached_property
     def unit(self) -> float:
-        """How much 1 more in a released sum raises the released average of the records' differences over a batch."""
+        """What 1 in a released sum stands for: the sum times this number is the released average, which is the sum of
+        the records' clipped differences (rates of change of their losses) with noise, divided by `expected_batch`."""
         return self.rule.unit(self.clip) / self.expected_batch
 
     def step_size(self, release: int) -> float:
@@ -300,7 +306,8 @@ class Plan:
 
     @property
     def release(self) -> Step:
-        """The attribute `step`, as one release is counted. Raises ValueError for mezo, which is not private."""
+        """One release of the plan as the accountant counts it: the attribute `step`, which is then a `Step`. Raises
+        ValueError for mezo, which is not private and whose `step` is a `Sampling`."""
         _private_algorithm(self.algorithm)
         assert isinstance(self.step, Step)
         return self.step
@@ -314,8 +321,8 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as values that JSON has, by the names of `for_target`; but sample_rate for expected_batch, and
-        noise_multiplier for the target."""
+        """The settings as values that JSON has, by the names of the arguments of `for_target`, but with sample_rate in
+        the place of expected_batch, and noise_multiplier in the place of target_epsilon and target_delta."""
         of_step = {
             "algorithm": self.algorithm,
             "noise": self.law.noise if self.law else "none",
@@ -332,7 +339,8 @@ class Plan:
 
     @classmethod
     def from_settings(cls, found: dict[str, Any]) -> "Plan":
-        """Return the plan whose `settings` these are. Raises ValueError, TypeError or KeyError for anything else."""
+        """Return the plan whose attribute `settings` is the dictionary `found`. Raises ValueError, TypeError or
+        KeyError for anything else."""
         values = dict(check.entries("the plan", found, _SETTINGS))
         take = values.pop
         step: Any = sampling_of_run(take("sampling"), take("sample_rate"))

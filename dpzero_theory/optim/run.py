@@ -152,7 +152,8 @@ class Run:
         self._ranks.require_same("weights must be the same", self.weights.fingerprint)
 
     def descent(self, loss_at_start: float = LOSS_AT_START) -> Descent:
-        """Return what the releases so far say of the training; its `verdict` is what `optim.verify` prints."""
+        """Return a `Descent` that has seen all releases so far; its attribute `verdict` says whether the run learns.
+        `loss_at_start` is a public guess of the mean loss before training, above 0."""
         return Descent(self.plan, loss_at_start, self._ranks.lead(self._records))
 
     def catch_up(self) -> None:
@@ -188,14 +189,14 @@ class Run:
 
     @property
     def releases_left(self) -> int:
-        """How many steps may still be made: those of the plan that are neither made nor paid for by an earlier process
-        that crashed."""
+        """How many steps may still be made: those of the plan, less those that were made and those that an earlier
+        process paid for and did not make."""
         return self._ranks.lead(self._left)
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are paid for, as the accountant counts them; empty for a run from a seed. `get_epsilon`
-        says what may be claimed."""
+        """The releases that are paid for, as `dpzero_theory.epsilon` takes them; empty for a run from a seed.
+        `get_epsilon` says what may be claimed."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:

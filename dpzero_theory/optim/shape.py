@@ -32,18 +32,19 @@ Exponents = NDArray[np.int64]
 
 
 class Shape:
-    """A shape as numbers.
+    """The shape of a run's directions: numbers by which the coordinates of a random vector are multiplied.
 
     Args:
-        text: the shape's text.
-        direction: the name of the law of directions v that the shape is for.
+        text: the shape as a text, which `losses.shaping.public_shape` returns.
+        direction: the name of the law of the random vectors, such as "rademacher".
 
     Attributes:
-        scale: c.
-        exponents: for each parameter, by name, the exponents of its rows, and those of its columns; no columns for a
-            vector, whose rows are its entries.
-        records: the digests of the public records.
-        smallest, largest: the smallest and the largest entry of B. They are what `theory.problem.Problem.shaped` takes.
+        scale: the number c > 0 by which all coordinates of a direction are multiplied.
+        exponents: for each parameter, by name, the exponents e of its rows and of its columns: entry (i, j) of a
+            direction is also multiplied by 2^(e_i + e_j). A vector has no columns, and its rows are its entries.
+        records: the digests of the public records from which the shape was measured (`identity.inputs_digest`).
+        smallest, largest: the smallest and the largest of all (c 2^e)^2, the mean squares of a direction's coordinates.
+            `theory.problem.Problem.shaped` takes them.
 
     Raises:
         ValueError: a text that `public_shape` has not made, or a law whose vectors are scaled to one length.
@@ -77,7 +78,7 @@ class Shape:
 
 
 def text_of(scale: float, exponents: Mapping[str, tuple[Exponents, Exponents]], records: Sequence[str]) -> str:
-    """Return the text of the shape that has these attributes (`Shape`)."""
+    """Return the text of a shape, from which `Shape` reads it. The arguments are the attributes of `Shape`."""
     letters = {
         name: " ".join("".join(chr(_ZERO + int(e)) for e in part) for part in pair if len(part))
         for name, pair in exponents.items()

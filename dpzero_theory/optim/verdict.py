@@ -27,7 +27,7 @@ LOSS_AT_START = 2.0
 _STILL, _SOON, _LATE = 0.03, 2.0, 5.0
 """A run stands still with a descent below the first number times the loss at the start. It diverges with one above the
 third, and at its first steps with one above the second; the limit rises evenly in between, since a run that learns may
-gain and lose at the level that it has reached. `benchmarks.llm.verdicts` measures how often that is right."""
+gain and lose at the level that it has reached. How often that is right: benchmarks/results/llm_verdicts."""
 
 
 class Verdict(NamedTuple):
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 
 class Descent:
-    """Sums up the descent of a run, release by release.
+    """Sums up a run's descent, an estimate of how far its steps lower the mean loss, release by release.
 
     Args:
         plan: the plan of the run.
@@ -73,7 +73,7 @@ class Descent:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Add a release."""
+        """Add a release's estimate of how far its step lowers the mean loss, and the variance of that estimate."""
         squares = (np.array(record.sums, dtype=np.float64) * self._plan.unit) ** 2
         alpha, excess = self._plan.step_size(record.release), squares - self._second
         self._made += 1
@@ -91,7 +91,7 @@ class Descent:
 
     @property
     def verdict(self) -> Verdict:
-        """What the releases so far say."""
+        """What the releases so far say of the training."""
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
         if found - error > limit:

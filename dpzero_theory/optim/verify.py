@@ -137,11 +137,8 @@ def verify(
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
-    """Return the findings of a replay of the run from the weights `initial`, compared with `final` unless it is None.
-
-    If `final` is a checkpoint, only the releases that had moved its weights are replayed for the comparison. An error
-    of a replay is a finding that does not hold.
-    """
+    """Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
+    releases, those before it if it is a checkpoint, move these to `final`. An error is a finding that does not hold."""
     try:
         content.replayed(_module_of(initial.weights), 0)
     except _REFUSALS as error:
@@ -175,11 +172,8 @@ def _module_of(parameters: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _load(name: str, path: Path | None) -> Checkpoint | None:
-    """Return what the file at `path` holds: a run's checkpoint, or trainable parameters alone; None if there is no
-    path.
-
-    Raises ValueError for a file with anything else; its message calls the file by `name`, the command's option.
-    """
+    """Return what the file at `path` holds, a run's checkpoint or trainable parameters alone; None if there is no path.
+    Raises ValueError for a file with anything else; its message calls the file by `name`, the command's option."""
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"

@@ -17,7 +17,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
 _FORMAT = "dpzero privacy certificate 1"
-_ROOM = 1e-3  # by this share of itself epsilon is stated larger, since the checker's bounds are a little above ours
+_ROOM = 1e-3  # epsilon is stated larger by this share of itself: the checker's bounds exceed the accountant's
 _LEAST_NOISE = 1 / 16  # for less noise the checker's bound on what a lattice costs does not hold
 _LEAST_EPSILON, _MOST_EPSILON = 1e-3, 1e3  # the least and the largest epsilon that a certificate states
 _BATCHES = ("full", "poisson", "cyclic-poisson")  # the samplings that the checker knows

@@ -3,8 +3,6 @@
 A lane is a run with one setting of an algorithm's parameters, such as its clip (`lanes`).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -13,11 +11,6 @@ _SAMPLES = 512
 _FEW = 24
 """With fewer lanes than this, products are computed with each lane's numbers contiguous in memory, which is then 2 to 3
 times as fast."""
-
-
-def _hard(q: Tensor) -> Tensor:
-    """Overwrite q by the factor min(1, q^(-1/2)), by which a vector of squared norm q C^2 is clipped to norm C."""
-    return q.clamp_(min=1).rsqrt_()
 
 
 class ClippedMean:
@@ -31,22 +24,20 @@ class ClippedMean:
     Args:
         rows: the d_i, shape (n, d), which must sum to zero.
         dtype: the dtype of the products.
-        weight: a function of q = ||h - d_i||^2/C^2 that returns the factor by which h - d_i is clipped; it may work in
-            place.
     """
 
-    def __init__(self, rows: Tensor, dtype: torch.dtype, weight: Callable[[Tensor], Tensor] = _hard) -> None:
-        # With these rows one matrix product gives all q, as (d_i, ||d_i||^2, 1) times (-2 h, 1, ||h||^2)/C^2 is q. A
-        # second one gives both sums of a mean: the last entry of the sum of factor times row is the sum of the factors.
+    def __init__(self, rows: Tensor, dtype: torch.dtype) -> None:
+        # With these rows one matrix product gives all q = ||h - d_i||^2/C^2, as (d_i, ||d_i||^2, 1) times
+        # (-2 h, 1, ||h||^2)/C^2 is q. A second one gives both sums of a mean: the last entry of the sum of factor times
+        # row is the sum of the factors.
         squares = rows.square().sum(dim=1, keepdim=True)
         self.largest = squares.max().sqrt()
         self.rows = torch.cat([rows, squares, torch.ones_like(squares)], dim=1).to(dtype)
         self.blocks = torch.split(self.rows, _SAMPLES if rows.device.type == "cpu" else len(rows))
-        self.weight = weight
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         size = h.square().sum(dim=0)
-        if h.device.type != "cpu":  # To look for lanes that clip nothing, the host would wait for the GPU.
+        if h.device.type != "cpu":  # Looking for lanes that clip nothing would make the host wait for the GPU.
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)
@@ -56,21 +47,6 @@ class ClippedMean:
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         # The results of `__call__`, by products for every lane, whether it clips a sample or not
-        total, rows, least = self.weighted(h, clip, size)
-        return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
-
-    def weighted(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the numbers from which the clipped mean of the vectors h - d_i, one for each sample, follows.
-
-        Args:
-            h: a vector h for each of L lanes (runs with one setting of the parameters each), shape (d, L).
-            clip: the lanes' clips C, shape (L,).
-            size: ||h||^2, shape (L,).
-
-        Returns:
-            With the factor by which h - d_i is clipped (the argument `weight` of the class): the sum over samples of
-            the factors, shape (L,); of factor times d_i, shape (d, L); and the least ||h - d_i||^2/C^2, shape (L,).
-        """
         point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
         few = len(clip) < _FEW
         if few:
@@ -79,5 +55,6 @@ class ClippedMean:
         for rows in self.blocks:
             q = (point.T @ rows.T).T if few else rows @ point
             least = torch.minimum(least, q.amin(dim=0))
-            total.addmm_(rows.T, self.weight(q))
-        return total[-1].to(h.dtype), total[:-2], least
+            total.addmm_(rows.T, q.clamp_(min=1).rsqrt_())  # factors min(1, q^(-1/2)), by which h - d_i is clipped to C
+        mean = (total[-1].to(h.dtype) * h - total[:-2]) / len(self.rows)
+        return mean, clip * least.clamp(min=0).sqrt().to(clip.dtype)

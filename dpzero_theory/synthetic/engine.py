@@ -167,7 +167,7 @@ def run_together(
         if curved:
             own = own + curved * given.grams[0].diagonal()[:, None] * torch.cat([one.smoothing for one in going])
         moves = coefficients(given.data, given.grams[0], own, alpha, limit, shift, loop, several)
-        # A step moves all later iterates of the block, so their sum has its coefficient once for each of them.
+        # A step shifts all iterates after it, so the sum of the block's iterates has its shift once for each of them.
         later = torch.arange(end - begin - 1, -1, -1, dtype=dtype, device=device).repeat_interleave(several)[:, None]
         for one, starts, move in zip(
             going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True

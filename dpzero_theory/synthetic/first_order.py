@@ -94,7 +94,7 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make S steps of DP-GD on the loss (x - x_i)^T A (x - x_i)/2 of sample i, for L lanes (runs).
+    """Make S steps of DP-GD on the losses (x - x_i)^T A (x - x_i)/2 of samples with mean center, for L lanes (runs).
 
     Args:
         clipped_mean: computes the mean of the samples' clipped gradients h - d_i, where d_i = A (x_i - center).

@@ -131,7 +131,7 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 def _running_sum(rows: Tensor) -> Tensor:
     """Return the cumulative sums of the rows of a tensor, along its first axis."""
-    if rows.device.type != "cpu":  # CUDA's cumsum may change its last bits from call to call, a product does not
+    if rows.device.type != "cpu":  # CUDA's cumsum, unlike its matrix products, may change its last bits between calls
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
 
@@ -146,8 +146,8 @@ def coefficients(
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
-    """Return how far each of L runs moves along each of S directions w_t = A^(1/2) u_t: the c_t, shape (S, L), with
-    which a run goes from its start y_0 to y_0 - sum_t c_t w_t, but for vector noise.
+    """Return how far each of L runs moves along each of S directions w_t: the c_t, shape (S, L), with which a run goes
+    from its start y_0 to y_0 - sum_t c_t w_t, but for vector noise. w_t is A^(1/2) u_t for the matrix A of the loss.
 
     c_t is alpha/K (m_t + shift) with K directions a step. For K = 1, m_t is the mean over samples of the difference
     w_t^T (y_t - y_i), clipped to [-limit, limit], where y_t is the run's point before direction t. For K > 1 the m_t of

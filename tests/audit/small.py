@@ -5,10 +5,7 @@ from typing import Any
 
 from benchmarks.zoo.table import LOOPS, Loop, records
 from dpzero_theory.audit.conformance import check
-from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import Loop as Audited
 from dpzero_theory.audit.report import AuditReport
-from dpzero_theory.audit.runs import LoopRuns
 
 SOUND, ZEROTH = LOOPS["sound-first-order"], LOOPS["sound-zeroth-order"]
 
@@ -35,9 +32,3 @@ def audit(loop: Loop, *names: str, runs: int = 24, repeat: int = 0, **how: Any) 
         checks=names,
         runs=runs,
     )
-
-
-def lab(loop: Loop = SOUND, **settings: Any) -> Lab:
-    """Returns the experiments on a loop that checks use; `settings` are further settings of the loop."""
-    claim, given = loop.claimed, {**loop.given, **settings}
-    return Lab(LoopRuns(Audited(loop.train(), records(claim.n), claim, loop.viewed, given)), 24)

@@ -23,7 +23,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_rows_hold_their_certificates_and_are_resumed(tmp_path: Path) -> None:
+def test_rows_hold_their_certificates(tmp_path: Path) -> None:
     certificates.EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--workers", "1"])
     rows = read_rows(tmp_path)
     assert len(rows) == 2 * 3 * 4
@@ -37,9 +37,6 @@ def test_rows_hold_their_certificates_and_are_resumed(tmp_path: Path) -> None:
         assert (cell["evaluations"] > allowed - cell["directions_per_step"]).all()
     best = rows[rows["parameters"] == "sharp-best-k"]
     assert (best["directions_per_step"] > 1).any()
-    before = (tmp_path / "rows.csv").read_bytes()
-    certificates.EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--workers", "1"])
-    assert (tmp_path / "rows.csv").read_bytes() == before
     assert read_manifest(tmp_path)["failed"] == 0
 
 

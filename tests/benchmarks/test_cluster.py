@@ -34,16 +34,6 @@ def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     return rows(folder)
 
 
-def test_a_local_cluster(tmp_path: Path, of_one_process: list[list[Any]]) -> None:
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-        client.get_executor() as executor,
-    ):
-        synthetic.EXPERIMENT.main([*WORDS, "--out", str(tmp_path)], executor)
-    assert rows(tmp_path) == of_one_process
-
-
 @contextmanager
 def dask(*words: str) -> Iterator["subprocess.Popen[bytes]"]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import shutil
-import subprocess
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
@@ -247,25 +246,3 @@ def test_what_a_process_computes_on_is_described(monkeypatch: pytest.MonkeyPatch
     assert (described["card"], described["memory_gib"], described["driver_version"]) == ("NVIDIA Z", 24.0, "570.1")
     assert described["asked"] == "GPU-8a6b"
     assert described["tf32"] == {"matmul": False, "cudnn": False}
-
-
-@pytest.mark.parametrize(
-    ("said", "known"),
-    [
-        ("570.1, 1980 MHz, 1980 MHz, 2619 MHz, 700.00 W, 41\n", True),
-        ("570.1, [N/A], [N/A], [N/A], [N/A], 41\n", True),
-        ("", False),
-        ("No devices were found\n", False),
-    ],
-)
-def test_what_the_driver_says(said: str, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        asked.extend(command)
-        return subprocess.CompletedProcess([], 0, said)
-
-    monkeypatch.setattr(card.subprocess, "run", answer)
-    found = card._told("GPU-8a6b")
-    assert "--id=GPU-8a6b" in asked
-    assert (found.get("driver_version"), found.get("temperature.gpu")) == (("570.1", "41") if known else (None, None))

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -72,11 +71,6 @@ def test_seeds_with_a_few_settings_are_reported_by_themselves() -> None:
     part = table({2.0: (0.0, 5.0), 5.0: (0.0, 1.0)})
     (row,) = slopes.select(pd.concat([ends, part[part["seed"] > 0]]), "gradient", "last")
     assert (row["edges"], row["beyond"]) == ("clip+", 2.0)
-
-
-def test_a_power_law_has_its_slope() -> None:
-    d = np.array([10, 30, 100, 1000])
-    assert slopes.slope(d, 5 * d**0.37) == pytest.approx(0.37, abs=1e-12)
 
 
 def test_intervals_are_students() -> None:

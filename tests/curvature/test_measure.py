@@ -189,7 +189,7 @@ def test_private_data_is_refused_unless_the_claim_is_given_up() -> None:
     with pytest.raises(PreconditionError, match="data must be public or synthetic"):
         measure(objective, generator(), data="private")
     quick = MeasureSettings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=2)
-    found = measure(objective, generator(), data="private", spend_no_privacy_claim=True, settings=quick)
+    found = measure(objective, generator(), data="private", results_not_private=True, settings=quick)
     assert "private data" in found.problem_file().caveats[0]
 
 

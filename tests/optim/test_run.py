@@ -45,19 +45,6 @@ class Discrete:
         return float(self._noise.discrete_gaussian(self._scale, (1,))[0]) * self._unit
 
 
-class DiscreteVectors:
-    """A source of vector noise for the reference algorithms: the integers of step t times `units[t]`.
-
-    `scale` is the scale of the integers' law.
-    """
-
-    def __init__(self, scale: int, units: list[float]) -> None:
-        self._noise, self._scale, self._units = SeededNoise(SEED), scale, iter(units)
-
-    def gaussian(self, std: float, size: int) -> NDArray[np.float64]:
-        return self._noise.discrete_gaussian(self._scale, size) * next(self._units)
-
-
 def seeded(module: nn.Module, **changes: Any) -> Run:
     keys = ("micro_batch", "folder", "resume")
     options = {key: changes.pop(key) for key in keys if key in changes}

@@ -19,7 +19,6 @@ from tests import paper_oracle as paper
 
 IDS = list(paper.IDS)
 PROBLEM = Problem(n=500, d=40, r=6.5, lipschitz=1.5, smoothness=2.5, gap=0.8, loss_bound=1.2, pl=0.3)
-CASE = paper.Case(500, 40, 6.5, 1.5, 2.5, 0.8, 1.2, 0.3, 1.0, 1e-3)
 
 
 def right_side(id: str, problem: Problem, gdp: float) -> Callable[..., Any]:
@@ -84,7 +83,6 @@ def test_last_iterate_needs_pl() -> None:
 
 MINIMISE_IDS = list(paper.STATEMENTS)
 BOTH_SHARES = (1 + SMOOTHING_SHARE) ** 2 * (1 + STEPS_SHARE) * 1.003
-ONE_SHARE = (1 + SMOOTHING_SHARE) ** 2 * 1.003
 """The factor by which the smoothing lambda and the search for T may raise a minimised bound.
 
 lambda costs one share by itself and, where C grows with it, one more through the noise; T is found to 0.1%.

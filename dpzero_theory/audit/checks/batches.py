@@ -19,24 +19,26 @@ from dpzero_theory.audit.runs import SEED, norms, same
 from dpzero_theory.privacy.accountant import epsilon_of_history, weak
 from dpzero_theory.privacy.sampling import CyclicPoisson, TruncatedPoisson
 
-_RunsStepsRecords = NDArray[np.bool_]  # Whether each record was in each batch, of shape (runs, steps, records)
+_RunsStepsRecords = NDArray[np.bool_]  # Whether each record was in each batch, shape (runs, steps, records)
 _LISTED_SEED, _LISTED_RUNS = 60, 16
 """If the loop returns its batches, the batches of 16 runs are tested, with the loop's seeds from 60 on."""
 _UNLIKE_SEED, _UNLIKE = 90, (1e3, 1e-3)
 """In 16 more runs, with seeds from 90 on, records with even and with odd indices are scaled by these factors."""
-_SMALL, _LARGE = 0.1, 0.9  # A batch is small or large beyond these quantiles of the claimed law of sizes
+_SMALL, _LARGE = 0.1, 0.9  # Batches below and above these quantiles of the claimed law of sizes are small and large
 _SIZE_RUNS, _WHOLE_NUMBER = 60, 0.05
 """The sizes of batches are measured in at most 60 runs, and used if all are within 0.05 of whole numbers."""
-_WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings that claim no amplification
-_DIFFER = "where the records differ a millionfold"  # How reports describe records scaled by `_UNLIKE`
-_CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be too small by this relative difference, since claims are rounded
+_WITHOUT_SAMPLING = ("full", "fixed-order", "shuffled")  # Samplings for which no amplification is claimed
+_DIFFER = "where the records differ a millionfold"  # How reports describe runs on records scaled by `_UNLIKE`
+_CLAIM_ROUNDING = 1e-3  # A claimed epsilon may be this share smaller than the one computed, since claims are rounded
 _LOUDEST = 1e10  # With this multiple of the claimed noise, releases on all data sets are equal up to rounding
 _DRAWS = 3  # Numbers of steps are compared under this many draws of the noise `_LOUDEST`
 _NO_RELEASES = "the loop returns neither releases nor a trajectory with a step_size among its settings"
 
 
+# The functions down to `_LAWS` test that batches are drawn in one way, which their comment says. `rate` is the claimed
+# probability that a record is in a batch, and the result has the tests' p-values by name
 def _poisson(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that records are in batches independently, each with probability `rate`."""
+    # Each record is in each batch independently
     _, steps, n = included.shape
     times = included.sum(axis=1).ravel()
     return {
@@ -49,7 +51,7 @@ def _poisson(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that sizes of batches are binomial, of n trials with probability `rate`."""
+    # The size of a Poisson batch is binomial: the number of successes in n trials
     law = stats.binom(n, rate)
     small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
@@ -60,21 +62,14 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def _each_record(included: _RunsStepsRecords, rate: float) -> float:
-    """Return the smallest two-sided p-value of a record's number of batches, times the number of records; at most 1.
-
-    The claim is that each of the (runs * steps) batches has the record with probability `rate`, independently.
-    """
+    # The least p-value of one record's number of batches is multiplied by the number of records, as each is tested
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
 def _shared(included: _RunsStepsRecords, pmf: NDArray[np.float64]) -> dict[str, float]:
-    """Return p-values, by name, of tests of how many records two batches share.
-
-    The two are neighbouring batches of a run, or the batches of one step in two runs. `pmf` has the claimed
-    probabilities that they share 0, 1, 2, ... records.
-    """
+    # `pmf` has the claimed probabilities that two batches share 0, 1, 2, ... records
     runs, steps = (size // 2 * 2 for size in included.shape[:2])
     pairs = {
         "what neighbouring batches share": (included[:, 0:steps:2], included[:, 1:steps:2]),
@@ -89,7 +84,7 @@ def _shared(included: _RunsStepsRecords, pmf: NDArray[np.float64]) -> dict[str, 
 
 
 def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests that each step draws round(rate * n) of n records, anew and uniformly."""
+    # Each step draws round(rate * n) of n records, anew and uniformly
     n = included.shape[2]
     size = round(rate * n)
     tests = {"sizes of batches": float((included.sum(axis=2) == size).all())}
@@ -98,10 +93,8 @@ def _fixed_size(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _epochs(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    """Return the p-value, 1 or 0, of a test that each record is in exactly one batch of each epoch of 1/rate steps.
-
-    A last epoch may be cut short; a record is then in one of its batches or in none.
-    """
+    # Each record is in exactly one batch of each epoch of 1/rate steps. A last epoch may be cut short: a record is then
+    # in one of its batches or in none
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
     whole = all((block == 1).all() for block in blocks[: included.shape[1] // length])
@@ -109,10 +102,7 @@ def _epochs(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _allocated(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
-    """Return p-values, by name, of tests of random allocation.
-
-    Each record is in one batch of each epoch of 1/rate steps, drawn independently of the other records' batches.
-    """
+    # Each record is in one batch of each epoch of 1/rate steps, drawn independently of the other records' batches
     _, steps, n = included.shape
     length = round(1 / rate)
     # The sizes of an epoch's batches depend on each other, as they sum to n: only first batches are independent, with
@@ -126,12 +116,9 @@ def _allocated(included: _RunsStepsRecords, rate: float) -> dict[str, float]:
 
 
 def _cyclic(included: _RunsStepsRecords, rate: float, groups: int) -> dict[str, float]:
-    """Return p-values, by name, of tests of cyclic Poisson batches.
-
-    Records form `groups` groups, the same throughout a run, and step t draws each record of group t modulo `groups`
-    with probability groups * rate. Steps after the last whole round of groups are left out.
-    """
-    # In a round each group has one turn, so the records of a whole round are a Poisson batch at rate groups * rate
+    # Records form groups, the same throughout a run, and step t draws each record of group t modulo `groups` with
+    # probability groups * rate. In a round each group has one turn, so the records of a whole round are a Poisson batch
+    # at rate groups * rate. Steps after the last whole round are left out
     runs, steps, n = included.shape
     rounds = included[:, : steps - steps % groups].reshape(runs, steps // groups, groups, n)
     tests = {"one turn for each record": float((rounds.any(axis=1).sum(axis=1) <= 1).all())}
@@ -139,10 +126,7 @@ def _cyclic(included: _RunsStepsRecords, rate: float, groups: int) -> dict[str, 
 
 
 def _truncated(included: _RunsStepsRecords, rate: float, largest: int) -> dict[str, float]:
-    """Return p-values, by name, of tests of truncated Poisson batches.
-
-    If Poisson sampling at `rate` draws more than `largest` records, a random choice of `largest` of them is the batch.
-    """
+    # If Poisson sampling at `rate` draws more than `largest` records, a random choice of `largest` of them is the batch
     n = included.shape[2]
     pmf = stats.binom.pmf(np.arange(n + 1), n, rate)
     pmf[largest] += pmf[largest + 1 :].sum()
@@ -170,14 +154,10 @@ _LAWS = {
     "shuffled": _epochs,
     "random-allocation": _allocated,
 }
-"""The tests of each sampling: functions (included, rate) -> p-values by the tests' names.
-
-`rate` is the probability that a record is in a batch.
-"""
+"""The tests of each sampling that needs no further number, by its name in the claim."""
 
 
 def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, float]] | None:
-    """Return the tests of the claimed sampling, (included, rate) -> p-values by name; None if none are known."""
     drawn = claim.drawn()
     if isinstance(drawn, CyclicPoisson):
         return partial(_cyclic, groups=drawn.groups)
@@ -187,13 +167,9 @@ def _tests_of(claim: Claim) -> Callable[[_RunsStepsRecords, float], dict[str, fl
 
 
 def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
-    """Return which record was in which batch, from the batches that the loop returns in several runs.
-
-    If `unlike` is true, the records with even indices are scaled by 1e3 and the others by 1e-3 (`_UNLIKE`). Batches
-    chosen by losses or norms then hold mostly records of one kind. None is returned if the loop returns no batches, if
-    a run fails, or if records that are to be scaled have no floating-point numbers. Steps that not all runs made, and
-    indices that are no record's, are left out.
-    """
+    # Returns which record was in which batch, from the batches that the loop returns; None if it returns none or a run
+    # fails. If `unlike` is true, the data has large and small records, so that batches chosen by losses or norms hold
+    # mostly records of one kind. Steps that not all runs made, and indices that are no record's, are left out
     records, n, first = lab.loop.records, lab.claim.n, _LISTED_SEED
     if lab.runs.base.batches is None or (unlike and not datasets.numbers(records[0])):
         return None
@@ -212,10 +188,8 @@ def _returned(lab: Lab, unlike: bool) -> _RunsStepsRecords | None:
 
 
 def _visible(lab: Lab) -> tuple[_RunsStepsRecords, str] | None:
-    """Return which record was in which batch, and in words what shows it; None if nothing shows it.
-
-    What shows it are the loop's lists of batches or, if it returns none, steps that change with a record.
-    """
+    # Returns which record was in which batch, and for the report what shows it: lists of batches that the loop returns
+    # or, if it returns none, steps that change with a record
     if lab.runs.base.batches is not None:
         drawn = _returned(lab, unlike=False)
         return None if drawn is None else (drawn, "the lists of batches that the loop returns")
@@ -231,11 +205,9 @@ def _visible(lab: Lab) -> tuple[_RunsStepsRecords, str] | None:
 
 
 def _many_sizes(lab: Lab) -> dict[str, float]:
-    """Return p-values, by name, of tests of many Poisson batches' sizes, for loops that do not return their batches.
-
-    On n equal records the norm of a release tells the size of its batch. No test is made (the result is empty) where it
-    does not, for example if releases also change with the seed because the seed makes the steps' directions.
-    """
+    # For loops that do not return their Poisson batches: on n equal records the norm of a release tells the size of its
+    # batch, unless releases also change with the seed because it makes the steps' directions. Sizes are read from norms
+    # only if all come out as whole numbers
     claim, runs, data = lab.claim, lab.runs, lab.influence.loudest
     if claim.sampling != "poisson" or runs.base.batches or data is None or not runs.same_for_all_seeds:
         return {}
@@ -251,7 +223,6 @@ def _many_sizes(lab: Lab) -> dict[str, float]:
 
 
 def _as_claimed(lab: Lab, level: float) -> Verdict:
-    """Check that batches are drawn as claimed, whatever the records hold (`Check.look`)."""
     seen, claimed, rate = _visible(lab), lab.claim.sampling, lab.claim.sample_rate
     if seen is None:
         return untested("batches are not returned (`batches`), and cannot be seen from what records change")
@@ -277,7 +248,7 @@ def _as_claimed(lab: Lab, level: float) -> Verdict:
 
 
 def _secret(lab: Lab, level: float) -> Verdict:
-    """Check that nobody can draw the batches again, since amplification needs secret batches (`Check.look`)."""
+    # The claim counts on amplification by sampling, which needs secret batches: nobody may be able to draw them again
     if lab.claim.sampling in _WITHOUT_SAMPLING or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     known_from = source(lab)
@@ -294,10 +265,13 @@ def _secret(lab: Lab, level: float) -> Verdict:
 def source(lab: Lab) -> str | None:
     """Find out what determines an audited loop's batches: its seed, or the process's global random generators.
 
+    Args:
+        lab: experiments on the loop.
+
     Returns:
         "the seed"; or "the state of the process's global generators, which any call may seed"; or "" if neither of the
         two makes the batches. None if this is unknown: the loop does not return its batches, and its runs almost
-        without noise fail or are never equal (`LoopRuns.repeatable` is None).
+        without noise fail or never release the same numbers.
     """
     numbers = (1, 2, 1)
     if lab.runs.base.batches is not None:
@@ -318,11 +292,7 @@ def source(lab: Lab) -> str | None:
 
 
 def _accounting(lab: Lab, level: float) -> Verdict:
-    """Check that the claimed noise, batches and steps cost at most the claimed epsilon (`Check.look`).
-
-    The claim is violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does
-    not. It could not be tested if the claim lies between the bounds, or if the accountant refuses the loop's sampling.
-    """
+    # Violated if the accountant's lower bound exceeds the claimed epsilon, and held if its upper bound does not
     claim = lab.claim
     try:
         cost = epsilon_of_history([claim.as_step()], claim.delta)
@@ -339,7 +309,6 @@ def _accounting(lab: Lab, level: float) -> Verdict:
 
 
 def _steps(lab: Lab, level: float) -> Verdict:
-    """Check that no more releases are made than claimed, and that their number ignores the data (`Check.look`)."""
     if lab.runs.base.releases is None:
         return untested(_NO_RELEASES)
     records, most = lab.loop.records, lab.claim.steps

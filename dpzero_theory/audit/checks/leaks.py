@@ -2,6 +2,7 @@
 
 All that a run shows is split into tokens: numbers, words, hexadecimal digests, or four bytes of a binary file. So two
 runs can be compared token by token.
+
 A check is a function (lab, level) -> verdict. It runs the audited training loop by experiments of `lab`, a `Lab`, and
 may report a loop that does what it claims with probability at most `level`, which is not used here. While the check of
 this module runs, it replaces the clocks of the process.
@@ -61,7 +62,11 @@ _Token = float | bytes
 
 
 class _Chunk(bytes):
-    """A hexadecimal digest, or four bytes of a binary file: rounding may change all bits, so `_differ` ignores it."""
+    # A token that is a hexadecimal digest, or four bytes of a binary file. Runs with noise of several sizes are
+    # compared by such tokens too (`_leaking`), so a leak in a binary file is seen there. They are ignored (`_differ`)
+    # in runs with releases that are equal up to rounding alone: rounding may change all bits of a digest or of a binary
+    # number
+    pass
 
 
 _Shown = dict[_Position, _Token]
@@ -82,12 +87,8 @@ _NPY = b"\x93NUMPY"
 
 
 def _unnoised(lab: Lab, level: float) -> Verdict:
-    """Check that nothing a run shows changes with a record but not with the noise, or tells the batches (`Check.look`).
-
-    Runs are made in turn on the data and on a data set with one record exchanged, with noise of four sizes. A number or
-    word has no noise in it if it is equal in all runs on each data set, and different between the two. The same is done
-    with a data set in which all records are exchanged.
-    """
+    # Runs are made in turn on the data and on a data set with one record exchanged, or all, with noise of four sizes. A
+    # number or word has no noise in it if it is equal in all runs on each data set, and different between the two
     with lab.loop.clocks(_TICK):
         tried = False
         for what, pair, changes in _data_pairs(lab):
@@ -112,11 +113,8 @@ def _unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _data_pairs(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]:
-    """Yield triples: in what two data sets differ (in words), a list of the two, and changes of settings for runs.
-
-    The first data set is the loop's own. In the other, one record or all are exchanged, each under three settings, or
-    one record is not finite, if releases stay finite then.
-    """
+    # Yields what two data sets differ in, in words; the two, the loop's own first; and settings to replace in runs on
+    # them
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_RECORD_SEED), 1.0))
@@ -135,12 +133,9 @@ def _data_pairs(lab: Lab) -> Iterator[tuple[str, list[Records], dict[str, Any]]]
 def _run_in_turn(
     lab: Lab, data: list[Records], changes: dict[str, Any], factors: Sequence[float]
 ) -> tuple[list[_Shown], list[_Shown]] | None:
-    """Return what runs on each of two data sets show, split into numbers and words; None if the loop fails.
-
-    For each of `factors`, one run is made on each data set with that multiple of the claimed noise; or with a seed of
-    its own, if the loop ignores the noise setting. So what has noise in it changes from run to run. `changes` are
-    changes of settings for all runs. The result is a list for each data set, with an entry for each factor.
-    """
+    # Returns what runs show on each of two data sets, one run for each multiple `factors` of the claimed noise; or for
+    # as many seeds, if the loop ignores the noise setting. So what has noise in it changes from run to run. None if a
+    # run fails
     shown: tuple[list[_Shown], list[_Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for which in (0, 1):
@@ -154,10 +149,8 @@ def _run_in_turn(
 
 
 def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
-    """Yield the positions of outputs that tell two data sets apart, from what runs on the `first` and `second` show.
-
-    There all runs on one data set show the same token, or all show none, and all runs on the other show another one.
-    """
+    # Yields positions that tell two data sets apart: all runs on the first data set show the same token there, or all
+    # show none, and all runs on the second another one
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -166,11 +159,9 @@ def _leaking(first: list[_Shown], second: list[_Shown]) -> Iterator[_Position]:
 
 
 def _beyond_releases(lab: Lab) -> _Position | None:
-    """Return a position in the outputs that tells two data sets apart although all releases are equal; else None.
-
-    Either the data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ
-    in one or in all records, and the runs on both have equal noise, so large that releases are equal up to rounding.
-    """
+    # Returns a position in what runs show that tells two data sets apart although all releases are equal. Either the
+    # data sets differ in one record, which is clipped in both and 1024 times as large in one. Or they differ in one or
+    # in all records, and the runs on both have equal noise, so large that releases are equal up to rounding
     if lab.runs.repeatable is None:
         return None
     records, first = lab.loop.records, lab.loop.records[0]
@@ -197,13 +188,9 @@ def _beyond_releases(lab: Lab) -> _Position | None:
 
 
 def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
-    """Return the positions in outputs that tell two data sets apart although the releases are equal.
-
-    There all runs on one data set show the same number or word, and all runs on the other a different one, by more than
-    rounding. Digests, binary files and what is shown on one data set only do not count. `runs` are runs on the first
-    and on the second data set in turn, with equal noise. None is returned if the releases differ, or if a run failed
-    (None) or released nothing.
-    """
+    # `runs` are runs on one data set and on another in turn, with equal noise. Positions tell the two apart if the
+    # number or word there is the same in all runs on one data set, and another one, by more than rounding, in all runs
+    # on the other. None if the releases differ, or if a run failed or released nothing
     done = [run for run in runs if run is not None and run.releases is not None]
     if len(done) < len(runs) or not same(np.asarray(done[0].releases), np.asarray(done[1].releases)):
         return None
@@ -212,20 +199,16 @@ def _differing(runs: Sequence[LoopOutput | None]) -> set[_Position] | None:
 
 
 def _differ(a: _Token | None, b: _Token | None) -> bool:
-    """Return whether two shown numbers or words differ by more than rounding; False if either is None (not shown).
-
-    Digests and chunks (`_Chunk`) count as equal: rounding may change them, and a digest under a secret key is no leak.
-    """
+    # A token that only one of two runs shows (None for the other), a digest and bytes of a binary file do not count:
+    # rounding may change all bits of these, and a digest under a secret key is no leak
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _SHOWN_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and not isinstance(a, _Chunk)
 
 
 def _of_batches(lab: Lab) -> str | None:
-    """Return a sentence for the report about an output that lists the batches' sizes or members; None if none does.
-
-    None also if the claim does not rest on secret batches, or if nothing tells the audit who is in them.
-    """
+    # Returns a sentence for the report about an output that lists the batches' sizes or members; None if there is no
+    # such output, if the claim does not rest on secret batches, or if nothing tells the audit who is in them
     claim, scan = lab.claim, lab.influence.scan
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order", "shuffled"):
         return None
@@ -253,12 +236,11 @@ def _of_batches(lab: Lab) -> str | None:
 
 
 def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Claim) -> bool:
-    """Return whether an output lists the sizes of all batches, at the same places in every run and hardly by chance.
-
-    For each run, `runs` has the output's numbers (None if the run has no such output) and the run's batches, as lists
-    of record indices. How likely other numbers are to match follows from the n and the sample_rate of `claim`.
-    """
+    # Returns whether one output lists the sizes of all batches, at the same places in every run. Each of `runs` has the
+    # output's numbers (None if a run has no such output) and the batches
     steps = min(len(batches) for _, batches in runs)
+    # Numbers that have nothing to do with the batches match a size with the probability of the likeliest size at most,
+    # and one size in each run for certain, as they are compared up to a factor
     most = float(stats.binom.pmf(np.arange(claim.n + 1), claim.n, claim.sample_rate).max())
     places = set.intersection(*(set() if one is None else _sizes_at(one, batches) for one, batches in runs))
     count = 0 if runs[0][0] is None else runs[0][0].size
@@ -266,12 +248,9 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Cla
 
 
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
-    """Return every (start, stride) such that number start + stride * t of an output is c times the size of batch t.
-
-    The factor c is the same for all t; for records per second, c is one over the time of a step. `numbers` are the
-    output's numbers, with NaN for words, and `batches` the indices of each batch's records. The result is empty for
-    fewer than 4 batches, or batches that are all of one size.
-    """
+    # Returns every (start, stride) such that number start + stride * t of an output (NaN for a word) is c times the
+    # size of batch t, with one c for all t. The factor lets records per second match, where c is one over the time of a
+    # step
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_MATCHED or len(set(sizes)) < 2:
         return set()
@@ -285,11 +264,9 @@ def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
 
 
 def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
-    """Return whether an output's `numbers` list a batch: by its records' indices, ascending, or by n numbers that are 1
-    for records in the batch and 0 for others.
-
-    False also for a batch that numbers match by chance: of fewer than 4 records, of all n, or of neighbouring indices.
-    """
+    # Returns whether an output lists a batch, by its records' indices, ascending, or by n numbers that are 1 for
+    # records in the batch and 0 for others. Batches that numbers match by chance do not count: few records, all n, or
+    # neighbours
     if not _FEWEST_MATCHED <= len(batch) < n or max(batch) - min(batch) < len(batch):
         return False
     for row in (np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)):
@@ -301,7 +278,6 @@ def _has_members(numbers: Array, batch: list[int], n: int) -> bool:
 
 
 def _tokens(outcome: LoopOutput) -> _Shown:
-    """Return all tokens that a run shows, by `_Position`, and for index -1 how many each output has."""
     placed: _Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
@@ -314,9 +290,14 @@ def _in_words(place: _Position) -> str:
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
-    """Yield the name of an output, and the numbers and words (tokens) into which a comparison of outputs splits it.
+    """Yield an output's name and its tokens, the pieces in which the outputs of two runs are compared.
 
-    `value` is text, a file's bytes, or any other value. Each member of a zip archive is yielded on its own.
+    A token is a number, as a float; or bytes: a word, a hexadecimal digest, or four bytes of a binary file.
+
+    Args:
+        name: the output's name.
+        value: text; a file's content as bytes; or any other value, such as an array. Each member of a zip archive is
+            yielded on its own, under a name of its own.
     """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
@@ -328,21 +309,25 @@ def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
 
 
 def _of_value(value: Any) -> list[_Token]:
-    """Return the numbers of a number, array or tensor, with the word b"nan" for NaN; the tokens of another's repr."""
+    # Of a value that is not numbers, the repr is compared
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     try:
         numbers = np.asarray(value).astype(np.float64).ravel().tolist()
     except (TypeError, ValueError):
         return _of_text(repr(value).encode())
-    return [b"nan" if math.isnan(x) else x for x in numbers]
+    return [b"nan" if math.isnan(x) else x for x in numbers]  # A float NaN would differ from itself
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and bytes of each member of a zip archive, of the decompressed file, or of the file itself.
+    """Yield (name, bytes) for each member of a zip archive, else for the file, which is decompressed if it can be.
 
     Zip archives (files of `numpy.savez` and `torch.save` are such), gzip and zlib files are told by their first bytes.
-    One that is damaged or encrypted is yielded as it is. `name` is the file's name and `raw` its bytes.
+    A damaged or encrypted file is yielded as it is.
+
+    Args:
+        name: the file's name; members of an archive get it as a prefix.
+        raw: the file's bytes.
     """
     if raw[:2] == b"PK":
         with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
@@ -360,7 +345,6 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[_Token]:
-    """Return the numbers and words of an ASCII file, the numbers of a `numpy.save` file, else chunks of four bytes."""
     if raw.startswith(_NPY):
         try:
             return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))
@@ -372,7 +356,6 @@ def _of_bytes(raw: bytes) -> list[_Token]:
 
 
 def _of_text(raw: bytes) -> list[_Token]:
-    """Return the hexadecimal digests, the numbers (as floats) and the words (as bytes) of an encoded text, in order."""
     return [
         _Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(raw)
     ]

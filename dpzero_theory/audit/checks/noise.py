@@ -16,7 +16,9 @@ from dpzero_theory.audit.report import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-_KNOWN = ("noise-fixed", "noise-from-seed")  # What violates these checks can violate those of the noise's law too
+# Noise that violates these checks, since it can be drawn again, may violate the checks of this module for that reason
+# alone, so a report names these as the cause
+_KNOWN = ("noise-fixed", "noise-from-seed")
 _HARDLY_ANY = 1e-6  # With this share of the claimed batch size, practically all Poisson batches are empty
 _EMPTY_SEEDS = range(70, 74)  # The loop's seeds in the runs with empty batches
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
@@ -36,7 +38,7 @@ _CHANCE = 0.5 + 2 * _NEAR
 """An upper bound on the probability that a number is on a grid by chance: even noise on a grid of half the spacing is
 on the tried grid with probability 1/2 only."""
 _SEEDS = range(1000, 1128)  # The loop's seeds in the runs whose noise is tested, at most
-_FEWEST_RUNS, _WANTED = 16, 160  # In `_noise_and_sums`, the fewest runs, and how many numbers of noise they should give
+_FEWEST_RUNS, _WANTED = 16, 160  # `_noise_and_sums` makes at least 16 runs, and more until it has 160 numbers of noise
 _FLOAT64 = 2.0**-50  # The relative rounding error, in float64, of the difference of two releases
 _MEND_GRID = (
     "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
@@ -58,36 +60,27 @@ _STEP_SIZE = (
 
 
 def _tested_parts(values: Array) -> Iterator[tuple[str, Array]]:
-    """Yield pairs (name, part) for the parts of a sample of noise, of shape (runs, steps, numbers), that are tested.
-
-    They are the whole sample; if there are several steps, each step, of shape (runs, numbers), and the sum over the T
-    steps divided by sqrt(T), which keeps the variance; and if a step has 2 to 512 numbers, each number, of shape (runs,
-    steps).
-    """
+    # A sample of noise, shape (runs, steps, numbers), is tested as a whole, by steps, and by the numbers of a step
     _, steps, numbers = values.shape
     yield "all numbers", values
     if steps > 1:
         for step in range(steps):
             yield f"step {step}", values[:, step]
-        yield "the sum over all steps", values.sum(axis=1) / np.sqrt(steps)
+        yield "the sum over all steps", values.sum(axis=1) / np.sqrt(steps)  # The root keeps the variance of one step
     if 1 < numbers <= 512:
         for number in range(numbers):
             yield f"number {number} of each step", values[:, :, number]
 
 
 def _least(values: Array) -> tuple[float, str, float]:
-    """Test each part (`_tested_parts`) of a sample of noise, in claimed standard deviations, for too little noise.
-
-    Return the smallest p-value times the number of parts (at most 1), and the name and the standard deviation (claimed:
-    1) of the part that has it.
-    """
+    # Returns the smallest p-value of too little noise times the number of parts that are tested, at most 1, and the
+    # name and the standard deviation, in units of the claimed one, of the part with this p-value
     tests = [(_too_little(float((part**2).sum()), part.size), name, part) for name, part in _tested_parts(values)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
 
 def _size(lab: Lab, level: float) -> Verdict:
-    """Check that the noise is as large as claimed, on several data sets and under several settings (`Check.look`)."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     samples: list[tuple[str, Callable[[], Array | None]]] = [
@@ -108,7 +101,8 @@ def _size(lab: Lab, level: float) -> Verdict:
     if _silent(lab):
         return violated("a step whose batch is empty has no noise: it tells that nobody was drawn", _MEND_SIZE)
     count, std = lab.noise.sample.size, float(np.sqrt((lab.noise.sample**2).mean()))
-    # With probability 95% the test of all numbers reports a standard deviation of less than this share of the claimed.
+    # With probability 95% the test of all numbers reports noise whose standard deviation is below this share of the
+    # claim
     least = math.sqrt(float(stats.chi2.ppf(level / (4 * len(samples)), count)) / float(stats.chi2.ppf(0.95, count)))
     power = f"all numbers together: less than {least:.2f} of what is claimed"
     says = f"noise of {std:.3g} times the claimed standard deviation ({count} numbers)"
@@ -116,12 +110,13 @@ def _size(lab: Lab, level: float) -> Verdict:
 
 
 def _too_little(squares: float, count: int) -> float:
-    """Return the p-value of too little noise: P[S <= squares] for the sum S of squares of `count` N(0, 1) numbers."""
+    # The probability that the squares of `count` N(0, 1) numbers sum to no more than `squares`
     return float(stats.chi2.cdf(squares, count))
 
 
 def _silent(lab: Lab) -> bool:
-    """Return whether steps with empty Poisson batches have no noise; False for other batches or unknown noise."""
+    # Returns whether steps with empty Poisson batches have no noise; False for other batches, or if noise cannot be
+    # told
     if lab.claim.sampling != "poisson":
         return False
     rows = [lab.noise.residual(None, {"batch": lab.claim.batch * _HARDLY_ANY}, seed) for seed in _EMPTY_SEEDS]
@@ -129,7 +124,6 @@ def _silent(lab: Lab) -> bool:
 
 
 def _gaussian(lab: Lab, level: float) -> Verdict:
-    """Check that the noise is Gaussian, by Kolmogorov's test and shares near to and far from 0 (`Check.look`)."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample.ravel()
@@ -141,7 +135,8 @@ def _gaussian(lab: Lab, level: float) -> Verdict:
         for t in _MIDDLE
     }
     more = float(stats.chi2.sf(float((values**2).sum()), values.size)) < level / 20
-    if not more:  # Else only shares near 0 are tested: more noise than claimed, which does no harm, lowers them
+    # More noise than claimed does no harm. Then only an excess of values near 0 counts, of which more noise has fewer
+    if not more:
         tests |= {"its distance from the normal law": float(stats.kstest(values, "norm").pvalue)}
         tests |= {
             f"too few values beyond {t:g} standard deviations": float(
@@ -167,7 +162,6 @@ def _gaussian(lab: Lab, level: float) -> Verdict:
 
 
 def _independence(lab: Lab, level: float) -> Verdict:
-    """Check that no noise comes again, in another step or coordinate, or in a run with another seed (`Check.look`)."""
     if lab.noise.sample is None:
         return untested(_NO_SAMPLE)
     values = lab.noise.sample
@@ -188,31 +182,26 @@ def _independence(lab: Lab, level: float) -> Verdict:
         return violated(f"the noise is not independent: {name}", _MEND_NEW, p_value=p)
     where = "of steps one apart" if steps > 1 else "of runs with other seeds"
     count = (values[:, 1:] if steps > 1 else values[1:]).size
-    # Reported is a cosine whose p-value is below the level. A correlation is observed smaller than it is by at most
-    # 1.645/sqrt(count) with probability 95%.
+    # A cosine above `edge` has a p-value below the level and is reported. A correlation of `seen` is reported with
+    # probability 95%, as it is observed smaller than it is by at most 1.645/sqrt(count) with this probability
     edge = 1 - 2 * stats.beta.ppf(level / len(tests) / 2, (count - 1) / 2, (count - 1) / 2)
     seen = float(min(1.0, edge + stats.norm.ppf(0.95) / math.sqrt(count)))
     return held(f"no correlation among {len(tests)} kinds", power=f"a correlation {where} of {seen:.2f}", p_value=p)
 
 
 def _equal_by_chance(values: Array) -> float:
-    """Return an upper estimate of the probability that two numbers of noise are equal in absolute value to six digits.
-
-    It is twice the share of the pairs among all entries of `values` that are so equal, plus 1e-6.
-    """
+    # Returns an upper estimate of the probability that two numbers of noise are equal in absolute value to six digits:
+    # twice the share of such pairs among all numbers, plus 1e-6
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL), side="right") - np.arange(1, sizes.size + 1)
     return float(min(1.0, _EQUAL + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
 
 
 def _pairs(values: Array) -> float:
-    """Return the p-value of too many pairs of equal numbers, which mean a pool of noise or a seed of few bits.
-
-    Numbers are equal if their absolute values differ by at most 1e-6 of the median absolute value, or by four times the
-    smallest gap between absolute values that is no rounding error, the spacing to which noise may be rounded. The
-    p-value is the probability that a Poisson number is at least the number of pairs; its mean is 3 times the mean
-    number of pairs in normal noise, plus 20.
-    """
+    # Too many pairs of numbers that are equal in absolute value mean a pool of noise or a seed of few bits. Numbers
+    # count as equal up to 1e-6 of the median absolute value, or up to four times the smallest gap between absolute
+    # values that is no rounding error, which is the spacing to which noise may be rounded. The number of pairs is
+    # compared with a Poisson law whose mean is 3 times the number to be expected in normal noise, plus 20
     sizes = np.sort(np.abs(values.ravel()))
     gaps, middle = np.diff(sizes), float(np.median(sizes))
     width = max(_EQUAL * middle, 4 * float(gaps[gaps > _ROUNDED * middle].min(initial=middle)))
@@ -222,12 +211,10 @@ def _pairs(values: Array) -> float:
 
 
 def _off_grids(lab: Lab, level: float) -> Verdict:
-    """Check that the noise is not on a grid, the multiples of a spacing, on which the sum is not (`Check.look`).
-
-    A release modulo the spacing would give the sum away. Spacings of 2^-2 to 2^-32 of three units are tried: the
-    standard deviation of the noise, the power of two below it, and, for a mean, the power of two below the standard
-    deviation on the sum, over the batch size.
-    """
+    # If the noise is on a grid, the multiples of a spacing, and the sum is not, then a release modulo the spacing gives
+    # the sum away. Spacings of 2^-2 to 2^-32 of three units are tried: the standard deviation of the noise, the power
+    # of two below it, and, for a mean, the power of two below the standard deviation of the noise on the sum, over the
+    # batch size
     parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
     if lab.runs.repeatable is None or parts is None:
         return untested("the noise cannot be told from the rest")
@@ -251,16 +238,13 @@ def _off_grids(lab: Lab, level: float) -> Verdict:
 
 
 def _on_grid(values: Array, spacing: float) -> Array:
-    """Return whether each value is within 2% of the spacing of a multiple of the spacing, as an array of booleans."""
     turns = values / spacing
     return np.asarray(np.abs(turns - np.round(turns)) < _NEAR)
 
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
-    """Return the noise of several runs, and the sums to which it was added, as two vectors in the unit of releases.
-
-    Numbers whose sum or noise is 0 are left out; None if none is left, or if a run does not tell noise and sums apart.
-    """
+    # Returns the noise of several runs and the sums to which it was added, as two vectors in the unit of releases; None
+    # if a run does not tell them apart. Zeros, which are on every grid, are left out
     found: list[Array] = []
     for k, seed in enumerate(_SEEDS):
         parts = lab.noise.parts(None, lab.noise.repeat_changes, seed)

@@ -37,7 +37,7 @@ _TRIED_BITS = (8, 16, 20, 24, 31)
 """If noise is the same for two seeds that differ in this bit alone (2^8 for 8), only lower bits are taken to matter,
 and all values of these can be tried."""
 _KEY_BYTES = 8  # A seed made of fewer random bytes can be found by trying all values
-_MOST_BYTES = 64  # Of up to so many random bytes that a run reads, each is changed to see whether the noise changes
+_MOST_BYTES = 64  # If a run reads no more random bytes, each is changed in turn to see whether the noise changes
 _SEEDS_END = 2**64  # Seeds of random generators are integers from 0 to below this
 _LONG = 4  # Noise is looked for in about the first 4 d numbers that a generator draws, for the model's dimension d
 _DIRECTIONS_SEED = 31  # The loop's seed in the run whose published seeds are tried
@@ -59,10 +59,7 @@ _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: 
 
 
 def _noise_from_seed(lab: Lab, level: float) -> Verdict:
-    """Check that the noise follows neither the loop's seed nor the global random generators' state (`Check.look`).
-
-    Noise may come from a secret seed, unless fewer than 32 bits of it matter.
-    """
+    # Noise may come from a secret seed of which 32 bits or more matter, and from nothing else that can be drawn again
     if lab.runs.base.releases is None:
         return untested("the loop returns neither releases nor a trajectory with a step_size among its settings")
     first, other, again = (lab.loop.run(seed=_SEED, global_seed=number) for number in (6, 7, 6))
@@ -99,12 +96,9 @@ def _noise_follows_seed(lab: Lab) -> bool:
 
 
 def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | None:
-    """Return for each number of a run's noise whether it is the same in 24 runs with equal seeds of the loop.
-
-    Every run reads different random bytes of the operating system, and the runs take `global_seeds` in turn for the
-    global random generators. The result has shape (steps, numbers of a step); None if the noise cannot be told from the
-    releases.
-    """
+    # Returns for each number of a run's noise, shape (steps, numbers of a step), whether it is the same in 24 runs with
+    # equal seeds of the loop, with `global_seeds` in turn for the global random generators, and with different random
+    # bytes of the operating system. None if the noise cannot be told from the releases
     apart = lab.runs.batches_need_stream or lab.runs.streamed
     first: Array | None = None
     constant = np.empty(0, dtype=bool)
@@ -122,14 +116,13 @@ def _drawn_again(lab: Lab, global_seeds: Sequence[int]) -> NDArray[np.bool_] | N
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
-    """Return whether the noise of two runs is the same up to rounding; False if one of them is None (unknown)."""
     if first is None or second is None:
         return False
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=_SAME, atol=0))
 
 
 def _noise_fixed(lab: Lab, level: float) -> Verdict:
-    """Check that no constant, clock or seed of fewer than 8 random bytes makes the noise (`Check.look`)."""
+    # Noise that a constant, the clock or a seed of fewer than 8 random bytes makes can be drawn again
     changes = lab.noise.repeat_changes
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -159,7 +152,7 @@ def _noise_fixed(lab: Lab, level: float) -> Verdict:
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield names and first `count` normal numbers of seeded generators of NumPy, Python and torch (if installed)."""
+    # The first `count` normal numbers of the generators that noise is usually drawn with, by a name for the report
     seed = seed if seed >= 0 else seed % _SEEDS_END
     python = random.Random(seed)
     yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
@@ -172,10 +165,7 @@ def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
-    """Return what torch.randn of a CPU generator draws in successive calls for counts[0], counts[1], ... numbers.
-
-    The result has shape (sum(counts),). It is float64, but drawn in float32 unless `double` is true.
-    """
+    # Successive calls for counts[0], counts[1], ... numbers can give other numbers than one call for all
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
@@ -185,7 +175,7 @@ def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Ar
 
 
 def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
-    """Yield pairs of a name and a seed that is easily computed from the published seed of a step and its number."""
+    # Seeds that a loop may have computed from the published seed of a step and the step's number
     seed = seed if seed >= 0 else seed % _SEEDS_END
     yield from ((f"seed + {k}", seed + k) for k in range(1, 9))
     yield from ((f"seed + {k} * step", seed + k * step) for k in (1, 10, 100, 1000))
@@ -195,10 +185,8 @@ def _derived(seed: int, step: int) -> Iterator[tuple[str, int]]:
 
 
 def _noise_from_directions(lab: Lab, level: float) -> Verdict:
-    """Check that no generator draws a step's noise from the seed published for its direction (`Check.look`).
-
-    The noise may begin at any of a generator's first numbers, at the same one in all steps.
-    """
+    # A generator may draw a step's noise from the seed that is published for the step's direction. The noise may begin
+    # at any of the generator's first numbers, at the same one in all steps
     run = lab.loop.run(**lab.runs.paired(_DIRECTIONS_SEED), **lab.runs.frozen, **lab.noise.repeat_changes)
     noise = lab.noise.residual(None, lab.noise.repeat_changes, _DIRECTIONS_SEED)
     if run.seeds is None:
@@ -230,7 +218,6 @@ def _noise_from_directions(lab: Lab, level: float) -> Verdict:
 
 
 def _noise_shown(lab: Lab, level: float) -> Verdict:
-    """Check that a run shows neither its noise, nor its generator's state or seed, nor a secret seed (`Check.look`)."""
     # What a second run with the same seed shows as well does not come from fresh noise, and is left out
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
     first = lab.runs.attempt(**lab.runs.paired(_SHOWN_SEED), **changes)
@@ -269,11 +256,8 @@ def _noise_shown(lab: Lab, level: float) -> Verdict:
 
 
 def _seed_told(lab: Lab) -> str:
-    """Return a sentence for the report if the loop shows its secret seed plus a constant, such as 0; else "".
-
-    It does if each of three runs with different seeds shows an integer that exceeds the run's seed by the same
-    constant. The text is also empty if the seed makes neither noise nor batches, so that it may be shown.
-    """
+    # Returns a sentence for the report if each of three runs with different seeds shows its seed plus a constant, such
+    # as 0; "" if none does, or if the seed makes neither noise nor batches, so that it may be shown
     runs = [lab.runs.attempt(seed=seed) for seed in _TOLD_SEEDS]
     told = [
         {number - seed for number in _integers(run)} if run else set()
@@ -290,12 +274,8 @@ def _seed_told(lab: Lab) -> str:
 
 
 def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, Array]:
-    """Return the numbers that a run releases at comparable steps and the noise in them, as two vectors of one length.
-
-    `quiet` are the releases of a run almost without noise but otherwise the same, which are subtracted to get the
-    noise. Both vectors are empty if it is None, if the run released nothing, or if their steps have not equally many
-    numbers.
-    """
+    # Returns the numbers that a run releases and the noise in them, as two vectors of one length, which are empty if
+    # the noise cannot be told. `quiet` are the releases of a run almost without noise but otherwise the same
     if quiet is None or run.releases is None:
         return np.empty(0), np.empty(0)
     rows = lab.runs.comparable(run)
@@ -304,17 +284,14 @@ def _with_noise(lab: Lab, run: LoopOutput, quiet: Array | None) -> tuple[Array, 
 
 
 def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: float) -> str | None:
-    """Return the name of an output of `run` that contains the noise times a constant, or None.
-
-    `released` and `noise` are the numbers that the run released and the noise in them (`_with_noise`), shape (N,). As
-    releases contain the noise, an output counts as the noise only if it is much nearer to it than they are. None is
-    also returned if numbers unrelated to the noise would count as it with a probability above `level`.
-    """
+    # Returns the name of an output that contains the noise times a constant, if there is one. As releases contain the
+    # noise, an output counts as the noise only if it is much nearer to it than they are
     if noise.size < _FEWEST_NUMBERS:
         return None
     near = min(_NEAR_NOISE, _NEARER_THAN * float(_sine(released[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
     windows = sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
+    # Nothing is said if numbers unrelated to the noise would count as it with a probability above the level
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * windows > level:
         return None
     for name, content in shown:
@@ -328,14 +305,14 @@ def _output_with_noise(run: LoopOutput, released: Array, noise: Array, level: fl
 
 
 def _sine(rows: Array, noise: Array) -> Array:
-    """Return the sine of the angle between each row of `rows` and the vector `noise`; 1 if the angle is undefined."""
+    # Of the angle between each row and the noise; 1 if it is undefined, as for a row of zeros
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Yield names and bytes of a run's outputs: files (unpacked if they can be), uint8 arrays, text, or else reprs."""
+    # Every output as bytes, in which words and digits can be looked for
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)
@@ -346,7 +323,6 @@ def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
 
 
 def _integers(outcome: LoopOutput) -> Iterator[int]:
-    """Yield the integers of five or more digits that a run shows, except those in hexadecimal digests."""
     for _, raw in _contents(outcome):
         yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)
 

@@ -42,7 +42,7 @@ _MEND_FINITE = "map what is not finite to a fixed value within the clip, record 
 
 
 class _Move(NamedTuple):
-    """The largest change of a step's release between a data set and its neighbours.
+    """How far the release of a step moves between a data set and its neighbours, at most.
 
     Attributes:
         what: describes the neighbours in words.
@@ -56,15 +56,12 @@ class _Move(NamedTuple):
 
     @property
     def most(self) -> float:
-        """How many clips the step may change by, with room for rounding."""
+        # With room for rounding
         return self.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Yield names and up to 10 data sets from which neighbours are made, with one record exchanged or removed.
-
-    They are the records given, and data sets scaled, extreme, all alike, or with records nearly or just clipped.
-    """
+    # Yields data sets, by a name for the report, whose neighbours, with one record exchanged or removed, are tried
     records, nearly, loudest = lab.loop.records, lab.influence.nearly_clipped, lab.influence.loudest
     yield "the records given", records
     yield "records a thousand times as large", datasets.scaled(records, 1e3)
@@ -88,11 +85,8 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
-    """Yield how much steps change from each data set of `_bases` to its neighbours, in runs almost without noise.
-
-    The first or the middle record is exchanged for each of `datasets.extremes` or, unless neighbours replace one
-    record, removed. Data sets of `_bases` are left out if the loop fails on them, or if its releases are not finite.
-    """
+    # The first and the middle record of each data set are exchanged for extreme ones and, unless neighbours replace one
+    # record, removed. Runs have almost no noise
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)
@@ -117,10 +111,8 @@ def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
 
 
 def _without_effect(lab: Lab) -> Any:
-    """Return a record that adds nothing to a sum; None if none is found, or under replace-one.
-
-    Serves for loops that cannot be run with one record less: exchanging a record for this one is then like removing it.
-    """
+    # For loops that cannot be run with one record less: exchanging a record for one that adds nothing to a sum is like
+    # removing it
     record = datasets.scaled(lab.loop.records[0], 0.0)
     if lab.claim.relation == Relation.REPLACE_ONE:
         return None
@@ -129,11 +121,8 @@ def _without_effect(lab: Lab) -> Any:
 
 
 def _coupled_moves(lab: Lab) -> Iterator[_Move]:
-    """Yield how much steps change if one record is exchanged and the noise, of the claimed size, is the same.
-
-    An exchange may change a step by two clips. It changes it by more if records influence the loop's choices, such as a
-    clip or a learning rate. The moves of `_later_moves` are yielded too.
-    """
+    # One record is exchanged, and the noise, of the claimed size, is the same. A step may change by two clips. It
+    # changes by more if the loop chooses something by the records, such as a clip or a learning rate
     first = lab.loop.records[0]
     others = [*(lab.influence.pair or ())[:2], *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     data_sets = [datasets.replaced(lab.loop.records, 0, record) for record in others]
@@ -151,14 +140,9 @@ def _coupled_moves(lab: Lab) -> Iterator[_Move]:
 
 
 def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
-    """Yield how much a step changes at most between any two of `data_sets`, which differ in the first record only.
-
-    There is a move for each of `_FARTHER`, the median over draws of the noise, which is the same on all data and so
-    large (`_DROWNING`) that the weights move by it alone. So one record may change a later step by two clips, as it may
-    the first. A larger change shows what a loop carries from step to step without noise, such as a snapshot's gradient.
-    Nothing is yielded for one step, without a step size, for releases computed from weights, with `View.adaptive`, or
-    if runs do not repeat or do not obey their noise multiplier.
-    """
+    # The data sets differ in the first record only. The noise is the same on all of them, and so large that the weights
+    # move by it alone. So the record may change a later step by two clips, as it may the first. A larger change shows
+    # what a loop carries from step to step without noise, such as a snapshot's gradient
     base = lab.runs.base.releases
     if not lab.loop.step_size or not lab.runs.noise_obeyed or lab.loop.from_weights or lab.view.adaptive:
         return
@@ -179,12 +163,8 @@ def _later_moves(lab: Lab, data_sets: list[Records]) -> Iterator[_Move]:
 
 
 def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None:
-    """Return the largest change of a step between two of several runs with equal noise, in multiples of `unit`.
-
-    `outputs` are the runs, on different data, and `unit` is the norm of what a contribution of the claimed clip adds to
-    a release. A change above 2 is lowered, to no less than 2, by room for rounding and for weights that differ
-    (`_FOLLOWS`). The result is None if fewer than two runs have finite releases of one shape.
-    """
+    # Returns the largest change of a step between any two of the runs, as a multiple of `unit`, the norm of what one
+    # clip adds to a release; None if fewer than two runs have finite releases of one shape
     rows = [run.releases for run in outputs if run is not None and run.releases is not None]
     whole = [row for row in rows if row.shape == rows[0].shape and np.isfinite(row).all()]
     if len(whole) < 2:
@@ -192,15 +172,14 @@ def _farthest(outputs: Sequence[LoopOutput | None], unit: float) -> float | None
     clips = max(float(norms(one - other).max()) for k, one in enumerate(whole) for other in whole[:k]) / unit
     single = all(np.array_equal(row, row.astype(np.float32)) for row in whole)
     slack = 4 * 2.0 ** (-24 if single else -50) * float(norms(whole[0]).max()) / unit + _FOLLOWS
+    # A change above two clips, the most allowed, is lowered by what rounding and a difference of the weights may add to
+    # it
     return clips if clips <= 2 else max(2.0, clips - slack)
 
 
 def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
-    """Return the largest change of a step's release between two data sets, as a multiple of the claimed clip.
-
-    Only steps that were made on both data sets are compared. `rows` and `base` are the releases on the two; the result
-    is 0 if `rows` is None (the loop refused the data), not finite, or of another number of numbers a step.
-    """
+    # Returns the largest change of a step's release between two data sets, in clips; 0 if the loop refused one data
+    # set, or if its releases there cannot be compared. Only steps that were made on both are compared
     if rows is None or rows.shape[1:] != base.shape[1:] or not np.isfinite(rows).all():
         return 0.0
     both = min(len(rows), len(base))
@@ -208,11 +187,7 @@ def _clips(lab: Lab, rows: Array | None, base: Array) -> float:
 
 
 def _until_first(lab: Lab, moved: Array) -> Array:
-    """Return how much each step changed, `moved`, with 0 after the first change if `View.adaptive` names outputs.
-
-    In such loops later steps may depend on the release that changed first. `moved` has shape (steps,) or (steps,
-    records).
-    """
+    # In adaptive loops the steps after the first change may depend on the release that changed, so they count as 0
     if not lab.view.adaptive:
         return moved
     changes = (moved > _NO_EFFECT).astype(np.int64)
@@ -221,10 +196,7 @@ def _until_first(lab: Lab, moved: Array) -> Array:
 
 
 def _moves(lab: Lab, level: float) -> Verdict:
-    """Check that exchanging a record changes a step by at most two clips, and removing one by one (`Check.look`).
-
-    Neighbours of several data sets are tried with all records in every batch, and with batches as claimed.
-    """
+    # Exchanging a record may change a step by two clips, and removing one by one clip
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
     if missing := [name for name in lab.view.adaptive if name not in lab.runs.base.shown]:
@@ -250,7 +222,6 @@ def _moves(lab: Lab, level: float) -> Verdict:
 
 
 def _finite(lab: Lab, level: float) -> Verdict:
-    """Check that a record with NaN or infinity changes a release by no more than others may (`Check.look`)."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     base, records, tried = lab.runs.at_start(), lab.loop.records, 0
@@ -273,7 +244,7 @@ def _finite(lab: Lab, level: float) -> Verdict:
 
 
 def _ends_variously(lab: Lab) -> bool:
-    """Return whether the loop's number of steps depends on finite records, as it does in loops that end early."""
+    # Whether the number of steps depends on finite records too, as it does in loops that end early
     records = lab.loop.records
     runs = [lab.runs.at_start(datasets.replaced(records, 0, record)) for record in datasets.extremes(records)]
     return len({len(rows) for rows in runs if rows is not None}) > 1

@@ -74,7 +74,8 @@ class Engine(ABC):
 
 
 def trained(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the trainable parameters of a module by name; inside `Weights.shifted`, of x + shift u."""
+    """Return copies of the trainable parameters of a module, by name, with the values that its forward reads: inside
+    the context manager `Weights.shifted` these are the shifted ones."""
     return {name: p.clone().detach() for name, p in module.named_parameters() if p.requires_grad}
 
 
@@ -82,7 +83,8 @@ class TorchEngine(Engine):
     """An engine that evaluates a loss function with a torch module of its own, one point after the other.
 
     Args:
-        module: a module whose trainable parameters have the names of the run's. It is put into eval mode.
+        module: a module whose trainable parameters have the names that they have in the run's module. It is put into
+            eval mode.
         losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i.
         collate: a function from a list of records to the batch that `losses` takes.
     """

@@ -24,21 +24,23 @@ _RECORDS, _TOKENS = 32, (8, 24)
 _LONG = 160
 """The tokens of the last two records: more than a block of a server's cache of prefixes has (16 to 128 tokens)."""
 _SIZE = 0.5
-"""The size of the products of LoRA factors in the probe, times their rank. A loss that ignores them is seen at once."""
+"""The size of the entries of B A x in the probe, times the rank of the LoRA factors A and B, if those of x have size 1:
+so large that the losses of an engine which ignores the factors differ by far more than rounding."""
 _AT_ONCE = 8
 """How many adapters with one pair of factors are evaluated in one call."""
 
 
 def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
-    """Compare the losses of an engine with those of the model that it should serve.
+    """Compare the losses of an engine with those of the model that it should serve, on random tokens.
 
-    Both evaluate 32 records with an adapter of random numbers, with the same of the other sign, and without adapter.
-    Then each pair of LoRA factors is used alone, and must change a loss. Finally the engine evaluates the records in
-    another order, and one record alone. Losses may differ by rounding; the engine's own must not differ at all if it is
-    `invariant`. Of an engine of several parts each is compared. If `longest` is 0, nothing is compared.
+    Both evaluate 32 records with three adapters: one of zeros, one of random numbers, and that one with the opposite
+    sign of all products of LoRA factors. Then the factors of each layer are used alone, and must change a loss. Finally
+    the engine evaluates the records in another order, and two of them alone. Losses may differ by rounding, but those
+    of an `invariant` engine must not change at all with the order or the batch.
 
     Args:
-        engine: the engine.
+        engine: the engine, which is not compared if its attribute `longest` is 0. Of an engine with several
+            `Engine.parts` each part is compared.
         module: the run's module, a causal language model of transformers with LoRA factors of peft. If its weights are
             on the meta device, the model that it was made from is loaded again.
         adapter: the module's trained parameters, for their names and shapes.
@@ -55,7 +57,7 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
     sizes[-2:] = min(_LONG, engine.longest)
     records = [_record(draw.integers(0, vocabulary, size).tolist()) for size in sizes]
     generator = torch.Generator().manual_seed(0)
-    large = {name: _factor(name, value, generator) for name, value in adapter.items()}
+    large = {name: _random_factor(name, value, generator) for name, value in adapter.items()}
     without = {name: torch.zeros_like(value) for name, value in adapter.items()}
     points = [without, large, {name: -value if "lora_B" in name else value for name, value in large.items()}]
     targets = sorted({name.partition(".lora_")[0] for name in adapter})
@@ -106,8 +108,8 @@ def _compare(
     signs: bool = False,
 ) -> None:
     """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to an absolute difference
-    `allowed`, at `points`: three adapters, of zeros, of random numbers and of their negatives. With `signs` only the
-    last two are compared, else only the first."""
+    `allowed`, with three adapters, `points`: of zeros, of random numbers, and of random numbers with the opposite sign
+    of all products of factors. With `signs` only the last two are compared, else only the first."""
     here = slice(1, None) if signs else slice(0, 1)
     gap = _gap(engine.scores(points[here], records), wanted[here])
     if not gap <= allowed:
@@ -131,7 +133,7 @@ def _require_own(engine: Engine, adapter: Adapter, records: Sequence[Any], allow
 
 
 def _loaded(module: nn.Module) -> nn.Module:
-    """Return the model that a module of `texts.adapted` was made from, with new adapters, in float32 on the CPU."""
+    # The module's own frozen weights are on the meta device, so they are loaded again, in float32 on the CPU.
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -142,10 +144,8 @@ def _loaded(module: nn.Module) -> nn.Module:
 
 
 def _reference(module: nn.Module) -> Callable[[Sequence[Adapter], Sequence[Any]], Array]:
-    """Return a function (adapters, records) -> losses by the module, float64 of shape (adapters, records).
-
-    It leaves the module's parameters and modes as they are.
-    """
+    """Return a function (adapters, records) -> the losses that the module computes for the records with each adapter,
+    float64 of shape (adapters, records). It leaves the module's parameters and modes as they are."""
 
     def losses(adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
         modes = {part: part.training for part in module.modules()}
@@ -170,13 +170,12 @@ def _record(ids: list[int]) -> dict[str, Any]:
     return {"input_ids": ids, "labels": [IGNORED] * (len(ids) // 2) + ids[len(ids) // 2 :]}
 
 
-def _factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return normal numbers for a LoRA factor A or B, as `name` says, of the shape and type of `value`. Entries of
-    B A x have about the size `_SIZE` over the rank if those of x are independent and about 1."""
+def _random_factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # If the entries of a layer's input x are independent and about 1 in size, so are those of A x, with the factor A of
+    # shape (rank, inputs), and those of B A x are about _SIZE/rank, with the factor B of shape (outputs, rank).
     size = (1.0 if "lora_A" in name else _SIZE / value.shape[-1]) / math.sqrt(value.shape[-1])
     return (size * torch.randn(value.shape, generator=generator, dtype=torch.float32)).to(value)
 
 
 def _gap(found: Array, wanted: Array) -> float:
-    """Return the largest difference of two arrays of losses; infinity if one of them has a NaN."""
     return float(np.nan_to_num(np.abs(found - wanted), nan=np.inf).max())

@@ -1,7 +1,8 @@
-"""Several engines as one: each scores its share of a batch at all points. Numbers travel, the model's weights never.
+"""Several engines as one: each evaluates some records of a batch, in a process of its own.
 
-If an engine dies, it is started again and its share is scored once more. A run waits for it: a step pays for its
-numbers once, and releases them once, when all shares are there.
+The processes get records and trained parameters and return losses; the model's frozen weights are never sent. If an
+engine dies, it is started again, and its records are evaluated once more. A run waits for it: a step pays for what it
+releases once, and releases it once, when all losses are there.
 """
 
 import os
@@ -21,19 +22,22 @@ from dpzero_theory.optim.engines.engine import Adapter, Engine, EngineError
 _MOST_DEATHS = 3
 """How often an engine may die at the same work before the run ends."""
 _HELD: list[Engine] = []
-"""The engine of this process, if `_Process` has started it."""
+"""In a process that was started for an engine, the engine, once it is made; else empty."""
 
 
 class SpreadEngine(Engine):
-    """Engines in processes of their own, on this machine or, under Ray, on several.
+    """Several equal engines as one, which divides the records of a batch among them.
+
+    Each engine has a process of its own, on this machine or, under Ray, on several.
 
     Args:
-        make: a function without arguments that makes an engine. It is called in each process, and again if that dies.
-            It must be one that pickle can send there, and its engines must be equal.
+        make: a function without arguments that makes an engine. It is called in each process, and in the process that
+            replaces one that dies. It must be a function that pickle can send to a process.
         count: how many engines, an integer >= 1.
         under: "processes" of this machine; or "ray" (the `ray` extra), actors of the cluster to which the caller has
             connected by `ray.init`, and otherwise of this machine.
-        resources: the options of an actor of Ray, such as {"num_gpus": 1}; None for Ray's defaults.
+        resources: under "ray" the options of each actor, such as {"num_gpus": 1}, or None for Ray's defaults; under
+            "processes" it has no effect.
 
     Raises:
         ValueError: an argument outside its range, engines whose attributes (`Engine`) differ, or Ray is not installed.
@@ -73,10 +77,11 @@ class SpreadEngine(Engine):
             worker.stop()
 
     def _each(self, work: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
-        """Return what function(engine, *arguments) gives on each of len(work) workers, the first with number `first`.
+        """Return the results of work that several workers, from the one with the number `first` on, do side by side.
 
-        Entry i of `work` is the tuple (function, *arguments) of worker first + i. The work of a worker that dies is
-        given to the one started in its place. Raises EngineError if `_MOST_DEATHS` have died of one piece of work.
+        Entry i of `work` is a tuple (function, *arguments), and result i is function(engine, *arguments), computed by
+        worker first + i in its process. The work of a worker that dies is given to the one that is started in its
+        place. Raises EngineError if three workers, one after the other, die of the same work.
         """
         workers = self._workers[first : first + len(work)]
         pending = [worker.submit(*each) for worker, each in zip(workers, work, strict=True)]
@@ -96,7 +101,7 @@ class SpreadEngine(Engine):
 
 
 class _Part(Engine):
-    """The engine of the worker with the number `number`, from 0, of the `SpreadEngine` `whole`."""
+    """One of the engines of which the `SpreadEngine` `whole` consists: the one with this number, from 0."""
 
     def __init__(self, whole: SpreadEngine, number: int) -> None:
         self._whole, self._number = whole, number
@@ -110,7 +115,7 @@ class _Part(Engine):
 
 
 def _sent(adapters: Sequence[Adapter]) -> list[dict[str, Any]]:
-    # As arrays of float32 or wider: tensors would travel as handles of memory that ends with a process.
+    # Sent as arrays of float32 or wider: of a tensor torch would send a handle of memory that ends with this process.
     return [
         {name: p.to(torch.promote_types(p.dtype, torch.float32)).numpy(force=True) for name, p in adapter.items()}
         for adapter in adapters
@@ -148,12 +153,11 @@ class _Worker:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End the process, if it has not ended."""
         raise NotImplementedError
 
 
 class _Process(_Worker):
-    """An engine in a process of this machine, where make() makes it, with `make` as in `SpreadEngine`."""
+    """An engine in a process of this machine, in which the function `make` makes it."""
 
     died = (BrokenProcessPool, EngineError)
 
@@ -169,7 +173,7 @@ class _Process(_Worker):
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         try:
             return self._pool.submit(_with_held, self._make, work, *arguments)
-        except BrokenProcessPool as error:  # it died while it had nothing to do
+        except BrokenProcessPool as error:  # the process has died since its last work
             found: Future[Any] = Future()
             found.set_exception(error)
             return found
@@ -179,15 +183,15 @@ class _Process(_Worker):
 
 
 def _with_held(make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return work(engine, *arguments) with the engine of this process, which is made first, by the function that was
-    pickled as `make`, if there is none."""
+    """Return work(engine, *arguments) with the engine of this process. If the process has none yet, `make`, a pickled
+    function without arguments, makes it first."""
     if not _HELD:
         _HELD.append(pickle.loads(make)())
     return work(_HELD[0], *arguments)
 
 
 class _Actor(_Worker):
-    """An engine in an actor of Ray with the options `resources`, where make() makes it (see `SpreadEngine`)."""
+    """An engine in an actor of Ray with the options `resources`, in which the function `make` makes it."""
 
     def __init__(self, make: Callable[[], Engine], resources: dict[str, Any]) -> None:
         try:
@@ -215,7 +219,7 @@ class _Actor(_Worker):
 
 
 class _Holder:
-    """The class of the actors of Ray: do(make, work, *arguments) is `_with_held` in the actor's process."""
+    """The class of which Ray makes its actors."""
 
     def do(self, make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
         try:

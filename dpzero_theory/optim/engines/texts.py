@@ -33,9 +33,14 @@ class Text(NamedTuple):
 
 
 def texts_of(record: Mapping[str, Any]) -> list[Text]:
-    """Return the texts of a record (described above in this file): its entry `options`, or without one the record.
+    """Return the texts of a record, whose tokens an engine scores.
 
-    Raises ValueError if a text has no labels, or a label is neither the token at its place nor -100.
+    Args:
+        record: a mapping with lists of integers `input_ids`, `labels` and, optionally, `attention_mask`, which is one
+            text; or a mapping with `options`, a list of such mappings, each of which is one text.
+
+    Raises:
+        ValueError: a text has no labels, or a label that is neither the token at its place nor -100.
     """
     return [_text(option) for option in record["options"]] if "options" in record else [_text(record)]
 
@@ -56,9 +61,10 @@ def _text(record: Mapping[str, Any]) -> Text:
 
 def loss_of(record: Mapping[str, Any], logs: Sequence[Array]) -> float:
     """Return a record's loss: the mean of -log p over its counted tokens, 0 without any; or, of a record with options,
-    the cross-entropy of the right one, where an option's logit is the sum of log p over its counted tokens.
+    the cross-entropy of the option with the number record["right"], where an option's logit is the sum of log p over
+    its counted tokens.
 
-    `logs` has for each of the record's texts the log p, natural logarithms, of its counted tokens.
+    `logs` has for each of the record's texts the log-probabilities log p (natural) of its counted tokens.
     """
     if "options" in record:
         return -float(log_softmax([each.sum() for each in logs])[int(record["right"])])

@@ -81,7 +81,7 @@ class VLLMEngine(Engine):
         except ImportError as error:
             raise ValueError("engine='vllm' needs vLLM: pip install 'dpzero-theory[vllm]'") from error
         self._config = config
-        gc.collect()  # an earlier engine that is garbage must end now, as its end would break this one
+        gc.collect()  # an earlier engine that nothing refers to must end now, as its later end would break this one
         settings = {
             "enable_lora": True, "max_loras": points, "max_lora_rank": rank,
             "lora_target_modules": sorted(config.target_modules), "max_model_len": longest + 1,
@@ -101,12 +101,14 @@ class VLLMEngine(Engine):
     def of(cls, module: nn.Module, points: int) -> Self:
         """Return an engine that serves the model of a run's module, in the number type of its frozen weights.
 
-        Records may have at most 1,024 tokens, or one less than the model takes if that is fewer. Raises ValueError for
-        another module than below, and what the class raises.
+        Records may have at most 1,024 tokens, or one less than the model takes if that is fewer.
 
         Args:
             module: a causal language model of transformers with LoRA factors of peft.
             points: how many points a step evaluates, an integer >= 1.
+
+        Raises:
+            ValueError: any other module; or what the class raises.
         """
         name, config = base_of(module)
         dtype = next(p.dtype for p in module.parameters() if not p.requires_grad)
@@ -130,8 +132,9 @@ class VLLMEngine(Engine):
         self._close()
 
     def _logs(self, adapters: Sequence[Adapter], texts: Sequence[Text]) -> list[list[Array]]:
-        """Return the log-probabilities of the counted tokens of each text with each adapter: one NaN for a text that is
-        too long or has a token that is not in the vocabulary. There may be at most `points` adapters."""
+        """Return for each adapter, and in it for each text, the log-probabilities of the text's counted tokens; one NaN
+        for a text that is too long or has a token that is not in the vocabulary. There may be at most as many adapters
+        as vLLM was started for."""
         from vllm import TokensPrompt
         from vllm.lora.request import LoRARequest
 
@@ -164,7 +167,8 @@ class VLLMEngine(Engine):
         return Path(self._folder.name, str(number))
 
     def _written(self, number: int, adapter: Adapter) -> str:
-        """Write the adapter of point `number`, from 1, as peft does, over the one before, and return its folder."""
+        """Write an adapter in peft's format into the folder for the adapter with this number in a batch, from 1, in the
+        place of an earlier batch's, and return the folder."""
         from safetensors.torch import save_file
 
         folder = self._path(number)

@@ -57,7 +57,7 @@ def create(
         header: what the run begins with; its entries `records` and `software` are filled in here.
         digest: a function from a secret key to the digest of the records under it.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
-        paid_at_once: how many releases are paid for together, an integer >= 1; without a budget it means nothing.
+        paid_at_once: how many releases are paid for together, an integer >= 1; without a budget it has no effect.
 
     Raises:
         FileExistsError: `path` is a file, or a folder that is not empty.
@@ -96,11 +96,11 @@ def opened(
         path: the folder.
         header: what the run must have been begun with. Compared are `private`, the plan, `isolation`, `losses`, `unit`
             and, in a run from a seed, the key, which the seed determines. Not compared are a private run's key, which
-            was drawn at random, the fingerprint of the weights and the software.
+            was drawn at random, the fingerprint of the weights, and the software.
         digest: a function from a secret key to the digest of the records under it, which must be the digest in the
             file.
         budget: (epsilon, delta) with which the run was begun; None for a run that is not private.
-        paid_at_once: the number with which the run was begun, or None, which stands for that number.
+        paid_at_once: how many releases are paid for together, as the run was begun; None for whatever that was.
         moved: whether the file may have another inode number than it had, as a copy has. That is sound only if no other
             copy of the folder is ever resumed.
 
@@ -192,10 +192,8 @@ def _require_same_budget(account: Account, epsilon: float, delta: float, paid_at
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError unless a resumed run, whose file has the header `found`, is `given` the same settings.
-
-    The message names what differs. `opened` says which entries of the headers are compared.
-    """
+    """Raise ValueError, naming the first difference, if a run was begun with other settings (the header `found` in its
+    file) than it is resumed with (`given`). A private run's key, fingerprint and software are not compared."""
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

@@ -86,8 +86,8 @@ class Statement(NamedTuple):
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """Pairs of texts (delta, epsilon) for `costs`: both ends of epsilon's bracket, rounded outwards to six digits,
-        or the upper one alone where they agree."""
+        """For each delta of `costs` a pair of texts (delta, epsilon): both bounds of epsilon, rounded outwards to six
+        digits, or one number where the bounds agree to six digits."""
         return [(f"{delta:g}", _rounded_outwards(cost)) for delta, cost in self.costs.items()]
 
     @property
@@ -123,7 +123,7 @@ def _rounded_outwards(bracket: Bracket) -> str:
 
 
 def _rounded(value: float, side: int = 1) -> str:
-    """Return a number as text with six significant digits, rounded up, or down if `side` is -1."""
+    # Rounded up to six significant digits, or down if `side` is -1, since a bound must stay a bound as a text.
     near = f"{value:.6g}"
     rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
     outside = Context(prec=6, rounding=rounding).create_decimal_from_float(value)

@@ -66,8 +66,7 @@ class Header:
 
     @property
     def directions(self) -> Directions:
-        """The random directions u_0, u_1, ... of the run, which its public key and plan determine (a new object each
-        time)."""
+        """A new object that computes the random directions u_0, u_1, ... of the run from its public key and plan."""
         return Directions(bytes.fromhex(self.key), self.plan.direction, self.plan.shape)
 
     def weights(self, module: nn.Module) -> Weights:
@@ -91,7 +90,7 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released. (A record of a run's file; elsewhere "record" is an entry of the data set.)
+    """What one step released, as the run's file records it; elsewhere "record" means an entry of the data set.
 
     Attributes:
         release: the release's number, from 0.
@@ -185,8 +184,8 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         weights: the trainable weights, by name.
-        key: the run's public key, in hexadecimal digits; "" of parameters alone.
-        position: how many releases have moved the weights; None of parameters alone.
+        key: the run's public key, in hexadecimal digits; "" for parameters alone.
+        position: how many releases have moved the weights; None for parameters alone.
     """
 
     weights: Mapping[str, Tensor]
@@ -203,8 +202,8 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
-        """Return the checkpoint that was written as these tensors by the method `tensors`. Raises ValueError for other
-        tensors."""
+        """Return the checkpoint of which the method `tensors` has returned these tensors by name. Raises ValueError for
+        other names or values."""
         if not {_KEY, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         weights = {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}

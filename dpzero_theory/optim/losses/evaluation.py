@@ -155,12 +155,9 @@ class Evaluation:
 
 
 def _repeated(batch: _Batch, copies: int) -> Any:
-    """Return the content of a batch with its records repeated `copies` times, one copy after the other.
+    """Return the content of a batch with its records repeated `copies` times, one copy after the other."""
 
-    A tensor is repeated along its first axis if that has as many entries as the batch has records. Anything else stays
-    as it is.
-    """
-
+    # A tensor whose first axis has another length than the batch holds no records, so it is not repeated.
     def of(value: Tensor) -> Tensor:
         if value.ndim and len(value) == batch.rows:
             return value.repeat(copies, *[1] * (value.ndim - 1))
@@ -269,7 +266,8 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        """Return what `differences` returns, with each record read and evaluated alone, and 0 if that raises."""
+        """Return the records' differences along a release's directions, shape (records, K), with each record read and
+        evaluated alone, and 0 in the row of a record whose reading or loss raises."""
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

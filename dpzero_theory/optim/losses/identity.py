@@ -35,10 +35,10 @@ _UNLIKE = (pickle.PicklingError, TypeError, AttributeError, KeyError)
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """Return the name of a loss function and a digest of its source, by which a resumed run is seen to have the same.
+    """Return the name of a loss function and a digest of its source, a text that must be the same to resume a run.
 
-    Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. Where there
-    is no source, the text is the name alone. Of an engine the text is `Engine.name`.
+    Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. If the
+    source cannot be found, the text is the name alone. For an engine it is `Engine.name`.
     """
     if isinstance(losses, Engine):
         return losses.name
@@ -48,7 +48,7 @@ def of_losses(losses: Callable[..., object]) -> str:
     named = function if hasattr(function, "__qualname__") else type(function)
     try:
         source = textwrap.dedent(inspect.getsource(named))
-    except (OSError, TypeError, SyntaxError, TokenError):  # The source file is missing, or is not that of the import.
+    except (OSError, TypeError, SyntaxError, TokenError):  # The source file is missing, or was changed after the import
         return str(named.__qualname__)
     with suppress(SyntaxError):  # The source of a lambda may be a part of a statement, which cannot be parsed alone.
         source = ast.unparse(ast.parse(source))
@@ -63,7 +63,7 @@ def versions() -> str:
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """Return the HMAC-SHA-256 of a data set's records, by which a resumed run is seen to have the same data set.
+    """Return the HMAC-SHA-256 of a data set's records, which must be the same to resume a run.
 
     All records of a TensorDataset count, and at most 1,000, evenly spread, of another data set. A fixed text takes the
     place of a record that cannot be read. If a record cannot be pickled, or reads differently the second time although
@@ -121,7 +121,6 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
     Raises:
         ValueError: records cannot be compared: a data set is a stream, or a record cannot be pickled.
     """
-
     try:
         known = {inputs_digest(data[i], names, labels) for i in range(len(data))}
         return sum(inputs_digest(others[i], names, labels) in known for i in range(len(others)))
@@ -130,9 +129,17 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
 
 
 def inputs_digest(record: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> str:
-    """Return the digest by which `shared` compares a record, 32 hexadecimal digits; `names` and `labels` are as there.
+    """Return a digest of what a model is given of a record, by which `shared` compares records; 32 hexadecimal digits.
 
-    It has no key: whoever has it can test a guess of the record. Raises ValueError for a record that cannot be pickled.
+    It has no key: whoever has the digest can test a guess of the record.
+
+    Args:
+        record: a record of a data set: a tuple, whose last entry is left out as the label, a mapping, or anything else.
+        names: the entries of a mapping that the model takes, if it has some of them; else all its entries count.
+        labels: entries of a mapping that are left out, in addition to labels, label, label_ids, idx, id and index.
+
+    Raises:
+        ValueError: the record cannot be pickled.
     """
     if isinstance(record, tuple) and len(record) > 1:  # By convention the last entry of a tuple is the label.
         record = record[:-1]
@@ -146,10 +153,7 @@ def inputs_digest(record: Any, names: Collection[str] = (), labels: Collection[s
 
 
 def _bytes(value: Any) -> Iterator[bytes]:
-    """Yield a value as pieces of bytes, each with its length or shape before it, so that unequal values differ.
-
-    Raises one of the exceptions `_UNLIKE` for a value that cannot be pickled.
-    """
+    # Each piece has its length or shape before it, so that unequal values have unequal bytes.
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().contiguous()
         yield f"{value.dtype}{tuple(value.shape)}".encode()

@@ -82,7 +82,9 @@ def examine(
 
     Args:
         weights: the trainable weights of the run's module.
-        losses, data, collate: as in `make_private`.
+        losses: a function (module, batch) -> one loss for each record, shape (batch,), or an engine.
+        data: the records of the run.
+        collate: a function from a list of records to the batch; torch's default_collate if None.
         plan: the plan of the run.
         ranks: the processes of the run, each of which calls this function.
         micro_batch: how many records the run evaluates at a time, an integer >= 1.
@@ -115,7 +117,7 @@ def examine(
         else:
             values = look.evaluable(lambda records: look(records[:few]), places).values
             weights.require_used()
-        if not plan.smoothing and not values.any():  # A 0-1 loss has such derivatives, by which no run learns.
+        if not plan.smoothing and not values.any():  # Such a loss, for example a 0-1 error, teaches a run nothing.
             raise ValueError(f"{NONE}: the derivatives of all {values.shape[1]} records that were looked at are 0")
         if points_at_once > 1:
             look.evaluable(lambda records: look.require_stackable(records[:few]), places)
@@ -152,7 +154,7 @@ class _Trace(TorchDispatchMode):
         self.coarsest = 0.0
 
     def add(self, engine: Engine) -> None:
-        """Record an evaluation by an engine. Its operations cannot be seen, so no two evaluations count as equal."""
+        # An engine's operations cannot be seen, so no two of its evaluations count as equal: they get unequal names.
         self.operations.append((f"evaluation {id(self)}",))
         self.coarsest = max(self.coarsest, engine.rounding)
 
@@ -168,8 +170,7 @@ class _Trace(TorchDispatchMode):
 
 
 def _reduced_rounding(func: Any, tensor: Tensor) -> float:
-    """Return the relative rounding of TF32 or bfloat16 where torch's settings allow it for the operation `func` with a
-    float32 result, `tensor`; else 0."""
+    # Torch's settings may allow it to compute a float32 result from products in TF32 or bfloat16.
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -177,17 +178,18 @@ def _reduced_rounding(func: Any, tensor: Tensor) -> float:
 
 
 class _Seen(NamedTuple):
-    """An evaluation's losses, `values`, of shape (points, records) with point 0 first, and its operations, `trace`."""
+    """The losses of records, `values`, shape (points, records), and the operations that computed them, `trace`."""
 
     values: Array
     trace: _Trace
 
 
 class _Look:
-    """Evaluates records at the first two points of a run, as its plan's difference rule sets them.
+    """Evaluates records at the two points, 0 and 1, from which a run computes the first difference of its first step.
 
-    The points are x + lambda u and x - lambda u for central differences, x and x + lambda u for forward ones; for exact
-    ones there are derivatives along two directions instead. The arguments are those of `examine`.
+    With x the weights, u the direction and lambda the smoothing, the points are x + lambda u and x - lambda u for
+    central differences, and x and x + lambda u for forward ones. For exact differences the values at the "points" are
+    derivatives along the first two directions.
     """
 
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
@@ -204,11 +206,16 @@ class _Look:
         self._trace = _Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        """Evaluate the records whose numbers are `records` at the first point of a step (0), the second (1), or both.
+        """Evaluate records at one point or both, and return their losses and the operations that computed them.
 
-        `points` says at which, in the order of evaluation, and `at_once` how many of them share a pass. The result has
-        a row of losses for each of these points, in ascending order. Raises _FailedError if the losses, or the reading
-        of the records, raise.
+        Args:
+            records: the numbers of the records.
+            points: 0 for the first point, 1 for the second, in the order of evaluation. Rows of losses are in ascending
+                order of the points.
+            at_once: how many points are evaluated in one pass.
+
+        Raises:
+            _FailedError: the losses, or the reading of the records, raise.
         """
         self._trace = _Trace()
         try:
@@ -219,17 +226,18 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)
 
     def change(self, values: Array) -> Array:
-        """Return by how much each record's loss at point 0 is above its loss at point 1, shape (records,), for `values`
-        of shape (2, records); for derivatives, return those at point 0."""
+        """Return each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
+        shape (2, records); or with exact differences, where these are derivatives, those at point 0."""
         with np.errstate(invalid="ignore"):  # No warning is due: a step clips infinite changes, and counts NaN as 0.
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found
 
     def stuck(self, record: int, value: float) -> bool:
-        """Whether a record's loss, which is `value` at both points, is so at the weights x too, yet has a derivative.
+        """Whether a record's loss, `value` at both shifted points, is the same at the weights themselves, although it
+        can be differentiated. `record` is the number of the record.
 
-        A smooth loss that does not change is stuck, by rounding or for want of a label. A 0-1 loss, which has no
-        derivative, may well be the same at three points: for it the answer is False.
+        Such a loss does not change because of rounding or for want of a label, and a run learns nothing from it. A 0-1
+        loss, which cannot be differentiated, may well be the same at three points: for it the answer is False.
         """
         batch, sloped = self._evaluation.batch(np.array([record]), alike=True), False
 
@@ -249,7 +257,7 @@ class _Look:
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
-        """Return work(records), or, if that raises _FailedError, `work` of those records that can be evaluated alone.
+        """Return work(records) or, if that raises _FailedError, work(those records that can be evaluated alone).
 
         Raises the exception of the losses if `work` fails again, or if none or all of the records can be evaluated
         alone.
@@ -273,11 +281,11 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    """Compare the losses of a few records, which `look` evaluates in at most nine micro-batches as a run does.
+    """Test with a few records, evaluated again, among others and alone, that a loss depends on its record alone.
 
-    Returns the losses of the first evaluation, shape (2, records), and the largest change that was taken for rounding.
-    Raises ValueError if a record's loss depends on other records, or if a run would learn nothing; and what the losses
-    raise, if they raise for every record.
+    `micro_batch` is how many records a run evaluates at a time. Returns the losses of the first evaluation, shape (2,
+    records), and the largest change that was taken for rounding. Raises ValueError if a loss depends on other records,
+    or if a run would learn nothing; and what the losses raise, if they raise for every record.
     """
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
@@ -299,12 +307,12 @@ def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
 
 
 def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
-    """Compare the losses of `rows` records, evaluated together, with their losses in other evaluations.
+    """Compare the losses of records in one batch with their losses in other batches.
 
-    They are drawn from those with the numbers `records`; the rest take the place of some of them in a second batch.
-    Further evaluations are of the same batch again, and of single records. Returns the losses, shape (2, rows), and the
-    largest change that was taken for rounding. Raises ValueError if a loss changes by more, and _FailedError if the
-    losses raise.
+    Of the records, whose numbers are given, `rows` drawn at random are the first batch; in a second one the rest take
+    the place of some of these. Then come the first batch again, and single records. Returns the losses of the first
+    batch, shape (2, rows), and the largest change that was taken for rounding. Raises ValueError if a loss changes by
+    more, and _FailedError if the losses raise.
     """
     draw = np.random.default_rng(0)
     records = np.resize(draw.permutation(records), max(len(records), rows))
@@ -319,16 +327,14 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     else:
         for other in others:
             look(np.array([other]), (0,))
-    again = look(here, (1, 0))  # The order is reversed, so that losses which change the batch or keep a state differ.
+    # The points are evaluated in reverse order, so that losses which change the batch or keep a state differ.
+    again = look(here, (1, 0))
     # Equal operations give equal bits on a CPU. On another device this is assumed if they did so in two evaluations.
     steady = look.weights.parameters[0].device.type == "cpu" or bool(_same(again.values, first.values).all())
 
     def require_same(seen: _Seen, here: Indices, there: Indices, how: str) -> None:
-        """Raise ValueError if a loss in `seen` differs by more than rounding from the same record's in `first`.
-
-        `first` (in the enclosing function) is the records' first evaluation. Columns `here` of `seen` have the records
-        of columns `there` of `first`, as many; `how` says in the message what was different in `seen`.
-        """
+        # Columns `here` of `seen` have the same records as columns `there` of the first evaluation; `how` says in the
+        # message in what the evaluations differ.
         nonlocal rounding
         found, expected = seen.values[:, here], first.values[: len(seen.values), there]
         if _same(found, expected).all():
@@ -359,11 +365,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
 
 
 def _require_signal(look: _Look) -> None:
-    """Raise ValueError if a run would spend its budget on nothing.
-
-    That is so if more than a quarter of 32 records have no finite loss, or if no loss changes between the two points of
-    a step though the losses have derivatives.
-    """
+    """Raise ValueError if a run would learn nothing: if more than a quarter of 32 records have no finite loss, or if no
+    loss changes between the two points of a step though it has a derivative."""
     plan, places = look.plan, _evenly_spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):
@@ -389,10 +392,8 @@ def _require_signal(look: _Look) -> None:
 
 
 def _require_no_shared_columns(module: nn.Module) -> None:
-    """Raise ValueError for a layer of bitsandbytes in 8 bits that has a threshold for outliers (LLM.int8's default).
-
-    As soon as one record has an entry above it, the layer computes that column of all records in half precision.
-    """
+    # If a record's input has an entry above LLM.int8's threshold for outliers, a layer of bitsandbytes multiplies that
+    # column of the inputs of all records in half precision, so that their losses depend on that record.
     for name, part in module.named_modules():
         threshold = getattr(getattr(part, "state", None), "threshold", 0.0)
         if type(part).__name__ == "Linear8bitLt" and threshold > 0:
@@ -403,23 +404,19 @@ def _require_no_shared_columns(module: nn.Module) -> None:
             )
 
 
-def _warn(moved: float, plan: Plan, weights: Weights) -> None:
-    """Warn if rounding is visible in the sum over a batch, or if trainable weights are in half precision.
-
-    `moved` is the largest change of a loss that was taken for rounding. In half precision small steps of a run are
-    lost.
-    """
+def _warn(rounded: float, plan: Plan, weights: Weights) -> None:
+    # `rounded` is the largest change of a loss that was taken for rounding.
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in weights.parameters):
         warnings.warn(
             "module has trainable weights in half precision, where steps below the spacing of its numbers vanish: make"
             " them float32 and evaluate the losses under torch.autocast(device, torch.bfloat16)",
             stacklevel=2,
         )
-    shift = moved * plan.difference_rule.rounded(plan.smoothing)
+    shift = rounded * plan.difference_rule.rounded(plan.smoothing)
     if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
         what, instead = ("losses", " or a larger smoothing") if plan.smoothing else ("derivatives", "")
         warnings.warn(
-            f"smoothing = {plan.smoothing:g} makes rounding visible: it moves {what} by {moved:.1g}, so other"
+            f"smoothing = {plan.smoothing:g} makes rounding visible: it moves {what} by {rounded:.1g}, so other"
             f" records can move a record's difference by {shift:.1g} (clip = {plan.clip:g}): use isolation='exact'"
             f"{instead}",
             stacklevel=2,
@@ -432,7 +429,7 @@ def _same(one: Array, other: Array) -> NDArray[np.bool_]:
 
 
 def _gap(one: Array, other: Array) -> float:
-    """Return the largest difference of two arrays' entries; infinity if one entry is NaN and the other is not."""
+    """Return the largest absolute difference of two arrays' entries; infinity if one entry is NaN and the other not."""
     with np.errstate(invalid="ignore"):
         gaps = np.where(_same(one, other), 0.0, np.abs(one - other))
     return float(np.where(np.isnan(gaps), np.inf, gaps).max())

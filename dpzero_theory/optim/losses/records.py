@@ -57,7 +57,7 @@ def read(data: Data, numbers: Iterable[int], moment: bytes = b"", *, alike: bool
 
 
 def _seed(moment: bytes, number: int) -> int:
-    """Return the seed in [0, 2^64) for `DrawnData.drawn`: a hash of `moment`, as in `read`, and the record's number."""
+    # The length of `moment` comes first, so that no two pairs (moment, number) are hashed as the same bytes.
     found = hashlib.sha256(b"%d " % len(moment) + moment + b"%d" % number)
     return int.from_bytes(found.digest()[:8], "little")
 

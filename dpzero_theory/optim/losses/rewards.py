@@ -81,17 +81,13 @@ def reward_losses(
 
 
 def _rewards(given: Any, count: int) -> Tensor:
-    """Return what the reward function has returned, `given`, as a float64 tensor of shape (count,).
-
-    Raises ValueError unless it is one number in [0, 1] for each of `count` records; NaN is refused.
-    """
     try:
         values = torch.as_tensor(given, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"reward must return one number for each of {count} records; got {given!r:.60}") from None
     if values.shape != (count,):
         raise ValueError(f"reward must return one number for each of {count} records; got shape {tuple(values.shape)}")
-    wrong = values[~((values >= 0) & (values <= 1))]
+    wrong = values[~((values >= 0) & (values <= 1))]  # NaN is among them, as it compares as False.
     if len(wrong):
         raise ValueError(f"reward must return numbers from 0 to 1; got {float(wrong[0])}")
     return values
@@ -101,8 +97,12 @@ def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[
     """Return a function (size of the vocabulary) -> standard Gumbel numbers for the next token of each answer.
 
     Each call draws new numbers, float64 of shape (batch, vocabulary). A record's numbers depend only on its prompt
-    without padding (`prompts` and `mask` as in `_answers`), on `step`, the number of the run's step, on `sample`, the
-    number of the record's answer, and on how many calls came before.
+    without padding, on `step`, on `sample`, and on how many calls came before.
+
+    Args:
+        prompts, mask: the tokens of the prompts, and 1 at a token and 0 at padding, both of shape (batch, length).
+        step: the number of the run's step.
+        sample: the number of the answer that is drawn for each record.
     """
     generators = []
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):

@@ -43,10 +43,11 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
     backpropagation, of at most 512 records.
 
     Args:
-        module, losses, collate: as in `make_private`, with the weights that the run begins with; losses must have
-            derivatives.
+        module: the module with the weights that the run begins with; the shape is of its trainable parameters.
+        losses: the loss function of the run, (module, batch) -> one loss for each record. It must have derivatives.
         public_data: public records, in the form of the private ones. A run whose data set holds one of them refuses the
             shape (by what the model is given, as `losses.identity.shared` compares records).
+        collate: a function from a list of records to the batch; torch's default_collate if None.
 
     Returns:
         A text, the setting `shape` of a plan.
@@ -93,8 +94,8 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
 
 
 def _exponents(squares: Tensor) -> Exponents:
-    """Return the integers e for which 2^e is nearest (by its logarithm) to the power -1/4 of mean squares, which are
-    given in units of their mean and to which `_ADDED` is added."""
+    """Return for each mean square s, given in units of their mean, the integer e in [-12, 12] for which 2^e is nearest,
+    by its logarithm, to (s + 0.01)^(-1/4)."""
     found: Exponents = torch.log2(squares + _ADDED).div(-4).round().clamp(-LARGEST, LARGEST).cpu().numpy().astype(int)
     return found
 

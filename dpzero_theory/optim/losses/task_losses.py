@@ -90,20 +90,19 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
-    """Return the loss function that applies `measure` to the logits and labels that `forward` returns for a batch. It
-    raises ValueError for labels that do not fit the logits."""
+    """Return a loss function (module, batch) -> losses of shape (batch,). It applies `measure` to the logits and labels
+    that `forward` returns, and raises ValueError for labels whose shape or type does not fit the logits."""
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         logits, labels = forward(module, batch)
         return measure(logits.float(), _fitted(logits, labels, measure))
 
-    # A run's file has this name, by which a resumed run is seen to have the same losses (`identity.of_losses`).
+    # A run's file keeps the name of its losses, and a run with losses of another name cannot be resumed from it.
     losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"
     return losses
 
 
 def _labels(batch: _Batch) -> Tensor:
-    """Return the entry `labels` of a batch. Raises ValueError unless the batch is a mapping and they are a tensor."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
     labels = batch.get("labels")
@@ -119,8 +118,8 @@ def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
     """Return the labels of a batch in the form that `measure` takes.
 
     For `_squared`, which compares numbers, these are the labels as they are, in the shape of the logits. For the other
-    measures they are classes, as int64, in the shape of the logits without the last axis. Raises ValueError for labels
-    of which there are more or fewer than that shape has entries, and for classes that are no integers.
+    measures they are classes, as int64, in the shape of the logits without the last axis. Labels may have the shape
+    (batch,) for (batch, 1), and the reverse. Raises ValueError for another shape, and for classes that are no integers.
     """
     shape = tuple(logits.shape)
     wanted = shape if measure is _squared else shape[:-1]
@@ -141,7 +140,6 @@ def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
 
 
 def _logits(module: nn.Module, batch: _Batch) -> Tensor:
-    """Return the module's logits for a batch without its labels. Raises ValueError if its output has none."""
     output = module(**{name: value for name, value in batch.items() if name != "labels"})
     found: Tensor | None = getattr(output, "logits", None)
     if found is None:
@@ -153,13 +151,15 @@ def _logits(module: nn.Module, batch: _Batch) -> Tensor:
 
 
 def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return logits and labels of a model whose logit at a position is for the label there, or for the whole record."""
+    """Return the logits and labels of a model whose logits at a position are for the label at the same position, or of
+    one with a single label for each record."""
     labels = _labels(batch)
     return _logits(module, batch), labels
 
 
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return logits and labels of a causal language model: the logit at a token is for the label of the next one."""
+    """Return the logits of a causal language model, and the labels moved by one position, since its logits at a token
+    are for the label of the next one. Raises ValueError unless labels have the shape (batch, tokens)."""
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
@@ -170,7 +170,8 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return logits and labels of an encoder-decoder model, whose decoder reads the labels before each position."""
+    """Return the logits and labels of an encoder-decoder model, whose decoder is given the labels moved by one place if
+    the batch has no `decoder_input_ids`."""
     labels = _labels(batch)
     shifted: Any = module.prepare_decoder_input_ids_from_labels
     inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch
@@ -178,7 +179,8 @@ def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean cross-entropy over labels that are not -100; NaN if one of these is no class."""
+    """Return each record's mean cross-entropy over its labels that are not -100, shape (batch,): 0 if all are -100, and
+    NaN if one of the others is not in [0, classes). Logits have one axis, the classes, more than the labels."""
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     known = labels.masked_fill(wrong, IGNORED)
     lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
@@ -186,21 +188,22 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the share of each record's labelled positions whose most likely class is not the label."""
+    """Return the share of each record's labels, those that are -100 left out, that are not the most likely class; 0 if
+    all labels are -100. Logits have one axis, the classes, more than the labels."""
     return _over_places((logits.argmax(-1) != labels).float(), labels)
 
 
 def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of 1 - p over its labelled positions, with p the probability of the label's class (0 if
-    the label is no class)."""
+    """Return each record's mean of 1 - p over its labels that are not -100, where p is the softmax probability of the
+    label's class, or 0 if there is no such class; the mean is 0 if all labels are -100."""
     known = (labels >= 0) & (labels < logits.shape[-1])
     right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
     return _over_places(1 - right * known, labels)
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of `values`, one for each label, over labels that are not -100 (0 without any); labels
-    have the shape (batch,) or (batch, positions), and the means (batch,)."""
+    """Return each record's mean of `values` over its labels that are not -100, shape (batch,); 0 if all are -100. There
+    is one value for each label, and labels have the shape (batch,) or (batch, positions)."""
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 
@@ -247,9 +250,10 @@ def preference_losses(beta: float = 0.1) -> Losses:
 
 
 def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-probability of each answer in a batch of `preference_losses`, given its prompt; shape (2 pairs,).
+    """Return the log-probability of each answer given its prompt, shape (2 pairs,).
 
-    Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
+    A batch has input_ids, attention_mask and completion_mask, of shape (2 pairs, tokens); the last one is 1 at the
+    tokens of an answer. Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
     """
     ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
     logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits

@@ -63,8 +63,8 @@ class ByUser:
         return read(self.texts, places, seed.to_bytes(8, "little"))
 
     def over(self, texts: Data) -> "ByUser":
-        """Return the data set of the same users whose texts are read from `texts`, a data set of as many texts in the
-        same order, such as one with fewer columns."""
+        """Return a data set of the same users whose texts are read from `texts`, which has the same texts in the same
+        order in another form, for example with fewer columns."""
         return ByUser(texts, self._places, self.at_most)
 
     @property
@@ -146,8 +146,7 @@ class _Without:
 
 
 def _owners(texts: Data, key: _Key) -> Sequence[object]:
-    """Return the owner of each text, in order, by `key` as in `by_user`. Raises ValueError if a text lacks the column
-    `key`, or a sequence has another number of owners than there are texts."""
+    # `key` is the name of the column with the owners, a function from a text to its owner, or a sequence of owners.
     if isinstance(key, str):
         try:
             return list(texts[key]) if hasattr(texts, "column_names") else [text[key] for text in _all(texts)]
@@ -164,10 +163,7 @@ def _all(texts: Data) -> Iterator[Any]:
 
 
 def _owner(owner: Any, number: int) -> Hashable:
-    """Return `owner`, the owner of the text with this number, as a Python value if it is an array or tensor.
-
-    Raises ValueError if the text has no owner or several, or an owner without a hash.
-    """
+    # Equal owners must have equal hashes, so that a number in an array or a tensor becomes one of Python.
     if isinstance(owner, Tensor) or type(owner).__module__ == "numpy":
         owner = owner.item() if owner.ndim == 0 else owner.tolist()
     if isinstance(owner, list | tuple | set | frozenset | Mapping):

@@ -59,11 +59,10 @@ def clip_jointly(rows: Array, clip: float) -> Array:
 
 
 def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
-    """Clip each row of `rows`, shape (n, K), to L2 norm C = `clip` as `clip_jointly` does, and return it in units of
-    C/levels, as integers.
+    """Clip each row of `rows`, shape (n, K), to L2 norm `clip`, and return it in units of clip/levels, as integers.
 
-    The integers of a row have norm at most `levels`, a number from 1 to 2^52. With K = 1 they are rounded to the
-    nearest integer, else toward zero.
+    The integers of a row have L2 norm at most `levels`, a number from 1 to 2^52. With K = 1 they are rounded to the
+    nearest integer, else toward zero. NaN and infinities are treated as `clip_jointly` does.
     """
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
@@ -106,17 +105,17 @@ class Algorithm(ABC):
 
     @abstractmethod
     def contributions(self, differences: Array, clip: float) -> Sums:
-        """Return the sum of the differences of a micro-batch, clipped and in units of `unit`, shape (K,).
+        """Return the sum over a micro-batch of what its records contribute: their differences, clipped to L2 norm C and
+        divided by unit(clip); shape (K,).
 
-        `differences` are those of each record along the K directions, shape (batch, K), and `clip` is C.
+        `differences` has the K differences of each record, shape (batch, K), and `clip` is C.
         """
 
 
 class _DPZero(Algorithm):
     """DPZero, Algorithm 2 of the paper "DPZero: Private Fine-Tuning of Language Models without Backpropagation".
 
-    A record contributes its K differences, clipped to norm C and rounded by `_to_lattice` to integers in units of
-    C/2^30.
+    A record contributes its K differences, clipped together to L2 norm C and rounded to integers in units of C/2^30.
     """
 
     name = "dpzero"

@@ -67,8 +67,8 @@ class Ranks:
         return None
 
     def share_(self, module: nn.Module) -> None:
-        """Copy the parameters and buffers of rank 0's module into the module of every other rank; sharded ones stay
-        each rank's own. Raises ValueError where the modules differ in names, shapes or types."""
+        """Copy the parameters and buffers of rank 0's module into the module of every other rank, except those that are
+        sharded or on the meta device. Raises ValueError if the modules differ in names, shapes or types."""
         if self.count == 1:
             return
         named = [*module.named_parameters(), *module.named_buffers()]

@@ -105,7 +105,7 @@ def require_honoured(arguments: TrainingArguments) -> None:
     honoured = {*HONOURED, *_for_class(_HONOURED_IN, arguments)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The defaults of TRL's configurations warn of deprecation.
-        # A second set-up of devices would take them from a Trainer that was made with the arguments.
+        # The object with the defaults must not set up devices again: a Trainer with the arguments may have them.
         kind = type(own.__name__, (own,), {"_setup_devices": arguments.device})
         made = {"output_dir": arguments.output_dir, "use_cpu": arguments.use_cpu, "report_to": "none"}
         plain = for_a_run(kind(**made, **({"bf16": False} if wanted else {})))
@@ -122,6 +122,4 @@ def require_honoured(arguments: TrainingArguments) -> None:
 
 
 def _for_class(table: Mapping[str, Any], arguments: TrainingArguments) -> Any:
-    """Return the entry of `table`, from names of classes, for the arguments' class or its nearest base that has one;
-    else {}."""
     return next((table[kind.__name__] for kind in type(arguments).__mro__ if kind.__name__ in table), {})

@@ -24,9 +24,10 @@ _PAIRS = 4
 
 
 def known_losses(trainer: Trainer) -> Losses | None:
-    """Return the losses of single records whose mean a Trainer's `compute_loss` is; None if they are not known.
+    """Return the loss function of single records, of which a Trainer's `compute_loss` is the mean; None if that is not
+    known.
 
-    They are known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer, and the
+    It is known if `compute_loss` is the method of transformers' Trainer, or of TRL's SFT or DPO trainer, and the
     Trainer has no `compute_loss_func`. Raises ValueError if `losses_for` does not know the task of the Trainer's model.
     """
     if trainer.compute_loss_func is not None:
@@ -92,16 +93,16 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 def _require_between(
     losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
 ) -> None:
-    """Raise ValueError if, for one of four pairs, the loss of both records is not between their own, up to rounding.
+    """Raise ValueError if the loss of a batch of two records of `data` is not between the losses of the two, up to
+    rounding, for one of four such pairs. Pairs whose losses are not finite do not count.
 
-    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records
-    of `data`. Pairs whose losses are not finite do not count.
+    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records.
     """
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]
         *own, both = losses([*(join([record]) for record in two), join(two)]).tolist()
-        # A difference of this size is taken for rounding, by the rule of `losses.isolation`.
+        # A difference up to eps^(2/3) (|loss| + 0.1), with the eps of float32, is taken for rounding.
         slack = float(np.finfo(np.float32).eps) ** (2 / 3) * (max(map(abs, own)) + 0.1)
         if math.isfinite(sum(own)) and not min(own) - slack <= both <= max(own) + slack:
             raise ValueError("got another number for two records together")

@@ -253,7 +253,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._remove_unused_columns(data, description="training") if hasattr(data, "column_names") else data
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
-        if not any(parameter.is_meta for parameter in model.parameters()):  # frozen weights that an engine alone has
+        # Frozen weights on the meta device have no values to be moved: an engine alone holds them.
+        if not any(parameter.is_meta for parameter in model.parameters()):
             super()._move_model_to_device(model, device)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -267,7 +268,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of a test set. Raises ValueError as `get_eval_dataloader`."""
+        """Return the loader of a test set. Unless `public_evaluation` is True, raises ValueError if the set shares a
+        record with the training data, or cannot be compared with it."""
         self._require_other_records(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
@@ -323,7 +325,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._folder.exists() and any(self._folder.iterdir())
 
     def _resume(self, checkpoint: str | bool | None) -> None:
-        """Load a checkpoint, given as in `train`, if there is one, and let the weights catch up with the run's file."""
+        """Load a checkpoint, and let the weights catch up with the run's file. `checkpoint` is the checkpoint's folder,
+        or True for the last one that is complete; None, False, or True if there is none, loads none."""
         found = self._last_complete_checkpoint() if checkpoint is True else checkpoint
         if found:
             self.run.load_state_dict(self._loaded(Path(found, _STATE)))
@@ -383,7 +386,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
-            # What is logged must be private, so it is of the released averages alone: their root mean square.
+            # What is logged must be private, so it is computed from what the step has released alone: it is the root
+            # mean square of the released averages over the K directions.
             released = plan.unit * math.hypot(*map(float, sums)) / math.sqrt(len(sums))
             shown = {"epsilon": self._epsilon(), "step_size": plan.step_size(record.release)}
             self.log({**shown, "released": released})
@@ -430,10 +434,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         rotate_checkpoints(str(output), save_total_limit=limit, best_model_checkpoint=best_folder, use_mtime=False)
 
     def _load_best(self) -> None:
-        """If `load_best_model_at_end` is set, give the model the weights of the best checkpoint, and close the run.
+        """If `load_best_model_at_end` is set, give the model the weights of the best checkpoint, and close the run's
+        file. With a `save_total_limit` of 1 all other checkpoints are deleted.
 
-        Later releases stay in the run's file, and count. A further `train` with `resume_from_checkpoint` goes on after
-        the last release. With a `save_total_limit` of 1, all other checkpoints are deleted.
+        The releases after that checkpoint stay in the run's file, and count. If `train` is called again with
+        `resume_from_checkpoint`, it loads a checkpoint that is left and moves its weights by the later releases.
         """
         best = self.state.best_model_checkpoint
         if best is None:

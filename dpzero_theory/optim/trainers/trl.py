@@ -71,7 +71,8 @@ class _Whole(Dataset):  # type: ignore[misc]
 
 
 class _TRLTrainer(DPZeroTrainer):
-    """The base of the two trainers below, with their arguments. `args` must be of the class `config`, one of TRL's."""
+    """The base of `DPZeroSFTTrainer` and `DPZeroDPOTrainer`, whose arguments they describe. A subclass sets `config`,
+    the class of TRL's that `args` must have."""
 
     config: ClassVar[type[Any]]
     train_dataset: Any
@@ -112,7 +113,7 @@ class _TRLTrainer(DPZeroTrainer):
             self.train_dataset = by_user(self.train_dataset, [owners[number] for number in numbers])
 
     def _send_telemetry(self) -> None:
-        """Send nothing, in place of TRL's method that tells the makers of TRL that a trainer is used."""
+        pass  # TRL's method tells the makers of TRL that a trainer is used.
 
 
 class DPZeroSFTTrainer(_TRLTrainer, SFTTrainer):  # type: ignore[misc]

@@ -77,9 +77,11 @@ def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...
 class _Kept:
     """Tensors that recorded CUDA graphs read: the signs of low-rank directions, and the amounts that multiply them.
 
-    `numbers` and `amounts` are the directions' numbers, and the amount of each. The keys of `tensors` are triples
-    (content, type, device). The content is "signs"; "vector", the amounts; or "matrix", the amounts over the square
-    root of the rank. `written` has the keys of the tensors whose values are up to date.
+    Attributes:
+        numbers, amounts: the numbers of the directions, and the amount by which each is multiplied.
+        tensors: tensors by (content, type, device). The content is "signs"; "vector", the amounts, which multiply the
+            signs of vectors; or "matrix", the amounts over the square root of the rank, for those of matrices.
+        written: the keys of the tensors whose values are up to date.
     """
 
     def __init__(self) -> None:
@@ -89,8 +91,8 @@ class _Kept:
         self.written: set[tuple[str, torch.dtype, torch.device]] = set()
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """Return the tensor for `what` ("signs", "matrix" or "vector"), a new one if none of this shape is kept, and
-        whether the caller must write its values."""
+        """Return the tensor whose content is `what` ("signs", "matrix" or "vector"), a new one if none of this shape,
+        type and device is kept; and whether the caller must write its values, as they are not up to date."""
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -224,7 +226,8 @@ class Directions:
     ) -> Tensor:
         """Return source + scale u, where u is direction `number`. Not for low-rank laws.
 
-        For the law `sphere` it is source + scale g (see the class): the caller multiplies `scale` by `factor` before.
+        For the law `sphere`, where u is a factor times a Gaussian vector g, it is source + scale g: the caller must
+        have multiplied `scale` by what `factor` returns.
 
         `source`, which is contiguous, has the coordinates of the parameter with index `parameter` from `start` on. The
         sum is formed in float32 (float64 for float64), rounded once to the type of `source`, and written to `out` if
@@ -345,9 +348,9 @@ class Directions:
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the amounts by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
 
-        They are rounded to multiples of a power of two, by which partial sums are exact (see `sum`). With `matrix` they
-        are first divided by the square root of the rank. The tensor is kept: the next call for as
-        many amounts, of this type and device, writes into it.
+        They are rounded to multiples of a power of two, so that sums of their products with signs are exact in any
+        order. With `matrix` they are first divided by the square root of the rank. The tensor is kept: the next call
+        for as many amounts, of this type and device, writes into it.
         """
         kept, what = self._kept.setdefault(len(amounts), _Kept()), "matrix" if matrix else "vector"
         if kept.amounts != amounts:
@@ -374,8 +377,8 @@ class Directions:
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
         """Return the coordinates, times `scale` and rounded to `dtype`, that random bits stand for: an array for a CPU,
-        else a tensor. For random signs row b has the eight of the byte b, shape (256, 8); for the other laws entry i is
-        that of the 16-bit number i, shape (65536,). The last few tables are kept."""
+        else a tensor. For random signs row b has the eight signs that the bits of byte b stand for, shape (256, 8); for
+        the other laws entry i is what the 16-bit number i stands for, shape (65536,). The last few tables are kept."""
         found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:
@@ -392,9 +395,12 @@ class Directions:
 
 
 def _powers(shape: Shape | None, rank: int) -> list[tuple[Tensor, Tensor]]:
-    """Return for each parameter the powers of 2 of its rows and of its columns, [1] for the columns of a vector. For
-    low-rank laws there is one pair, the powers of all signs of a direction in the order in which they are dealt out,
-    and [1]."""
+    """Return the powers of 2 by which a shape multiplies random numbers, as pairs of vectors; none without a shape.
+
+    With rank 0 there is a pair for each parameter: the powers of its rows and of its columns, [1] for a vector. For
+    low-rank laws there is one pair: the powers of all signs of a direction, in the order in which these are dealt out
+    to the parameters, and [1].
+    """
     pairs = [] if shape is None else list(shape.exponents.values())
     if rank and pairs:
         dealt = [np.concatenate([np.tile(part, rank) for part in pair]) if len(pair[1]) else pair[0] for pair in pairs]

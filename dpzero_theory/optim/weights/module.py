@@ -153,7 +153,7 @@ class Weights:
             numbers: the number of a direction for each of the P points that are evaluated in one pass (`evaluated`).
             shifts: the shifts along them, finite numbers; None for derivatives by the shift at x, as dual numbers.
             rows: with P > 1, the number of rows of the batch, which has P copies of its records; else it is not used.
-            scale: as in `evaluated`.
+            scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None for none.
 
         Raises:
             ValueError: contexts that are nested, a shift that is not finite, or a parameter that is written inside.
@@ -196,11 +196,9 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Return what `recorded.recorder` returns, a function that records another one as a CUDA graph, or None.
-
-        It is None on a CPU, on several devices, for sharded weights or packed layers, and for directions that are not
-        low-rank.
-        """
+        """Return a function that records the kernels which a function starts as a CUDA graph, and returns the replay
+        (`recorded.recorder`). It is None on a CPU, on several devices, for sharded weights or packed layers, and for
+        directions that are not low-rank."""
         one = len({parameter.device for parameter in self.parameters}) == 1
         fixed = not self.collective and not self._packed
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and fixed else None
@@ -265,7 +263,7 @@ class Weights:
         self._drop_old_weights()
 
     def _move_all(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Move the weights as `_move` does; on a GPU by a CUDA graph from the second move of as many directions on."""
+        # On a GPU `_move` is recorded as a CUDA graph at the second move of as many directions, and then replayed.
         record = self.recorder()
         if record is None:
             return self._move(scales)
@@ -282,8 +280,8 @@ class Weights:
         replay()
 
     def _move(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Move the pieces of all parameters that this process holds. `scales` has pairs (number of a direction, amount
-        times the direction's `Directions.factor`)."""
+        """Add to the parameters, or to the pieces of them that this process holds, the sum over the pairs (number,
+        scale) in `scales` of scale times the vector that `Directions` computes for the direction with this number."""
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             if index in self._packed:
@@ -314,7 +312,8 @@ class Weights:
                 held.copy_(flat.view(held.shape))
 
     def pieces(self) -> list[tuple[Tensor, int]]:
-        """Return for each parameter the rows that this process holds, and where they begin, as `shards.piece` does."""
+        """Return for each parameter the part that this process holds, a detached tensor in the parameter's memory, and
+        the index of its first coordinate in the whole parameter (row-major)."""
         if self._sharded:
             return [piece(parameter) for parameter in self.parameters]
         return [(parameter.detach(), 0) for parameter in self.parameters]
@@ -347,7 +346,7 @@ class Weights:
         return found
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
-        """Set the parameters to whole ones, as `values` returns them, in this process, sharded or not.
+        """Set the parameters to `values`, whole parameters by name; of a sharded one, the rows that this process holds.
 
         Raises ValueError for names, shapes or types that are not those of the trainable parameters.
         """
@@ -371,8 +370,8 @@ class Weights:
             reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
-        """Return amount * factor: `Directions.factor` of direction `number`, or a shape's `Directions.scale`. Raises
-        ValueError, which calls the amount `name`, if it is not finite."""
+        """Return `amount` times the number by which the vector that `Directions` computes for direction `number` must
+        be multiplied to be the direction. Raises ValueError, which calls the amount `name`, if it is not finite."""
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not self.directions.law.normalised:

@@ -72,7 +72,7 @@ def train_packed(module: nn.Module) -> list[str]:
 
 
 def _is_packed(part: nn.Module) -> bool:
-    """Whether a module is a linear layer with packed weights, and not a wrapper with such a layer as its child."""
+    """Whether a module is a linear layer with packed weights, and not a wrapper around a linear layer."""
     if not all(isinstance(getattr(part, name, None), int) for name in ("in_features", "out_features")):
         return False
     weight: Any = getattr(part, "weight", None)
@@ -81,7 +81,8 @@ def _is_packed(part: nn.Module) -> bool:
 
 
 def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
-    """Return the shape of a trainable parameter of this name; for `packed_moves` of a packed layer, that of its weight.
+    """Return the shape of the weights that a run trains by a trainable parameter with this name: the parameter's own
+    or, for the parameter `packed_moves` of a packed layer, the shape (outputs, inputs) of the layer's packed weight.
 
     Raises ValueError if `packed_moves` was cast from float64 to another type.
     """
@@ -94,18 +95,19 @@ def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def is_packed(name: str) -> bool:
-    """Whether a parameter of this name, with those of its modules before it, is `packed_moves` of a packed layer."""
+    """Whether a parameter with this name in a model, such as "layer.packed_moves", has the moves of a packed layer."""
     return name.rpartition(".")[2] == NAME
 
 
 def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: Sequence[tuple[int, float]]) -> None:
-    """Add moves W <- W + amount * u to the list of a packed layer with the weight W.
+    """Add moves W <- W + amount * u, along directions u, to the list that a packed layer keeps for its weight W.
 
     Args:
         parameter: the parameter `packed_moves` of the layer, which is changed.
-        directions: the directions of the run, of low rank.
-        first: the number of the layer's first sign among the signs of a direction.
-        amounts: the moves, pairs (number of a direction, amount).
+        directions: the directions of the run, of low rank: each is made of random signs for all trained parameters.
+        first: the index, from 0, of the first sign that is for this layer in the row of all signs of a direction
+            (`Directions.place`).
+        amounts: the moves, pairs (number of a direction u, amount).
 
     Raises:
         ValueError: the layer has moves along the directions of another run.
@@ -161,17 +163,17 @@ def save_adapter(module: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
-    """Return output + x M^T, where M is the sum of the moves of a packed layer.
+    """Return output + x M^T, where M, of shape (outputs, inputs), is the sum of the moves of a packed layer.
 
-    In a block of `shifted.Shifted`, that adds what the shift of the weight adds.
+    While a run evaluates the layer at a shifted weight, x times the shift is added too (`shifted.Shifted`).
 
     Args:
-        output: what the layer's kernel returns for x.
+        output: what the layer's kernel returns for x, shape (..., outputs).
         x: the input of the layer, shape (..., inputs).
         moves: the parameter `packed_moves` of the layer.
         hook: the layer's hook, which keeps the signs of the moves.
     """
-    if has_torch_function((x, moves)):  # `shifted.Shifted` adds what the shift of W adds
+    if has_torch_function((x, moves)):  # `shifted.Shifted` is active, and adds x times the shift of the weight
         return handle_torch_function(moved, (x, moves), output, x, moves, hook)
     for left, right in hook.factors(moves.detach(), x.dtype):
         output = output + (x @ right.T @ left).to(output.dtype)
@@ -183,7 +185,7 @@ class _Hook:
 
     def __init__(self) -> None:
         self._known: Any = None
-        self._held: Any = None  # the moves that were read: as long as they live, no others have their address
+        self._held: Any = None  # the tensor that was read, kept alive so that no other gets the address in `_known`
         self._head: list[list[float]] = []
         self._numbers: list[float] = []
         self._bits = torch.zeros(0)  # for each move the signs a, then b, eight in a byte
@@ -193,11 +195,8 @@ class _Hook:
         return moved(output, x, layer.packed_moves, self)
 
     def factors(self, moves: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield M, the sum of the layer's moves, in parts: pairs of factors (left, right) of type `dtype`, whose
-        products left^T right sum to M. Their shapes are (terms, outputs) and (terms, inputs).
-
-        `moves` is the parameter `packed_moves` of the layer.
-        """
+        """Yield pairs of factors (left, right) of type `dtype`, of shapes (terms, outputs) and (terms, inputs), whose
+        products left^T right sum to M, the sum of the layer's moves. `moves` is its parameter `packed_moves`."""
         if len(moves) == _HEAD:
             return
         known = moves.data_ptr(), moves._version, len(moves)
@@ -215,7 +214,8 @@ class _Hook:
             yield left.reshape(-1, self._rows) * scale, right.reshape(-1, self._columns)
 
     def _read(self, moves: Tensor) -> None:
-        """Compute the signs of those directions in `moves`, the parameter `packed_moves`, that are not kept yet."""
+        """Compute and keep the signs of the directions along which the layer was moved. `moves` is its parameter
+        `packed_moves`; only the signs of moves that were added since the last call are computed."""
         head, numbers = moves[:_HEAD].tolist(), moves[_HEAD:, 0].tolist()
         kept = len(self._numbers) if head == self._head and numbers[: len(self._numbers)] == self._numbers else 0
         self._rows, self._columns, self._rank, first = (int(value) for row in head[:2] for value in row)

@@ -18,7 +18,7 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    # Where torch.distributed.<module> was never imported nothing is an instance of its classes, as nothing is of ().
+    # If torch.distributed.<module> was never imported, no object is of its classes: no object is an instance of ().
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
@@ -35,7 +35,7 @@ def is_collective(module: nn.Module) -> bool:
 def piece(parameter: Tensor) -> tuple[Tensor, int]:
     """Return the piece of a parameter that this process holds, and the index of its first coordinate (row-major).
 
-    The piece is a detached tensor in the parameter's memory. If the parameter is not sharded, it is the whole one.
+    The piece is a detached tensor in the parameter's memory: some rows of a sharded parameter, else all of it.
     """
     if not is_sharded(parameter):
         return parameter.detach(), 0
@@ -48,9 +48,9 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
 
 
 def whole(held: Tensor, parameter: Tensor) -> Tensor:
-    """Return the pieces of all processes as one tensor of the parameter's shape. Every process must call this.
+    """Return the pieces of a parameter that all processes hold, joined to one tensor of the parameter's shape.
 
-    `held` is this process's piece, a tensor of the shape that `piece` returns for the parameter.
+    Every process must call this function, with its own piece as `held`, of the shape that `piece` returns.
     """
     if not is_sharded(parameter):
         return held.view(parameter.shape)

@@ -423,7 +423,7 @@ class Shifted(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    """Return functional.linear of dual numbers, without torch's product with zeros if the weight is frozen."""
+    # torch's own linear of dual numbers would also multiply x by the derivative of a frozen weight, which is 0
     unpack: Any = forward_ad.unpack_dual
     values, moved = unpack(input)
     if moved is None or unpack(weight)[1] is not None:
@@ -434,14 +434,15 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
 
 
 def _each(function: Callable[[Any], Any], values: Any) -> list[Any]:
-    """Return function(value) for each value; a list or tuple among them becomes one of function(entry)."""
+    # Lists and tuples among the values become lists and tuples of function(entry).
     return [
         type(value)(_each(function, value)) if type(value) in (list, tuple) else function(value) for value in values
     ]
 
 
 class Guard(TorchDispatchMode):
-    """A context manager in whose block operations on memory are refused that bypass `Shifted` or write kept tensors.
+    """A context manager that refuses operations in its block which read trainable parameters in other ways than through
+    `Shifted`, or write tensors that must stay as they are.
 
     Args:
         trained: by storage (`storage_of`), the name of a trainable parameter. An operation may read it inside `opened`

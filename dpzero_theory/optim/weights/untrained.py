@@ -76,7 +76,8 @@ class Untrained:
             self._take()
 
     def settle(self) -> None:
-        """Put back buffers that have changed without torch's notice. Call this before buffers are handed out."""
+        """Put back buffers that an evaluation has changed without torch's notice. Call this before buffers are shown,
+        for example saved."""
         if self._live is not None and self._same():
             self._restore()
 
@@ -90,7 +91,8 @@ class Untrained:
             self._restore()
 
     def _restore(self) -> None:
-        """Put back what differs from what was noted, and note the name of a tensor without a copy that was written."""
+        """Put back all that differs from what `begin` noted. A frozen parameter or large buffer that was written has no
+        copy to be put back: its name is kept, for `require_unwritten`."""
         assert self._live is not None
         self.restored += 1
         for live, noted in zip(self._live, self._noted, strict=True):
@@ -117,7 +119,6 @@ class Untrained:
             )
 
     def _take(self) -> None:
-        """Note the module's buffers, frozen parameters and entries (see the class) as they are now."""
         self.taken += 1
         self._live = None  # it stays None if a line below raises, so that nothing is compared or put back
         parts = list(self._module.modules())
@@ -142,8 +143,8 @@ class Untrained:
         self._live = live
 
     def _same(self) -> bool:
-        """Whether the module has the entries that were noted, and its buffers and frozen parameters are in the same
-        memory, to which torch has counted no write since."""
+        # Two tests: the dictionaries have the entries that were noted, and buffers and frozen parameters are in the
+        # same memory, to which torch has counted no write since.
         try:
             if self._live != self._noted:
                 return False
@@ -153,9 +154,9 @@ class Untrained:
 
 
 def _alike(live: Any, noted: Any) -> bool:
-    """Whether a dictionary has the same objects by the same names in the same order as its copy, or a set is equal."""
     if isinstance(live, set):
         return bool(live == noted)
+    # Values are compared by identity: the comparison of two tensors would give no single truth value.
     return list(live) == list(noted) and all(live[name] is value for name, value in noted.items())
 
 

@@ -186,11 +186,12 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
         lower: a law of v that makes v^2 less spread out, in convex order, than the true law. As min(h v, c) v is
             concave in v^2, its m(h) is then at least the true m(h) for h >= 0, and at most the true m(h) for h < 0.
     """
-    # For h >= 0 m is concave, so that the line is below it if it is below at h = 0 and h = 1. For h < 0 the m of
-    # `lower` is convex and at most the true m, so that every tangent of it is below both. For any c' >= c, and M_1 =
+    # For h >= 0 m is concave, so that the line kept h - bias is below m if it is so at h = 0 and h = 1. For h < 0 the m
+    # of `lower` is convex and at most the true m, so that every tangent of it is below both. For any c' >= c, and M_1 =
     # E[v 1{v > c'}] and M_2 = E[v^2 1{v > c'}] under `lower`, its tangent at h = -c/c' is (1 - M_2) h - c M_1. So kept
     # = 1 - M_2 and bias = max(beta - M_2, c M_1) are valid. The best c' has M_2 + c M_1 = beta, which makes the two
-    # terms equal. If v = 1 always, m has a kink at h = -min(c, 1), and the best line goes through it and (1, 1 - beta).
+    # terms equal. If `lower` is v = 1, its m is h for |h| <= c and constant beyond, and the best line goes through its
+    # point at h = -min(c, 1) and (1, 1 - beta).
     if lower.largest == 1:
         kink = np.minimum(c, 1.0)
         return {"kept": 1 - beta / (1 + kink), "bias": beta * kink / (1 + kink)}
@@ -217,8 +218,8 @@ class _Invariant:
         spread2: the square of `Constants.spread`.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
             under `upper` and at least its mean under `lower`.
-        slack: zeta >= 0, by which means weighted with more than v^2 may miss these bounds (proof.md, section 1); 0 if
-            `upper` and `lower` are the law of v itself.
+        slack: zeta >= 0, an allowance for how far the bound in `across` is above the mean (proof.md, section 3, step
+            4); 0 if the two are equal.
         smooth_first, smooth_second: the fields of `Constants` with these names.
     """
 
@@ -232,9 +233,9 @@ class _Invariant:
     slack: float = 0.0
 
     def constants(self, c: Array) -> Constants:
-        """Return the sharpened theorem's constants at the clips c > 0, an array whose shape their arrays have."""
         beta, chi, excess2 = self._moments(c, self.upper)
-        removed = 2 * chi - excess2  # What clipping removes from E[v^2 (P + Q v^2)]
+        # Clipping removes E[(v^2 - c^2)_+ w], with the weight w of `_moments`, from E[v^2 w] = spread2 + 2 (r-1) slack.
+        removed = 2 * chi - excess2
         if self.lower != self.upper:
             _, chi_low, excess2_low = self._moments(c, self.lower)
             removed = np.maximum(2 * chi_low - excess2_low - 2 * (self.r - 1) * self.slack, 0)
@@ -257,9 +258,9 @@ class _Invariant:
         return beta, np.sqrt(excess2)
 
     def _moments(self, c: Array, law: Projection) -> tuple[Array, Array, Array]:
-        # E[(v - c)_+ v], E[(v - c)_+ v (P + Q v^2)] and E[(v - c)_+^2 (P + Q v^2)] for v of `law`. The weight P + Q v^2
-        # = v^2 + (r - 1)(p0 - q0 v^2) bounds E[phi'U'HU phi | y]/(K |phi|^2) for the worst H, as (phi'U'a)^2 = K v^2
-        # |phi|^2, and `across` bounds the mean of (phi'U'e)^2.
+        # E[(v - c)_+ v], E[(v - c)_+ v w] and E[(v - c)_+^2 w] for v of `law`, where w = v^2 + (r - 1)(p0 - q0 v^2).
+        # For a vector phi along U'a, K |phi|^2 w bounds the mean of phi'U'HU phi: in the worst H the eigenvector a adds
+        # (phi'U'a)^2 = K |phi|^2 v^2, and the others, of trace r - 1, at most K |phi|^2 (r - 1)(p0 - q0 v^2).
         p, q = (self.r - 1) * self.across[0], 1 - (self.r - 1) * self.across[1]
         beta, third, second, weighted = law.excess(c, (1, 1), (1, 3), (2, 0), (2, 2))
         return beta, p * beta + q * third, p * second + q * weighted
@@ -326,7 +327,7 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
     second = 1 + 2 / rank  # Fourth moments of a direction are at most this number times those of a Gaussian one.
     lost = removed(c, Projection(k, math.inf) if math.isinf(rank) else Products(k, int(rank)))
     crossed = min(1.5 * (r + 1), r + 2.25, math.inf if layer_rank is None else layer_rank + 1)
-    # For a direction u, E[(u'g)^2 u'Hu] <= quartic |g|^2 + 2 g'Hg, and 2 g'Hg is at most 2 |g|^2.
+    # For a direction u and a vector g, E[(u'g)^2 u'Hu] <= quartic |g|^2 + 2 g'Hg, and 2 g'Hg is at most 2 |g|^2.
     quartic = r + 2 / rank * crossed
     spread2 = (quartic + k + 1) / k
     spread = math.sqrt(spread2)
@@ -379,8 +380,6 @@ def _low_rank(text: str) -> _SharpLaw:
 
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
-    """Register in `LAWS`, as `name`, a law of directions that is invariant under rotations. `law` is a function of the
-    dimension d, the effective rank r and K, the number of directions; `further` are the other fields of `_SharpLaw`."""
     LAWS.register(
         _SharpLaw(
             name=name,

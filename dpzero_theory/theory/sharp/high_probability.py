@@ -32,7 +32,7 @@ from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 from dpzero_theory.theory.sharp.smallest import ScaledRun, Terms
 
 _SHARE = 0.01  # Of delta, the bound's probability to fail, this share is for steps whose directions are too long.
-_MOMENTS = 64  # The highest moment of X Z^2 by which `_longest_product` bounds how long directions of low rank are
+_MOMENTS = 64  # The highest moment by which `_longest_product` bounds projections on directions of low rank
 _GRADIENT_CELLS = 1000  # More cells of the gradient norm G make the bound smaller, and slower to compute.
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _GRADIENT_CELLS)])
 """The ends of the cells of G = ||grad F_S(x_t)||, in units of L. The maximum over G is bounded cell by cell, with each
@@ -145,7 +145,7 @@ class _StepMoments:
 
 
 def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
-    """Return the quantities from which `certify_run` bounds E exp(theta times the change of the loss) for one step.
+    """Return the quantities from which `certify_run` bounds E exp(theta times a step's change of the loss), theta > 0.
 
     Args:
         problem: the constants.
@@ -237,8 +237,8 @@ def _longest(degrees: float, chance: float) -> float:
 
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
     """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on K =
-    `directions` directions of low rank, over sqrt(K). `moment` is the function j -> E[X^j] of the law of these
-    directions, `_SharpLaw.moment`."""
+    `directions` directions of low rank, over sqrt(K). `moment` is the function j -> E[X^j] for X ~
+    chi^2_rho/rho and directions of rank rho."""
     # The least of Markov's bounds by E[v^(2j)] <= E[S^j] with S of `product_moments`, which holds for j >= 2
     found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
     return math.exp(float(found[1:].min())) * (1 + 1e-9)  # The factor is more than all rounding errors.
@@ -251,7 +251,7 @@ def product_moments(moment: Callable[[float], float], directions: int) -> Array:
     rank, over sqrt(K) (proof.md, section 15).
 
     Args:
-        moment: a function j -> E[X^j], such as `_SharpLaw.moment`; Z ~ N(0, 1) is independent of X.
+        moment: the function j -> E[X^j] for X ~ chi^2_rho/rho and rank rho; Z ~ N(0, 1) is independent of X.
         directions: K.
     """
     order = range(_MOMENTS + 1)

@@ -177,8 +177,7 @@ class _LastIterateBound:
     directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array]:
-        """Return the step sizes alpha in units of 1/ell, and the variances of the noise in units of K L^2, for T =
-        `steps`, the clips C/(L sqrt(K)) = `clip` and 2 mu alpha T = `exponent`, arrays of one shape."""
+        # The step sizes, in units of 1/ell, and the noise's variances, in units of K L^2
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:

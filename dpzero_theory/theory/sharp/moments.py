@@ -35,7 +35,7 @@ parts. The upper bound that is returned exceeds the supremum by less than (m - 1
 
 
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the constants of a step for a problem p with a bound on a mean over samples in place of L.
+    """Return the sharpened theorem's constants for a problem p with a bound on a mean over samples in place of L.
 
     `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c.
     `direction` is the name of the law of the directions, and `directions` is K, their number in a step.
@@ -47,9 +47,9 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the constants at clips c for the moment bound of p: the samples' mean of ||grad f_i||^m is at most A^m.
-    `k` has the constants at these clips if all gradients have norm at most A, in whose units c is. `direction` is the
-    name of the law of the directions, and `directions` is K."""
+    """Return the sharpened theorem's constants at clips c if the samples' mean of ||grad f_i||^m is at most A^m, the
+    moment bound of p. `k` has the constants at these clips if all gradients have norm at most A, in whose units c is.
+    `direction` is the name of the law of the directions, and `directions` is K."""
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = _suprema(p.d, p.r, direction, directions, power)
@@ -67,8 +67,9 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 
 
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    """Return the constants at clips c if the samples' mean of (||grad f_i|| - t)_+ is at most `share` times t. `k` has
-    the constants at these clips if all gradients have norm at most t, the unit of c; r is the effective rank."""
+    """Return the sharpened theorem's constants at clips c if the samples' mean of max(||grad f_i|| - t, 0) is at most
+    `share` times t. `k` has the constants at these clips if all gradients have norm at most t, the unit of c; `r` is
+    the effective rank."""
     return replace(
         k,
         bias=k.bias + k.kept * share,
@@ -89,7 +90,7 @@ def _suprema(d: int, r: float, direction: str, directions: int, power: float) ->
     if law.removed is None:
         kappa = math.exp((power - 1) * math.log(power - 1) - power * math.log(power))
         spread = (law.moment(2) * r * (r + 2) / directions + (1 - 1 / directions) * r) ** 0.25
-        # Moments of v for one direction of low rank bound those for K, as the law for K is smaller in convex order.
+        # Moments of the projection v on one direction of low rank bound those on K, which is smaller in convex order.
         alone = 1 if math.isfinite(law.rank) else directions
         moments = [_gaussian_moment(alone, j * power) * law.moment(j * power / 2) for j in (2, 4)]
         return kappa * math.sqrt(moments[0]), kappa * moments[1] ** 0.25 * spread

@@ -68,8 +68,7 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
     if k == 1:
         mass = one
     else:
-        # Sums beyond `size` would wrap around to 0. There is room for their mean K, 12 standard deviations and one
-        # largest term.
+        # Sums beyond `size` steps wrap around: it has room for the mean K, 12 standard deviations and one largest term.
         size = 2 ** math.ceil(math.log2((k + 12 * math.sqrt(8 * k) + _END) / step))
         mass = np.maximum(np.fft.irfft(np.fft.rfft(one, size) ** k, size), 0.0)
     v = np.sqrt(step * np.arange(len(mass)) / k)

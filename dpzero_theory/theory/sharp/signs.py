@@ -65,7 +65,7 @@ def removed(c: Array, law: Projection | Products) -> Removed:
             projection on the K vectors over sqrt(K): `Projection(K, inf)` for signs, and `Products` for products.
     """
     steepness = law.steepness(c)
-    # The bounds hold for all h and theta; the best ones are multiples, near 1, of these two numbers.
+    # The bounds hold for all h and theta; the best ones are these two numbers times factors near 1.
     apart, theta = 1 / steepness, np.minimum(1 / (c * steepness), 1.0)
     tried = [*np.multiply.outer(_APART, apart), c, np.maximum((1 - c) / 2, apart)]
     second = np.minimum(_square(law, 1.0, c, np.array(tried)).min(axis=0), 1)
@@ -89,7 +89,7 @@ def _square(law: Projection | Products, length: Array | float, c: Array, apart: 
     """Return an upper bound on E(length v - c)_+^2 with a factor `length` > 0, where v = ||U'a||/sqrt(K) for a unit
     vector a and K directions U, random signs or products of them, whose tail moments E(v - x)_+^3 `law` bounds. The
     bound holds for every `apart` > 0 and depends on it."""
-    # It is 4/(27 h) E(length v - c + h)_+^3, for any h in (0, c].
+    # The bound is 4/(27 h) E(length v - c + h)_+^3 for any h in (0, c].
     h = np.minimum(apart, c)
     bound: Array = 4 / (27 * h) * length**3 * law.excess((c - h) / length, (3, 0))[0]
     return bound

@@ -53,10 +53,10 @@ class Terms:
 
     @classmethod
     def of(cls, k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Self:
-        """Make the coefficients of a step from the constants k that `constants_of` has for its clips and directions.
+        """Make the coefficients of the theorem's inequality for steps with given clips.
 
         Args:
-            k: the constants, whose arrays have an entry for each clip.
+            k: what `constants_of` returns for the clips and the law of the directions.
             p: the problem, of which r and n are used.
             e: ell lambda/2 in units of L, for the smoothing lambda.
             variance: in units of L^2, sigma^2 over the number of directions, for noise of standard deviation sigma on
@@ -102,8 +102,8 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """Return for each clip in `terms` the root of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes, in
-    units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
+    """Return for each clip in `terms` the root y of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes,
+    in units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
     # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (`Terms` has q, p and K). Some
     # alpha meets it if and only if kept y - first >= sqrt(2 (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y +
     # constant. The left side rises in y and the right side falls, so that the least such y is found by bisection.
@@ -253,7 +253,7 @@ class ScaledRun:
         directions = check.integer("directions_per_step", run.get("directions_per_step", 1))
         unit, gap = p.gradient_unit, p.relative_gap
         share = check.real("clip", run["clip"], above=0) / unit / math.sqrt(directions)
-        if math.isinf(p.lipschitz):  # Every clip may clip some gradients, so a large one is not replaced.
+        if math.isinf(p.lipschitz):  # Without L any clip may shorten some gradients, so a large one is not replaced.
             share = check.real("clip over the unit of gradients", share, at_least=SMALLEST, at_most=_NEVER_CLIPS)
         else:
             name = "clip/(lipschitz sqrt(directions_per_step))"

@@ -211,6 +211,7 @@ def test_memorising_needs_privacy_budget(folder: Path) -> None:
         (["--steps", "0"], "--steps must be"),
         (["--batch", "13"], "--batch must be an integer with 1 <= batch <= 12"),
         (["--task", "trec", "--model", "causal"], "--task must be one of sst2, boolq"),
+        (["--model", "encoder"], "--model must be one of masked, causal"),
     ],
 )
 def test_bad_input_is_one_line(

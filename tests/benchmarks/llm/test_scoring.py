@@ -29,17 +29,21 @@ GOLDEN = {
     ("mnli", "masked"): "<s>A man plays?<mask>, the film moves.</s>",
     ("rte", "masked"): "<s>A man plays?<mask>, the film moves.</s>",
     ("trec", "masked"): "<s><mask>: Who is it ?</s>",
+    **dict.fromkeys((("sst2", "encoder"), ("sst5", "encoder")), "[CLS] a fine film . [SEP]"),
+    ("trec", "encoder"): "[CLS] W ##h ##o i ##s i ##t ? [SEP]",
+    ("rte", "encoder"): "[CLS] A man p ##l ##a ##y ##s ? T ##h ##e film m ##o ##v ##e ##s . [SEP]",
     ("sst2", "causal"): "</s>a fine film . It was",
     ("boolq", "causal"): "</s>It is so. Is it so?\n",
 }
-PAIRS = [(name, kind) for kind in KINDS for name in names(kind)]
+EVERY = [(name, kind) for kind in KINDS for name in names(kind)]
+PAIRS = [pair for pair in EVERY if pair[1] != "encoder"]
 
 
 def decoded(kind: str, ids: tuple[int, ...]) -> str:
     return str(tokenizer(kind).decode(list(ids), clean_up_tokenization_spaces=False))
 
 
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
+@pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_golden_encoding(name: str, kind: str) -> None:
     prompter = Prompter(task(name), kind, tokenizer(kind))
     (example,) = prompter.examples([RECORDS[name]])

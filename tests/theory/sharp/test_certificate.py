@@ -120,17 +120,6 @@ def test_dimension_free() -> None:
     assert bounds[2] == pytest.approx(bounds[1], rel=1e-5)
 
 
-def test_the_papers_setting() -> None:
-    capped = prescribe(PAPER, GDP, max_steps=4672)
-    assert 0.004 < prescribe(PAPER, GDP).bound < capped.bound < 0.013
-    assert 1.284 / capped.bound > 100
-    assert capped.steps == 4672
-    expected = noise_std(GDP, 4672, capped.clip, 10_000, "replace-one")
-    assert capped.noise_std == pytest.approx(expected, rel=1e-15)
-    assert capped.evaluations == 46_720_000
-    assert capped.id == "theorem-3-sharp"
-
-
 problems = st.builds(
     Problem,
     n=st.integers(1, 10**8),
@@ -261,16 +250,8 @@ def test_the_best_number_of_directions_by_brute_force(direction: str) -> None:
     assert bound("best") <= 1.005 * min(bound(k) for k in range(1, 31))
 
 
-def test_the_best_number_for_poisson_batches_and_for_the_last_iterate() -> None:
-    def by_clt(rate: float, steps: int, _: object) -> float:
-        return 2 / math.sqrt(math.log1p((GDP / rate) ** 2 / steps))
-
+def test_the_best_number_for_the_last_iterate() -> None:
     cap = 46_720 * PAPER.n
-    found = prescribe_poisson(PAPER, GDP, by_clt, max_evaluations=cap, directions_per_step="best")
-    assert round(found.sample_rate * PAPER.n * found.directions_per_step * found.steps) == found.evaluations <= cap
-    for k in (1, 16, 1024):
-        other = prescribe_poisson(PAPER, GDP, by_clt, max_evaluations=cap, directions_per_step=k)
-        assert found.bound <= other.bound * 1.005
     with_pl = dataclasses.replace(PAPER, pl=0.05)
     last = prescribe_last_iterate(with_pl, GDP, max_evaluations=cap, directions_per_step="best")
     for k in (1, 4, 256):
