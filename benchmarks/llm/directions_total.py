@@ -162,7 +162,8 @@ def shaped_table(rows: pd.DataFrame, shaped: pd.DataFrame, adam: pd.DataFrame) -
     """Return a table of the test accuracy of the reported runs without and with a public shape, the gain in points with
     its 95% interval, and DP-AdamW without and with it (rows `adam`): a line for each task, epsilon and K T."""
     found, other, lines = ends(rows), ends(adam), []
-    for (name, method, epsilon, directions), end in ends(shaped).items():
+    order = sorted(ends(shaped).items(), key=lambda one: (TASKS.index(one[0][0]), one[0][2], int(one[0][3])))
+    for (name, method, epsilon, directions), end in order:
         if method == "shaped":
             plain, key = found[name, "dpzero", epsilon, directions], (name, "dp-adamw", epsilon, "0")
             gain = f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
@@ -175,12 +176,12 @@ def splits_table(rows: pd.DataFrame) -> str:
     """Return a table of the dev and test accuracy of the trial runs at epsilon = 2 by K and T, each with its best step
     size: what K is worth at equal K T."""
     mine = rows[(rows["method"] == "dpzero") & (rows["seed"] == 0) & (rows["epsilon"].astype(str) == "2")]
-    lines = []
+    lines, tasks = [], [name for name in TASKS if name in set(mine["task"])]
     for (directions, k, steps), part in mine.groupby(["directions", "k", "steps"], sort=True):
         best = part.sort_values("dev_accuracy", ascending=False).groupby("task").first()
-        shown = (f"{100 * best['test_accuracy'][name]:.1f}" if name in best.index else "-" for name in TASKS)
+        shown = (f"{100 * best['test_accuracy'][name]:.1f}" if name in best.index else "-" for name in tasks)
         lines.append([f"{directions:,}", str(k), str(steps), *shown])
-    return markdown(["K T", "K", "T", *(task(name).title for name in TASKS)], lines)
+    return markdown(["K T", "K", "T", *(task(name).title for name in tasks)], lines)
 
 
 def _study(model: str) -> Study:
