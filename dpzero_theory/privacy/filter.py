@@ -48,9 +48,9 @@ class Filter:
             budget.spend(step)    # before the step is made
             ...                   # make it, look at what it releases, choose the next one
 
-    Make a filter by `of_moments`, `of_worst` or `of_gaussian`, which differ in the steps that they allow; the module's
-    docstring has their theorems. All steps must have one neighbouring relation. The three raise ValueError unless
-    epsilon > 0 and delta is in (0, 1), and for arguments that they do not allow.
+    Make a filter by `of_moments` (for steps of any noise and batch size), `of_worst` (for steps that cost no more than
+    one step that is known beforehand) or `of_gaussian` (for full batches with Gaussian noise). All steps must have one
+    neighbouring relation. The three raise ValueError unless epsilon > 0 and delta is in (0, 1).
 
     Args:
         epsilon, delta: the budget.
@@ -150,13 +150,13 @@ class Filter:
         """Whether the budget still holds if these steps are made after all that was spent so far. Nothing is spent.
         Raises ValueError for steps of a kind that this budget cannot count, whatever is left (see `of_moments`,
         `of_worst` and `of_gaussian`), or with another relation than earlier steps. No room is no error."""
-        return self._after(history) <= self.limit
+        return self._spent_with(history) <= self.limit
 
     def spend(self, history: Steps) -> None:
         """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
         Raises BudgetExceededError, and spends nothing, without room for them; ValueError as `has_room`."""
         made = steps_of(history)  # once, as a history may be a generator
-        after, count = self._after(made), sum(release.steps for release in made)
+        after, count = self._spent_with(made), sum(release.steps for release in made)
         if not after <= self.limit:
             raise BudgetExceededError(
                 f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
@@ -166,14 +166,13 @@ class Filter:
         self._relations |= {str(release.relation) for release in made}
         self.steps += count
 
-    def _after(self, history: Steps) -> float:
-        """Return the sum of the shares of all spent steps and of these, rounded up, to be compared with `limit`. Raises
-        ValueError as `has_room`."""
+    def _spent_with(self, history: Steps) -> float:
         relations, spent = set(self._relations), self._spent
         for release in steps_of(history):
             relations.add(str(release.relation))
             if len(relations) > 1:
                 raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
+            # Each part is raised by its rounding error, and each sum to the next float, so the whole is rounded up.
             spent = math.nextafter(spent + self._part(release) * (1 + _ROUNDING), math.inf)
         return spent
 
@@ -193,8 +192,8 @@ def _most_moments(t: float, epsilon: float, delta: float) -> float:
 
 
 def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
-    """The order t with which the planned steps can be repeated most often within the budget (epsilon, delta), by their
-    log moments K(t). Raises ValueError for steps without known moments."""
+    """The order t > 0 with which the planned steps can be repeated most often within the budget (epsilon, delta), if
+    counted by K(t) = log E e^(t L) of their privacy loss L. Raises ValueError for steps without a known K(t)."""
 
     def minus_count(log_t: float) -> float:  # of repetitions of the planned steps, not rounded; for `minimize_scalar`
         t = math.exp(log_t)

@@ -64,8 +64,8 @@ class FinitePair(Law):
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
-        """`loss` and `mass` of the pair that dominates, and `p` and `q` of the other one, without the outputs with the
-        largest losses, which together have at most the probability Phi(-z) under P (see `Law`)."""
+        # The finite outcomes of both pairs, without those with the largest losses, which have at most the probability
+        # Phi(-z) under P, Phi being the normal distribution function
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
@@ -137,8 +137,7 @@ def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q
 
 
 def _convex(points_x: Array, points_y: Array) -> list[int]:
-    """The indices of the corners of the lower convex hull of points with these coordinates, in rising order of x; x
-    must rise."""
+    # The indices of the corners of the lower convex hull of points, in rising order of x; `points_x` must rise.
     kept: list[int] = []
     x, y = points_x.tolist(), points_y.tolist()  # Python's floats are several times as fast in a loop
     for k in range(len(x)):
@@ -152,9 +151,10 @@ def _convex(points_x: Array, points_y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """Make half of a finite pair that dominates (P, Q). `above` has for each l of `loss`, which rises from 0, a bound
-    on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes its place. Returns the pair's losses > 0, their
-    probabilities under its first and its second law, and the probability of an infinite loss under the first."""
+    """Make the half with positive losses of a finite pair that dominates (P, Q), from bounds on divergences: `above`
+    has for each l of `loss`, which rises from 0, a bound on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes
+    its place. Returns the pair's losses > 0, their probabilities under its first and under its second law, and the
+    probability of an infinite loss under the first."""
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], loss[kept]
