@@ -11,6 +11,7 @@ counts as 0; for the measures `error` and `expected-error` its prediction there 
 read, and nothing is written.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import modeling_utils
 from transformers.models.auto import modeling_auto as auto
 
 from dpzero_theory import check
@@ -31,6 +33,8 @@ _CLASSIFIERS = (
 )
 _TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 _CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
+_BY_RECORD = hasattr(modeling_utils, "slice_logits_to_keep")
+"""Whether a model may be asked for the logits at other positions of each record (transformers 5)."""
 _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
 _Batch = Mapping[str, Tensor]
@@ -166,7 +170,35 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
     # The labels are moved by one place, and not the logits, since a slice of the logits would be copied.
-    return _logits(module, batch), functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    labels = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    places = _needed(module, labels != IGNORED)
+    if places is None:
+        return _logits(module, batch), labels
+    return _logits(module, {**batch, "logits_to_keep": places}), labels.gather(1, places)
+
+
+def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
+    """Return positions (records, most labels of a record) of a causal language model whose logits are enough for the
+    loss: the labelled ones of each record, first to last, then others. The logits of a vocabulary can take longer than
+    all layers. None stands for all positions, if that
+    saves none, or if the model cannot leave logits out.
+
+    Args:
+        module: the model, of transformers or of peft.
+        known: whether the logits at a position have a label, shape (records, positions).
+    """
+    given: Any = module
+    bare = given.get_base_model() if hasattr(given, "get_base_model") else given
+    virtual = bare is not given and getattr(given.active_peft_config, "is_prompt_learning", False)  # moves positions
+    # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
+    if known.is_cuda or virtual or not _BY_RECORD:
+        return None
+    if "logits_to_keep" not in inspect.signature(bare.forward).parameters:
+        return None
+    most = max(1, int(known.sum(1).max()))
+    if most >= known.shape[1] - 1:
+        return None
+    return known.int().sort(dim=1, descending=True, stable=True).indices[:, :most]
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
@@ -255,11 +287,14 @@ def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
     A batch has input_ids, attention_mask and completion_mask, of shape (2 pairs, tokens); the last one is 1 at the
     tokens of an answer. Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
     """
-    ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
-    logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
-    if logits.shape[:2] != ids.shape:
-        raise ValueError(f"the model must give logits of shape {tuple(ids.shape)}; got {tuple(logits.shape[:2])}")
-    logits = logits[:, :-1].float()
-    each = logits.gather(2, ids[:, 1:, None])[..., 0] - logits.logsumexp(2)
+    ids = batch["input_ids"]
+    following, answered = (functional.pad(batch[name][:, 1:], (0, 1)) for name in ("input_ids", "completion_mask"))
+    places, fewer = _needed(module, answered != 0), {}
+    if places is not None:
+        following, answered, fewer = following.gather(1, places), answered.gather(1, places), {"logits_to_keep": places}
+    logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False, **fewer).logits.float()
+    if logits.shape[:2] != following.shape:
+        raise ValueError(f"the model must give logits of shape {tuple(following.shape)}; got {tuple(logits.shape[:2])}")
+    each = logits.gather(2, following[..., None])[..., 0] - logits.logsumexp(2)
     found: Tensor = (each * answered).sum(1)
     return found
