@@ -9,9 +9,6 @@ mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
 (their Corollary 2.13; Balle and Wang 2018, Theorem 8), where Phi and phi are the normal distribution function and
 density. Since e^epsilon phi(b) = phi(a), with Mills' ratio R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a
 positive factor, whose log is computed, times a difference that is computed without cancellation.
-
-The functions of epsilon, delta and mu take numbers or arrays that broadcast, return float64, and raise ValueError for
-an argument outside its range: epsilon > 0 (where delta is computed, epsilon = 0 too), 0 < delta < 1 and mu > 0.
 """
 
 import math

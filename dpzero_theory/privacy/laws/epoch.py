@@ -135,7 +135,7 @@ _Levels = dict[int, tuple[int, Array]]
 
 
 def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
-    """Add to a law in place, at its level `k`, the weights of the values first 2^k, (first + 1) 2^k, ..."""
+    # Add to a law, at its level `k`, the weights of the values first 2^k, (first + 1) 2^k, ...
     if k in levels:
         at, old = levels[k]
         start = min(at, first)
@@ -147,8 +147,8 @@ def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
 
 
 def _coarser(first: int, weights: Array) -> tuple[int, Array]:
-    """The first integer, and the weights from it on, of a law on a lattice that is twice as wide as the one with
-    `weights` from `first` on. The weight of an odd integer is split between its neighbours, which keeps the mean."""
+    # The law with `weights` at first, first + 1, ... on the lattice of the even integers, in units of 2: the weight of
+    # an odd integer is split between its neighbours, which keeps the mean.
     weights = np.concatenate([np.zeros(first % 2), weights])
     even, half = weights[::2], weights[1::2] / 2
     found = np.zeros(len(weights) // 2 + 1)
@@ -159,8 +159,8 @@ def _coarser(first: int, weights: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
-    """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. Of
-    two values at different levels the one at the finer level is put on the coarser lattice first."""
+    """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. If
+    two values lie on lattices of different widths, the one on the finer lattice is put on the coarser one first."""
     found: _Levels = {}
     finer: list[_Levels] = [{}, {}]  # at level k alone, all of a law at finer levels
     least, largest, most = min(*one, *other), max(*one, *other), 0
@@ -179,10 +179,10 @@ def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
 
 @dataclass(frozen=True)
 class _Mesh:
-    """The widths of cells for the sum of the Y over `steps` steps, Y being a step's density ratio (see the module) at
-    the noise multiplier `s`: `ratio` standard deviations of the sum up to `near` of them from its mean, then wider and
-    wider. A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short range; so there
-    cells are a share of the value."""
+    """The widths of the cells on which the sum over `steps` steps of Y = e^((2x - 1)/(2 s^2)) is put, with x the output
+    of a step and `s` the noise multiplier: `ratio` standard deviations of the sum up to `near` of them from its mean,
+    then wider and wider. A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short
+    range; so there cells are a share of the value."""
 
     s: float
     steps: int
@@ -203,8 +203,9 @@ class _Mesh:
         return np.asarray(found, dtype=np.float64)
 
     def placed(self, levels: _Levels) -> _Levels:
-        """The law `levels`, which is emptied, with each value moved to lattices as wide as these cells, its weight
-        split with its mean kept. Weights of almost 0 are dropped; `_DROPPED` accounts for them."""
+        """The law `levels` of a sum, which is emptied, with each value moved to a lattice as wide as the cells are
+        there; its weight is split so that the mean stays the same. Weights below 1e-270 are dropped, which callers make
+        up for (`_LOST`)."""
         found: _Levels = {}
         while levels:
             k = min(levels)
@@ -219,9 +220,10 @@ class _Mesh:
 
 
 def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of the density ratio Y of one step (see the module), so that what
-    is computed from it is an upper bound; and a bound on the relative errors of its weights. Outputs are cut into cells
-    up to 1 + `reach` s, and the mass of a cell is split between the values at its ends so that its mean is kept."""
+    """A law that is larger in convex order than that of one step's Y = e^((2x - 1)/(2 s^2)), with x from N(0, s^2), so
+    that what is computed from it is an upper bound; and a bound on the relative errors of its weights. `mesh` has s and
+    the widths of cells, into which outputs from -`reach` s to 1 + `reach` s are cut."""
+    # The mass of a cell is split between the Y at its ends so that its mean is kept.
     s, ratio = mesh.s, mesh.ratio / 2
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
@@ -249,9 +251,9 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of the sum of the density ratios Y over the steps of `mesh`, so
-    that what is computed from it is an upper bound; and a bound on the relative errors of its weights. Sums are formed
-    by doubling; `reach` is that of `_one_step`."""
+    """A law that is larger in convex order than that of the sum over the steps of `mesh` of Y = e^((2x - 1)/(2 s^2)),
+    with x from N(0, s^2) in each step; and a bound on the relative errors of its weights. Outputs below -`reach` s, or
+    above 1 + `reach` s, are not told apart."""
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -262,10 +264,10 @@ def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 
 class _Grid:
-    """The grid on which sums over `steps` steps of V = Y - a Y' are put. Y and Y' are the density ratios of a step for
-    the record's two values (see the module), `s` is the noise multiplier, and `a` >= 1 the ratio at which the
-    divergence is sought: the mean of max(sum - `threshold`, 0). A cell is `ratio` standard deviations of V wide, or
-    less."""
+    """The grid on which sums over `steps` steps of V = Y - a Y' are put, with Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x
+    - 1)/(2 s^2)) the density ratios of a step's output x for the record's two values, and `s` the noise multiplier. `a`
+    >= 1 is the ratio at which the divergence is sought, the mean of max(sum - `threshold`, 0). A cell is `ratio`
+    standard deviations of V wide, or less."""
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps
@@ -319,16 +321,17 @@ class _Grid:
         self.z = self.points * self.width
 
     def edges(self, z: Array) -> Array:
-        """The output x at which V is z; it rises in z. The rounding error is accounted for by `_MISPLACED`."""
+        # The outputs x at which V(x) = e^((2x - 1)/(2 s^2)) - a e^((-2x - 1)/(2 s^2)), which rises, has the values z.
+        # `_MISPLACED` bounds the probability that rounding of x puts into the wrong cell.
         product = self.a * math.exp(-1 / self.s**2)
         root = np.sqrt(z * z + 4 * product)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(self.s**2 * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
 
     def tilt(self, careful: bool) -> tuple[float, float]:
-        """A tilt theta > 0, and the log of about the share of the sum, multiplied by e^{theta sum}, that a grid may
-        leave out. Any two numbers are correct. With `careful` the rounding errors are about the least possible; else
-        they are at most about e^9 times those, and the grid is about the shortest."""
+        """Choose a tilt theta > 0, and the log of about the share of the sum's law, multiplied by e^{theta sum}, that a
+        grid may leave out. Any choice is correct. With `careful` rounding errors are about the least possible; else
+        they are at most about e^9 times as large, and the grid is about the shortest."""
         best = int(np.argmin(self.error))
         if careful:
             return float(self.thetas[best]), _FOLDED
@@ -339,9 +342,10 @@ class _Grid:
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
-        """A law on the points of the grid that is larger in convex order than V's, and what its mean lacks at most. The
-        mass between two points is split between them so that the mean of V is kept, or raised a little to cover
-        rounding errors. Mass below the first point is counted there; of mass above the last one the mean is lost."""
+        """A law on the points of the grid that is larger in convex order than that of V, one step's density ratio minus
+        `a` times the one for the record's other value; and a bound on what its mean lacks. The mass between two points
+        is split between them so that the mean of V is kept, or raised a little to cover rounding. Mass below the first
+        point is counted there; of mass above the last point the mean is lost."""
         s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
@@ -404,10 +408,10 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
 
 
 def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """The losses at which divergences of an epoch under replace-one are computed, from 0 to beyond the largest one that
-    matters: `ratio` standard deviations of an epoch's loss apart up to `near` of them, and then farther and farther.
-    The noise multiplier is `s`; `released` of the `epoch` steps are released, and outputs farther than `reach` standard
-    deviations from their means do not matter."""
+    """The losses, from 0 to beyond the largest one that matters, at which divergences of an epoch under replace-one are
+    computed: up to `near` standard deviations of an epoch's loss they are `ratio` of these apart, and then farther and
+    farther. `s` is the noise multiplier; `released` of the `epoch` steps are released, and outputs farther than `reach`
+    standard deviations from their means do not matter."""
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation, spread = math.sqrt(math.log1p(4 * variance)), math.sqrt(math.log1p(variance))
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
@@ -488,10 +492,10 @@ def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float
 
 
 def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
-    """The integers k of the cells k width into which the loss of one step is rounded, and the width, with which the sum
-    of an epoch's losses has about `points` cells. The loss is that of `pair`: log(1 - c + c Y) with Y the step's
-    density ratio and c the rate of the pair, or for `replaced` the loss between two values of a record. `released`
-    steps of the epoch are released, and the record is in `taken` steps of the whole epoch."""
+    """The grid of one step's loss, for an epoch whose total loss has about `points` cells: the integers k of the cells
+    k width into which the loss is rounded, and the width. `pair` is the step's pair of laws, whose loss is log(1 - c +
+    c Y) with Y the step's density ratio and c the pair's rate, or for `replaced` the loss between two values of a
+    record. `released` steps of the epoch are released, and the record is in `taken` steps of the whole epoch."""
     s, (branch,) = pair.noise, pair.branches
     x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
     level = pair.losses(branch, x)[0]
@@ -530,7 +534,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
         mass, error = normal_mass(edges[:-1] - m / noise, edges[1:] - m / noise)
         masses |= {(m, sign): np.maximum(mass + sign * error, 0.0) for sign in (-1, 1)}
     # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's laws
-    # are tilted by e^{theta loss}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
+    # are tilted by e^{theta loss}, so that rare events are resolved, and Q's by e^{loss} more, which makes them
+    # nearly equal to P's.
     found: dict[int, list[Array]] = {1: [], -1: []}
     for way, theta in itertools.product((1,) if replaced else (1, -1), _TILTS_BELOW):
         there, without = ((1, present), (other, absent))[::way]
@@ -552,7 +557,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
 
 
 def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """The pairs of `dominated_pairs` that follow from the events of all `families`, results of `_family`."""
+    """Finite pairs that (P, Q) and (Q, P) dominate, from the bounds on probabilities of events in all `families`. If
+    `replaced`, they are the same pair."""
     forward, backward = (np.hstack([family[way] for family in families]) for way in (0, 1))
     first = dominated(*forward)
     return first, first if replaced else dominated(*backward)
@@ -560,8 +566,8 @@ def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FiniteP
 
 @lru_cache(maxsize=64)
 def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> list[float]:
-    """The few values of `_family`'s `shift` that deserve a fine grid: on a rough grid, one of them has almost the
-    largest divergence at every loss. Arguments: `dominated_pairs`."""
+    """The constants that deserve a fine grid: few of those that are tried (`_REMOVED` or `_REPLACED`), but at every
+    loss one of them has almost the largest divergence on a rough grid. The arguments are those of `dominated_pairs`."""
     found: dict[float, Array] = {}
     ratio = np.exp(_LEVELS)[:, None]
     for shift in _REPLACED if replaced else _REMOVED:
