@@ -165,8 +165,8 @@ class Sampling:
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
         """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in up to `size` >=
-        2 of n records (None: of any number); `UNKNOWN` if no bound is known. `noise` and `relation` are those of
-        `cost`."""
+        2 of n records (None: of any number); `UNKNOWN` if no bound is known. `noise` is the standard deviation of the
+        noise on the sum of a batch, over the clip, and `relation` says which data sets are neighbours."""
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
@@ -197,14 +197,14 @@ class Sampling:
 
     def draw(self, source: random.Random, n: int) -> Indices:
         """Draw one batch from n records, with random bits from `source`; return the indices of its records. Raises
-        NotImplementedError for samplings that are not `runnable`, or are `lasting`."""
+        NotImplementedError if batches cannot be drawn, or not one without the others (`drawer` draws those)."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         """Return a function from the index of a release, from 0 on, to the indices of its batch's records out of n.
-        Random bits of `source` make batches that are independent of one another. Those of a `lasting` sampling follow
-        from the 32 bytes `secret`, which must be the same in every process that continues the run. Samplings that are
-        not `runnable` raise NotImplementedError, here or at the first batch."""
+        Batches that are independent of one another come from random bits of `source`. Others follow from the 32 bytes
+        `secret`, which must be the same in every process that continues the run. Raises NotImplementedError, here or at
+        the first batch, if batches cannot be drawn."""
         return lambda release: self.draw(source, n)
 
 

@@ -83,8 +83,8 @@ probability is dropped, and under Q it is added to the bounds."""
 
 @dataclass(frozen=True)
 class Epoch(Law):
-    """The first `released` steps of an epoch of random allocation. The record is in `taken` random steps of the whole
-    epoch.
+    """The first `released` steps of an epoch of random allocation, of whose steps the protected record is in `taken`
+    random ones. P and Q are the laws of what they release from two neighbouring data sets.
 
     Args:
         noise: the noise multiplier s.
@@ -369,16 +369,17 @@ class _Grid:
 
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
-    """Upper bounds on the divergences P(A) - e^l Q(A), maximised over events A, of the first `released` steps of an
-    epoch under replace-one, the same for (P, Q) and (Q, P), at each entry l of `loss`. Raises OverflowError if the
-    noise is so small that the grid would be too long.
+    """Upper bounds, at each entry l of `loss`, on the largest P(A) - e^l Q(A) over events A, P and Q being the laws of
+    what the first `released` steps of an epoch release from two values of a record that is in one random step; they
+    hold for Q and P exchanged too. Raises OverflowError if the noise is so small that the grid would be too long.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0.
-        ratio: the width of the cells, in standard deviations; the width of the bounds falls as its square.
+        ratio: the width of the grid's cells, in standard deviations of what one step adds to the sum on the grid; what
+            the bounds lose falls as its square.
         least: from the first divergence on whose bound is at most this number, all get that bound.
     """
     if 2 * loss[-1] > 600:
@@ -427,18 +428,18 @@ def _losses(s: float, epoch: int, released: int, reach: float, near: float, rati
 def dominating_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that dominate the first `released` steps of one epoch: the first of the two is for (P, Q),
-    with the record under P, and the second for (Q, P). They bound from above only.
+    """Finite pairs of laws that dominate (P, Q) and (Q, P), the laws of what the first `released` steps of an epoch
+    release with the protected record and without it. They bound delta from above only.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
         released: how many steps of the epoch are released.
-        replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
+        replaced: whether the record has the opposite contribution under Q, in place of none.
         reach: losses that only outputs farther than this many standard deviations from their means have are not told
             apart.
         near: up to this many standard deviations of an epoch's loss the losses are equally spaced.
-        ratio: the width of the cells, in standard deviations; what the bounds lose falls as its square.
+        ratio: the width of the grid's cells, in standard deviations; what the bounds lose falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -586,14 +587,14 @@ def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: 
 def dominated_pairs(
     noise: float, epoch: int, released: int, taken: int, *, replaced: bool, points: int
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws whose delta is at most that of the first `released` steps of one epoch: the first of the two
-    is for (P, Q), with the record under P, and the second for (Q, P). They bound from below only.
+    """Finite pairs of laws that (P, Q) and (Q, P) dominate, the laws of what the first `released` steps of an epoch
+    release with the protected record and without it. They bound delta from below only.
 
     Args:
         noise: the noise multiplier s.
         epoch, taken: t and k, 1 <= k < t: the record is in k of the t steps.
         released: how many steps of the epoch are released.
-        replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
+        replaced: whether the record has the opposite contributions under Q, in place of none.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
     # The shifts that serve one noise serve those near it too, which a search asks for.

@@ -29,8 +29,8 @@ Ends: TypeAlias = Literal["both", "lower", "upper"]
 
 @dataclass(frozen=True, eq=False)
 class FinitePair(Law):
-    """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): the first dominates (P, Q), and (P, Q)
-    dominates the second.
+    """Two pairs of laws with finitely many outcomes that bound a release whose outputs have the law P or Q: the first
+    dominates (P, Q), so that its delta is at least as large at every epsilon, and (P, Q) dominates the second.
 
     Attributes:
         loss, mass: the finite privacy losses of the first pair, in rising order, and their probabilities under its
@@ -48,13 +48,13 @@ class FinitePair(Law):
     tau, known = 0.0, -math.inf
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon) of one release."""
+        """An upper bound on delta(epsilon) of the release that the two pairs bound."""
         beyond = self.loss > epsilon
         shares = -np.expm1(epsilon - self.loss[beyond]) + 8 * UNIT * (abs(epsilon) + np.abs(self.loss[beyond]))
         return min((self.infinite + float(self.mass[beyond] @ shares)) * (1 + 2 * _ROUNDING) + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon) of one release."""
+        """A lower bound on delta(epsilon) of the release that the two pairs bound."""
         with np.errstate(over="ignore"):
             more = self.q * math.exp(min(epsilon, 700.0)) * (1 + 2 * _ROUNDING)
         return float(np.sum(np.maximum(self.p * (1 - 2 * _ROUNDING) - more, 0.0))) if epsilon < 700 else 0.0
@@ -106,10 +106,9 @@ class FinitePair(Law):
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """Bound a pair (P, Q) from both sides by finite pairs, from a partition of the outputs into sets. Who sees only in
-    which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. Split between the
-    least and the largest loss in each set, such that P's and Q's masses stay the same, they are a pair that dominates
-    (P, Q).
+    """Bound a pair of laws (P, Q) from both sides by finite pairs, from a partition of the outputs into sets. Who sees
+    only in which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. Split between
+    the least and the largest loss log dP/dQ in each set, with P's and Q's masses kept, they are one that dominates.
 
     Args:
         p, q: the probabilities of the sets under P and under Q.
@@ -164,8 +163,8 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """A finite pair that dominates (P, Q), from bounds on divergences. Only upper ends may be taken from the result: in
-    place of a dominated pair it has a copy of the pair that dominates.
+    """A finite pair that dominates (P, Q), whose delta is at least that of (P, Q) at every epsilon, from bounds on
+    divergences. Only upper bounds on delta may be taken from the result: as the dominated pair it has a copy of this.
 
     Args:
         forward: losses l that rise from 0, and for each l a bound on P(A) - e^l Q(A) that holds for every event A.
@@ -182,9 +181,9 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """A finite pair that (P, Q) dominates, from lower bounds `p` on the probabilities of some events under P and upper
-    bounds `q` under Q, in any order. Only lower ends may be taken from the result: in place of a pair that dominates it
-    has a copy of the dominated one."""
+    """A finite pair that (P, Q) dominates, whose delta is at most that of (P, Q) at every epsilon. It comes from lower
+    bounds `p` on the probabilities of some events under P and upper bounds `q` on them under Q, in any order. Only
+    lower bounds on delta may be taken from the result: as the pair that dominates it has a copy of this one."""
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])

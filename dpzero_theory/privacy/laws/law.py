@@ -282,7 +282,7 @@ class Cost:
 
     @property
     def closed(self) -> bool:
-        """Whether upper ends have a closed form, because plain Gaussian releases are all that is composed there."""
+        """Whether upper bounds have a closed form, as all steps are Gaussian releases without random batches."""
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
 
