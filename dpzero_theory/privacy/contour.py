@@ -47,8 +47,8 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The step in x must serve `aliases`, along the best of the lines Im x = +-s^2 eta, and `decay`, whose lines are
-        # about 0.7 s^2 from those on which it bounds a moment.
+        # The step in x must be small enough for two bounds: that of `aliases`, along the best of the lines Im x = +-s^2
+        # eta, and that of `decay`, along lines about 0.7 s^2 from those on which it bounds a moment.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
@@ -69,7 +69,7 @@ class _Moments:
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
         # The integrand of M(tau) has the factor A(x)^power A(-x)^-fall, with A of `Gaussian.log_mixture`. At complex x
-        # its modulus grows with the size of the negative exponents, the third number.
+        # its modulus grows with the size of the negative exponents, whose sum is the third number.
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 
@@ -142,17 +142,16 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta(epsilon), narrow near one epsilon, by a sum over the nodes z = `tau` + i `t` in place of an
-    integral. m(tau) is E e^{tau L} of the total loss L of all releases. By Chernoff delta(epsilon) <= e^{`log_second` -
-    (tau + `shift`) epsilon}."""
+    """Bounds on delta(epsilon), narrow near one epsilon, by a sum over nodes z = `tau` + i `t` in place of an integral.
+    m(tau) is E e^{tau L} of the total loss L of all releases."""
 
     tau: float  # the real part of the nodes
     t: Array  # their imaginary parts, which rise from 0 in equal steps
     terms: NDArray[np.complex128]  # the summands divided by m(tau), without their factor e^{-i t epsilon}
     log_moment: float  # log m(tau)
     common: float  # a bound on the relative error of m(tau)
-    wrong: float  # a bound on the error of (step in t)/pi times the sum of `terms`, but for that by the step in t
-    shift: float  # that error is limited by Chernoff's bound e^{log_second - (tau + shift) epsilon} on delta(epsilon)
+    wrong: float  # a bound on the error of (step in t)/pi times the sum of `terms`, without that by the step in t
+    shift: float  # Chernoff: delta(epsilon) <= e^{log_second - (tau + shift) epsilon}, which limits the latter error
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
@@ -169,7 +168,8 @@ class _Integral:
     def lower(self, epsilon: float) -> float:
         total, wrong, scale = self._sum(epsilon)
         period = 2 * math.pi / float(self.t[1])
-        # The step in t adds delta at epsilons whole periods away: at most 1 below, and Chernoff's bound above.
+        # A sum in place of the integral adds delta at all epsilons that are whole periods away: at most 1 for each one
+        # below, and at most Chernoff's bound for each one above.
         first, second = -self.tau * period - scale, self.log_second - self.shift * (epsilon + period) - self.log_moment
         aliases = math.exp(min(first, 700.0)) / -math.expm1(-self.tau * period)
         aliases += math.exp(min(second, 700.0)) / -math.expm1(-self.shift * period)

@@ -433,7 +433,7 @@ class FixedSize(Sampling):
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        if relation is Relation.ADD_REMOVE:  # only changing one record after another has a bound
+        if relation is Relation.ADD_REMOVE:  # a bound is known only for changing one record after another
             return UNKNOWN
         return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
 

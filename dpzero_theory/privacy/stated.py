@@ -30,7 +30,7 @@ _TOTAL_ERROR = 1e-9  # the sum of a mixture's probabilities may be off by this; 
 
 
 class _Stated(Mechanism):
-    # A mechanism of which only the cost is known: `known` returns that of equal steps, for one record.
+    # A mechanism of which only the cost is known: `known` returns the cost of equal steps, for one record.
     noise = "stated"
     lattice = False
     exactness = "not drawn: a statement of what another mechanism's step costs"

@@ -120,9 +120,9 @@ class Epoch(Law):
         ratio = _RATIO
         if self.replaced:
             ratio = _COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE
-            if self.released < self.epoch:  # one of many epochs counts little
+            if self.released < self.epoch:  # a part of the last one of many epochs, so that wide cells hardly matter
                 ratio = min(ratio * max(math.sqrt(self.epochs / 32), 1.0), _COARSE)
-        # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one kept law serve many z.
+        # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one cached law serve many z.
         each = self.released if self.replaced else 1
         reach = -float(ndtri_exp(log_ndtr(-z) - math.log(each)))
         reach = _REACH + _FARTHER * max(math.ceil((reach - _REACH) / _FARTHER), 0)
@@ -162,7 +162,7 @@ def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
     """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. If
     two values lie on lattices of different widths, the one on the finer lattice is put on the coarser one first."""
     found: _Levels = {}
-    finer: list[_Levels] = [{}, {}]  # at level k alone, all of a law at finer levels
+    finer: list[_Levels] = [{}, {}]  # at level k, what comes from the finer levels of each law
     least, largest, most = min(*one, *other), max(*one, *other), 0
     for k in range(least, largest + 1):
         for a, b in ((one.get(k), other.get(k)), (one.get(k), finer[1].get(k)), (finer[0].get(k), other.get(k))):
@@ -191,7 +191,7 @@ class _Mesh:
 
     def widths(self, u: Array) -> Array:
         s, steps = self.s, self.steps
-        # The standard deviation counts without values that some term exceeds with a probability of about 0.02.
+        # The standard deviation is that of terms cut off where one of them lies with a probability of only 0.02.
         z = max(-float(ndtri(0.02 / steps)), 3.0)
         variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
         deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
@@ -310,7 +310,7 @@ class _Grid:
         low, high = math.floor(least / self.width), math.ceil(largest / self.width)
         if high - low > _LONGEST:
             raise OverflowError("the noise is too little for the grid")
-        # Every cell has a weight up to 12 standard deviations from the mean of V; beyond, fewer do.
+        # Up to 12 standard deviations from the mean of V every cell has a point with a weight; beyond, fewer cells do.
         offsets = [math.ceil(12 / ratio)]
         while offsets[-1] < high - low:
             offsets.append(math.ceil(offsets[-1] * (1 + ratio)))
@@ -395,7 +395,7 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
                 (theta, log_folded), longest = grid.tilt(careful), _LONGEST_CAREFUL if careful else _LONGEST
                 (total,) = sums(grid.points, grid.width, [(theta, [law], [(0.0, [released])])], log_folded, longest)
                 value, wrong = total.excess(threshold)
-                if wrong[0] <= 3e-3 * value[0]:  # else a longer grid has smaller errors
+                if wrong[0] <= 3e-3 * value[0]:  # errors are small enough; else try the longer, careful grid
                     break
         except OverflowError:
             if k == 0 and not math.isfinite(value[0]):
@@ -454,16 +454,16 @@ def dominating_pairs(
     levels, wrong = _summed(_Mesh(noise, released, near, ratio), reach)
     if wrong > 0.01:
         raise OverflowError("rounding errors exceed the answer")
-    # u - released has no rounding error
+    # The values of the sum, i 2^k, minus `released` have no rounding error.
     at = np.concatenate([np.ldexp(i + np.arange(float(len(w))), k) - released for k, (i, w) in levels.items()])
     weights = np.concatenate([w for _, w in levels.values()])
     order = np.argsort(at, kind="stable")
     order = order[weights[order] > 0]
     more, weights = at[order] / epoch, weights[order] * (1 + wrong)
-    # S has few roundings, relative to S and to 1.
+    # The mean S of the density ratios has few rounding errors, each relative to S or to 1.
     slip = UNIT * (16 + 8 * (reach / noise + 1 / noise**2))
     high, low = more + slip * (2 + more), more - slip * (2 + more)
-    # What the mean of Y lacks in the last cell counts as an infinite loss, and so do weights that all but are 0.
+    # What the mean of Y lacks beyond the last cell counts as an infinite loss, and so do weights that are almost 0.
     lost = released / epoch * float(ndtr(-reach)) * (1 + 1e-12) + _LOST
     seen, rare = weights > _LEAST_WEIGHT, weights <= _LEAST_WEIGHT
     lost += float(weights[rare] @ (1 + high[rare])) * 1.01
@@ -521,8 +521,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
-    # If the record is in one step of the epoch, the best test adds up the density ratios Y_i. The test of a constant c
-    # becomes that one as c falls to 0, so constants near 0 are tried then, in steps of another size.
+    # If the record is in one step of the epoch, the best test adds up the density ratios Y_i. The sum of log(1 - c + c
+    # Y_i) becomes that test as c falls to 0, so constants c near 0 are tried then, in steps of another size.
     unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
     odds = math.exp(min(max(shift * unit, -600.0), 600.0)) * max(taken - 1, 1) / (epoch - taken + 1)
     pair = Gaussian(kind, odds / (1 + odds), noise)
@@ -597,7 +597,7 @@ def dominated_pairs(
         replaced: whether the record has the opposite contributions under Q, in place of none.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
-    # The shifts that serve one noise serve those near it too, which a search asks for.
+    # Shifts that are good for one noise are good for noise near it, so a search for noise needs few choices of them.
     near = 2.0 ** (round(_NOISES * math.log2(noise)) / _NOISES)
     setting = epoch, released, taken, replaced
     return _pairs([_family(noise, *setting, points, shift) for shift in _best_shifts(near, *setting)], replaced)

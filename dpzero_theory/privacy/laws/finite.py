@@ -44,7 +44,7 @@ class FinitePair(Law):
     infinite: float
     p: Array
     q: Array
-    # One release is its own composition: it bounds delta at every epsilon (see `grid._Curve`).
+    # A law of one release can stand where a `grid._Curve` does; it bounds delta at every epsilon, without a tilt.
     tau, known = 0.0, -math.inf
 
     def upper(self, epsilon: float) -> float:

@@ -280,7 +280,7 @@ def sums(
         found = window([(*sketched(z, law, _SKETCH), 0) for law in laws], log_folded, tilted)
         size_of_logs = max(float(np.asarray(counts) @ np.abs(totals)) for _, counts in mixture)
         made.append((theta, laws, tilted, log_scale, size_of_logs, found))
-    # The laws spread a little more than their sketches.
+    # The grid is a little wider than the ranges, which were chosen with coarsened laws, as those spread a little less.
     low, high = (pick(found[k] for *_, found in made) for k, pick in enumerate((min, max)))
     start, last = math.floor((low - 0.01 * (high - low)) / width), math.ceil((high + 0.01 * (high - low)) / width)
     size = max(2 ** math.ceil(math.log2(last - start + 1)), 64)

@@ -160,9 +160,8 @@ class Gaussian(Law):
         return np.concatenate(losses), np.concatenate(logs)
 
     def _nodes(self, branch: _Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
-        # Cut the outputs of a branch from `low` to `high` where the loss crosses multiples of half the grid's `width`,
-        # and make Gauss-Legendre nodes in each piece. Outputs with losses below `lowest` go into the piece of this
-        # loss.
+        # Cut the outputs from `low` to `high` where the loss crosses multiples of half the grid's `width`, and make
+        # Gauss-Legendre nodes in each piece. Outputs with losses below `lowest` go into the piece of `lowest`.
         s, sign, half = self.noise, branch.up, width / 2
         ends = np.array([low, high])
         first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])
@@ -172,8 +171,8 @@ class Gaussian(Law):
             raise OverflowError("too many cells")
         if max(abs(first), abs(last)) > _MOST_FROM_ZERO:
             raise OverflowError("losses that are all but one value")
-        # The outputs are cut where the loss crosses the multiples of half a cell. Any cuts are correct, because the
-        # distance between the loss at a cut and the multiple is measured: its maximum is the slip.
+        # Any cuts are correct, because the distance between the loss at a cut and the multiple of half a cell is
+        # measured: its maximum is the slip.
         levels = np.arange(first + 1, last + 1) * half
         inner = np.clip(self.inverse(branch, levels), low, high)
         missed = np.abs(sign * self.losses(branch, inner)[0] - levels) + self.rounding(branch, inner)[0]
@@ -287,8 +286,8 @@ class Gaussian(Law):
             return found[0], found[1]
 
         # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to the upper end and the rest to the lower end.
-        # P's and Q's masses stay the same, and dQ/dP is only spread out, which can only raise delta: the new pair
-        # dominates. `slack` covers rounding.
+        # P's and Q's masses stay the same, and dQ/dP is only spread out, which can only raise delta: the new pair is an
+        # upper bound. `slack` covers rounding.
         p, q = masses(below, logs_below)
         slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
         up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)

@@ -27,7 +27,7 @@ LEAST_NOISE, MOST_NOISE = 0.2, 1e4
 """The least and the most Gaussian noise s. With less, the losses of one release are in the hundreds and need a long
 grid; with more, neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
 LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 600, whose exponentials are floats
-LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times as long, so it hides nothing
+LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is then 20 times s, so it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
 """The least s, and the largest s/q, of fixed-size batches under zero-out; with more, neighbours' losses are equal."""
@@ -66,8 +66,7 @@ def any_drawn(rate: float, size: int) -> float:
 
 
 class _Noise(ABC):
-    # A law of noise on a sum. Outputs are in units of the clip, but integers for `IntegerNoise`; centres are always in
-    # clips.
+    # A law of noise on a sum. Outputs are in units of the clip (`IntegerNoise`: integers), and centres are in clips.
 
     bounded = False  # whether the loss is constant on each side of all centres, as it is for Laplace noise
 
@@ -169,8 +168,7 @@ class LaplaceNoise(_Noise):
         found = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)
         found[0], found[-1] = math.exp((first[0] - centre) / s), math.exp((centre - last[-1]) / s)
         found /= 1 + math.exp(-gap / s)
-        # Ends of intervals on a lattice are rounded to floats. `rounded` is this error as a share of an interval's
-        # length, in units of rounding.
+        # Ends of intervals on a lattice are rounded to floats. `rounded` is this error over an interval's length.
         rounded = 8 * (last[-1] - first[0]) / (last + gap - first) if gap else 0.0
         return found, UNIT * (64 * (1 + near / s) + rounded) * found
 
@@ -199,7 +197,7 @@ class IntegerNoise(_Noise):
         square = ((first - centre * self.levels) / sigma) ** 2
         found = np.exp(-square / 2) / total
         error = 8 * UNIT * (8 + square) * found
-        # The mass farther than `reach` from a centre, on one side, is at most that of a geometric series.
+        # The masses farther than `reach` from a centre, on one side, fall at least as fast as a geometric series.
         beyond = math.exp(-(((reach + 1) / sigma) ** 2) / 2) / -math.expm1(-(2 * reach + 3) / (2 * sigma**2)) / total
         found[[0, -1]] = error[[0, -1]] = beyond / 2
         return found, error
@@ -254,8 +252,7 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
     # place, so P = (1-q) N(0) + q N(2) and Q = (1-q) N(0) + q N(1). At every ratio a >= 1 this pair's divergence max
     # over A of P(A) - a Q(A) is the largest over all data; the largest one in the other direction is that of Q against
-    # N(0) (derivation.md, section 5). A pair with both dominates. Data attain (P, Q), so masses of intervals of outputs
-    # bound from below.
+    # N(0) (derivation.md, section 5). A pair with both dominates. Data attain (P, Q), the lower bound.
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
     two = tuple((2 * c, log_weight) for c, log_weight in one)
