@@ -34,7 +34,7 @@ _CLASSIFIERS = (
 _TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 _CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
 _BY_RECORD = hasattr(modeling_utils, "slice_logits_to_keep")
-"""Whether a model may be asked for the logits at other positions of each record (transformers 5)."""
+"""Whether a model can compute logits at positions that differ from record to record (transformers 5)."""
 _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
 _Batch = Mapping[str, Tensor]
@@ -162,8 +162,8 @@ def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits of a causal language model, and the labels moved by one position, since its logits at a token
-    are for the label of the next one. Raises ValueError unless labels have the shape (batch, tokens)."""
+    """Return the logits of a causal language model, at least at all tokens whose next token has a label, and for each
+    of these tokens that label. Raises ValueError unless labels have the shape (batch, tokens)."""
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
@@ -178,18 +178,20 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
-    """Return positions (records, most labels of a record) of a causal language model whose logits are enough for the
-    loss: the labelled ones of each record, first to last, then others. The logits of a vocabulary can take longer than
-    all layers. None stands for all positions, if that
-    saves none, or if the model cannot leave logits out.
+    """Return the positions at which a causal language model must compute logits, or None for all positions.
+
+    The result has the shape (records, most labels of a record): for each record its positions with a label, first to
+    last, then some without. It is None if that leaves out no position, or if the model cannot leave any out. It saves
+    time, as the logits of a large vocabulary can take longer than all layers.
 
     Args:
         module: the model, of transformers or of peft.
-        known: whether the logits at a position have a label, shape (records, positions).
+        known: whether there is a label for the logits at a position, shape (records, positions).
     """
     given: Any = module
     bare = given.get_base_model() if hasattr(given, "get_base_model") else given
-    virtual = bare is not given and getattr(given.active_peft_config, "is_prompt_learning", False)  # moves positions
+    # Virtual tokens of a prompt that is learnt (peft) come before the record's own, whose positions they move.
+    virtual = bare is not given and getattr(given.active_peft_config, "is_prompt_learning", False)
     # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
     if known.is_cuda or virtual or not _BY_RECORD:
         return None
