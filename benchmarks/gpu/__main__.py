@@ -101,14 +101,6 @@ JOBS = (
         40,
     ),
     Job(
-        "many-directions",
-        "SmolLM2-135M on SST-2, all weights trained: DPZero with 64,000 directions and DP-AdamW",
-        "benchmarks llm.many_directions --data {data} --device cuda",
-        "llm_many_directions",
-        3_500,
-        parts=20,
-    ),
-    Job(
         "only-d",
         "steps of DPZero with 16 layers and with all weights trained",
         'benchmarks llm.only_d --data {data} --device cuda --trained "last 16 layers" "all weights"',
@@ -133,6 +125,14 @@ JOBS = (
         150,
         4,
         parts=35,
+    ),
+    Job(
+        "many-directions",
+        "SmolLM2-135M on SST-2, all weights trained: DPZero with 64,000 directions and DP-AdamW",
+        "benchmarks llm.many_directions --data {data} --device cuda --seeds 1",
+        "llm_many_directions",
+        2_130,
+        parts=12,
     ),
     *(
         Job(

@@ -16,11 +16,9 @@ import math
 
 import numpy as np
 
-from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.smallest import LARGEST_GDP, SMALLEST_GDP
 
 WORST_EXPONENT = 1.2564312086261697  # The x > 0 at which (1 - e^(-x))^2/x is largest; it solves e^x = 1 + 2 x
 
@@ -32,7 +30,7 @@ def curvature_share(x: Array | float) -> Array:
     return share
 
 
-def last_iterate_limit(problem: Problem, gdp: float, *, clip: float = 1.0, relation: str = "replace-one") -> float:
+def last_iterate_limit(problem: Problem, gdp: float, *, clip: float = 1.0) -> float:
     """The bound on E||grad F_S(x_T)||^2 below which no schedule of step sizes and noises is certified, in the limit of
     many samples and steps.
 
@@ -42,23 +40,15 @@ def last_iterate_limit(problem: Problem, gdp: float, *, clip: float = 1.0, relat
     is below about r ell S/1.26 it says less, because k is at most d - 1. Where r > d - 1, r is replaced by d - 1.
 
     Args:
-        problem: n, d, r, lipschitz, smoothness and gap are used.
-        gdp: mu > 0 of the whole run, with full batches.
+        problem: n, d > 1, r, lipschitz, smoothness and gap are used.
+        gdp: mu > 0 of the whole run, with full batches, for replace-one.
         clip: c > 0, the clip of a sample's K differences over L sqrt(K).
-        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
 
     Returns:
         The limit, in the unit of the squared gradient.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: the problem has no `lipschitz`, or d = 1.
     """
     p = problem
-    p.require_lipschitz("the limit for the last iterate")
-    check.precondition(p.d > 1, "d must be at least 2: a slope and a curvature need a coordinate each; got 1")
-    mu = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
-    noise = (full_batch_noise(mu, 1, 1.0, p.n, relation) * check.real("clip", clip, above=0) * p.lipschitz) ** 2
+    noise = (full_batch_noise(gdp, 1, 1.0, p.n, "replace-one") * clip * p.lipschitz) ** 2
     curvature = min(p.r, p.d - 1) * p.smoothness
     free = math.sqrt(p.gap / (float(curvature_share(WORST_EXPONENT)) * curvature * noise))
     sums = free * np.concatenate([[1.0], np.geomspace(1e-6, 1e6, 2401)])

@@ -87,7 +87,6 @@ def hardest(
         lengthened: the slope is made longer by so many standard deviations of the run's last point, at the same gap.
 
     Raises:
-        ValueError: an argument outside its range.
         PreconditionError: the gap is not below that of a slope of about L which lasts as long as the run.
     """
     p = problem
@@ -103,8 +102,7 @@ def hardest(
         difference="exact",
     )
     k, c, gap, path = at.directions, at.clip, at.gap, at.alpha * at.steps
-    rho = check.real("saturation", saturation, above=0, below=1)
-    longer = check.real("lengthened", lengthened, at_least=0)
+    rho, longer = saturation, lengthened
     variance = at.alpha * (noise_std / p.lipschitz) ** 2 / k
     law = Projection(k, math.inf)
     forward = math.sqrt(1 - rho * rho)
@@ -137,7 +135,7 @@ def hardest(
     i = int(np.argmin(drift_at))
     drift = float(drift_at[i])
     trace = p.r - slope / width
-    curved = max(1, math.ceil(trace)) if coordinates is None else check.integer("coordinates", coordinates)
+    curved = max(1, math.ceil(trace)) if coordinates is None else coordinates
     noise = variance / 2 * trace
     length = path * max(drift, 0.0) + longer * math.sqrt(path * variance)
     lost = min(1.0, math.sqrt(math.pi / 2 * path * variance) / length) if longer == 0 and length > 0 else 0.0

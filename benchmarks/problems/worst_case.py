@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpzero_theory import check
 from dpzero_theory.check import Array
 
 _BLOCK = 256
@@ -42,8 +41,6 @@ class WorstCase:
         curved: k >= 1, the number of coordinates in psi.
         curvature: h > 0, that of psi.
         saturation: rho > 0, which ||grad psi|| stays below.
-
-    Raises ValueError for a value out of its range, and if the mean slope is not positive.
     """
 
     n: int
@@ -56,15 +53,6 @@ class WorstCase:
     curved: int
     curvature: float
     saturation: float
-
-    def __post_init__(self) -> None:
-        for name, least in (("n", 1), ("curved", 1), ("d", self.curved + 1), ("opposing", 0)):
-            check.integer(name, getattr(self, name), at_least=least)
-        for name in ("forward", "width", "curvature", "saturation"):
-            check.real(name, getattr(self, name), above=0)
-        check.real("backward", self.backward, at_least=0)
-        check.real("start", self.start, above=self.width)
-        check.real("slope", self.slope, above=0)
 
     @property
     def share(self) -> float:
@@ -194,9 +182,7 @@ def run(
         rng: draws everything.
         shares: the shares of the last steps for `WorstCaseRuns.suffix` and `WorstCaseRuns.least`, each in (0, 1].
     """
-    check.integer("steps", steps)
-    k = check.integer("directions_per_step", directions_per_step)
-    alpha = check.real("step_size", step_size, above=0) / k
+    k, alpha = directions_per_step, step_size / directions_per_step
     x, s = np.full(chains, problem.start), np.zeros(chains)
     starts = [steps - max(1, round(share * steps)) for share in shares]
     total, left = np.zeros(chains), np.zeros(chains)

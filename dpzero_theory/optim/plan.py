@@ -135,7 +135,8 @@ class Plan:
 
         Args:
             n: the number of records.
-            target: the following settings; those up to `sampling` must be given, of steps and epochs one.
+            target: the following settings. Those from target_epsilon to sampling must be given, but of steps and epochs
+                only one; the others have defaults.
             target_epsilon: epsilon > 0.
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.

@@ -80,7 +80,7 @@ def _sampling(text: str) -> str:
 
 
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the name of the number to find, and the arguments of `solved`, from the parsed command line. Raises
+    """Return the name of the number to find, and the keyword arguments of `solve.solved`, from parsed flags. Raises
     ValueError, which names a flag, if flags are missing, must not be given, or do not fit one another."""
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     if options.epochs is not None:
@@ -116,9 +116,9 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name, one of `_FLAGS`, of the number that the flags leave out and the command must find; `given` has
-    None for it. It is epsilon or noise_multiplier if one of these is None, and else the only other number that is None,
-    not counting `batch` with full batches (`sampling` "full" or None). Raises ValueError if there is not one."""
+    """Return the name of the number to find: the one for which `given`, the six numbers of the flags by name, has None.
+    If epsilon or noise_multiplier is None it is that one; a batch of None does not count with full batches (`sampling`
+    "full" or None). Raises ValueError if no number, or more than one, is left out."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")
@@ -135,8 +135,8 @@ def _left_out(given: dict[str, Any], sampling: str | None) -> str:
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
-    """Answer a question, whose `sought` and `given` are what `_question` returned. Returns the object that is printed
-    in JSON, and the steps that the question is about."""
+    """Find the number named `sought` from `given`, keyword arguments of `solve.solved`. Returns the object that is
+    printed as JSON, and the steps with the number found."""
     started = time.perf_counter()
     bracket = solved(sought, **given)
     seconds = time.perf_counter() - started

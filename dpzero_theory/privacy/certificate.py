@@ -65,7 +65,6 @@ def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) ->
 
 
 def _part(release: Step) -> dict[str, Any]:
-    """Return equal steps as an entry of `history`; raise ValueError if the checker does not know such steps."""
     name = release.sampling.word.partition(":")[0]
     if name not in _BATCHES or release.mechanism not in _NOISE_LAWS:
         rule = f"history must have batches {', '.join(_BATCHES)} and noise {', '.join(_NOISE_LAWS)} to be checked"

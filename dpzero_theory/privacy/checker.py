@@ -45,16 +45,16 @@ class Refused(Exception):
 class _Gaussian:  # noise of standard deviation s
     s: arb
 
-    def beyond(self, c: arb, centre: int) -> arb:
-        """The probability that `centre` (a mean: -1, 0 or 1) plus the noise is above c."""
+    def upper_tail(self, c: arb, centre: int) -> arb:
         return ((c - centre) / (self.s * arb(2).sqrt())).erfc() / 2
 
-    def where(self, ratio: arb) -> arb:
-        """The output at which the density with mean 1 is `ratio` times the one with mean 0; -infinity if ratio <= 0."""
+    def with_ratio(self, ratio: arb) -> arb:
+        """Where noise of mean 1 has `ratio` times the density of noise of mean 0; -infinity for ratios <= 0."""
         return self.s**2 * ratio.log() + 0.5 if ratio > 0 else arb("-inf")
 
-    def replaced(self, a: arb, q: arb) -> arb:
-        """The output at which (1-q) N(0) + q N(1) is a times (1-q) N(0) + q N(-1); N(m) is the density with mean m."""
+    def with_ratio_replaced(self, a: arb, q: arb) -> arb:
+        """The output at which the density (1-q) N(0) + q N(1) is `a` times the density (1-q) N(0) + q N(-1). N(m) is
+        the density of noise of mean m."""
         k, b = q * (-1 / (2 * self.s**2)).exp(), (a - 1) * (1 - q)
         return self.s**2 * ((b + (b * b + 4 * a * k * k).sqrt()) / (2 * k)).log()
 
@@ -63,52 +63,53 @@ class _Gaussian:  # noise of standard deviation s
 class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities have a constant ratio beyond both means
     s: arb
 
-    def beyond(self, c: arb, centre: int) -> arb:
-        x = (c - centre) / self.s  # as in `_Gaussian`
+    def upper_tail(self, c: arb, centre: int) -> arb:
+        x = (c - centre) / self.s
         return (-x).exp() / 2 if x >= 0 else 1 - x.exp() / 2
 
-    def where(self, ratio: arb) -> arb:
-        """As in `_Gaussian`, but -infinity if `ratio` <= e^(-1/s), and infinity if `ratio` >= e^(1/s)."""
+    def with_ratio(self, ratio: arb) -> arb:
+        # Outputs <= 0 have the ratio e^(-1/s), and outputs >= 1 the ratio e^(1/s); other ratios are between these two.
         if not ratio > (-1 / self.s).exp():
             return arb("-inf")
         if not ratio < (1 / self.s).exp():
             return arb("inf")
         return ((self.s * ratio.log() + 1) / 2).max(arb(0)).min(arb(1))
 
-    def replaced(self, a: arb, q: arb) -> arb:
-        """As in `_Gaussian`. At every output, one of the two mixtures has the density (1 - q + q e^(-1/s)) N(0)."""
+    def with_ratio_replaced(self, a: arb, q: arb) -> arb:
+        # At an output x >= 0 the mixture with N(-1) has the density `least` N(0), and at x <= 0 the mixture with N(1).
         least = 1 - q + q * (-1 / self.s).exp()
-        distance = self.where(((a if a >= 1 else 1 / a) * least - 1 + q) / q).max(arb(0))
+        distance = self.with_ratio(((a if a >= 1 else 1 / a) * least - 1 + q) / q).max(arb(0))
         return distance if a >= 1 else -distance
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """The divergences h(a) = max over events of P - a Q of one step: one function for "replace-one", whose two orders
-    cost the same, else one for each order. N(m) is the law of outputs with mean m clips. If a record is there or not
-    (or adds nothing), P = (1-q) N(0) + q N(1), Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); else Q = (1-q) N(0) + q
-    N(-1). Best are half-lines x > c: none as likely under N(0) is likelier under N(1) or less likely under N(-1)."""
+    """The divergence h(a) = max over events E of P(E) - a Q(E) of one step whose batch has a record with probability q,
+    as a function of a: one function for "replace-one", whose two orders (P, Q) cost the same, else one for each."""
+    # N(m) is the law of outputs with mean m clips. If the record is there or not (or adds nothing), P = (1-q) N(0) + q
+    # N(1), Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); with replace-one Q = (1-q) N(0) + q N(-1). The best event is
+    # a half-line x > c: of all events as likely under N(0) it is the likeliest under N(1), the least under N(-1).
 
     def beyond(c: arb, centre: int) -> arb:
-        return noise.beyond(c, centre) if c.is_finite() else arb(int(c < 0))
+        return noise.upper_tail(c, centre) if c.is_finite() else arb(int(c < 0))
 
     def removed(a: arb) -> arb:
-        c = noise.where((a - 1 + q) / q)
+        c = noise.with_ratio((a - 1 + q) / q)
         return (1 - q - a) * beyond(c, 0) + q * beyond(c, 1)
 
     def added(a: arb) -> arb:
-        c = noise.where((1 / a - 1 + q) / q)
+        c = noise.with_ratio((1 / a - 1 + q) / q)
         below, moved = 1 - beyond(c, 0), 1 - beyond(c, 1)
         return below - a * ((1 - q) * below + q * moved)
 
     def replaced(a: arb) -> arb:
-        c = noise.replaced(a, q)
+        c = noise.with_ratio_replaced(a, q)
         return (1 - q) * (1 - a) * beyond(c, 0) + q * (beyond(c, 1) - a * beyond(c, -1))
 
     return [replaced] if relation == "replace-one" else [removed, added]
 
 
 def _number(source: dict[str, object], name: str, least: float, most: float) -> float:
-    """The number `source[name]` of a certificate. Raises Refused unless it is above `least` and at most `most`."""
+    """`source[name]` as a float. Raises Refused unless it is a number above `least` and at most `most`."""
     value = source[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
         raise Refused(f"{name} must be a number above {least:g}, at most {most:g}; got {str(value)[:40]}")
@@ -116,9 +117,9 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
-    """Read a history's entry: how many of its steps may use a record, the divergences of one step with continuous
-    noise, and g >= 0: on a lattice all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g), with delta' of
-    continuous noise."""
+    """Check an entry of a certificate's history. Returns how many of its steps may use one record, the divergences
+    (`_divergences`) of one step with continuous noise, and g >= 0, what noise on a lattice costs more: for all these
+    steps delta(epsilon) <= e^g delta'(epsilon - 2 g), with delta' for continuous noise. Raises Refused if unfit."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
@@ -150,16 +151,15 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """A law of losses at least as costly as the true: masses[k]/2^bits at (first + k) H, lost/2^bits at infinity."""
+    """A law of privacy losses, multiples of the width H of a grid, that costs at least what the true law does."""
 
-    first: int  # in units of H, the width of the grid of losses
-    masses: fmpz_poly
-    lost: int
+    first: int  # the least loss is first H; `bits` below is that of the function that made the law
+    masses: fmpz_poly  # the loss (first + k) H has the probability masses[k]/2^bits
+    lost: int  # an infinite loss has the probability lost/2^bits
 
 
 def _integer_above(x: arb) -> int:
-    """An integer >= 1 above all of `x`, as too large a mass only raises the bound. Raises Refused if `x` is not
-    finite."""
+    """An integer >= 1 above the whole interval `x`, to round a mass up. Raises Refused if `x` is not finite."""
     found = x.upper().ceil().unique_fmpz() if x.is_finite() else None
     if found is None:
         raise Refused("a number is beyond this checker's arithmetic")
@@ -167,8 +167,9 @@ def _integer_above(x: arb) -> int:
 
 
 def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
-    """A law on multiples of H = `width` at least as costly as one step with divergence `h`, by the module's point 1.
-    Masses are in units of 2^-bits. The grid ends where h(a) is within `small` of its limits, 0 and 1 - a."""
+    """The law of one step's privacy loss on the multiples of `width`, raised so that the law's divergence is the
+    polygon above the step's divergence h(a) with corners at a = e^(i width), i whole. Masses are in units of 2^-bits.
+    The grid ends where h(a) is within `small` of its limits: 0 for large a, and 1 - a for small a."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
@@ -193,8 +194,8 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of two independent losses. Mass of up to `small` units of 2^-bits at the low end moves to
-    larger losses, and at the high end to an infinite one, which costs no less. Raises Refused for too many losses."""
+    """The law of the sum of two independent losses, with masses in units of 2^-bits. Up to `small` units at the low end
+    move to larger losses, and at the high end to an infinite one, which costs no less. Raises Refused if too long."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:
@@ -231,7 +232,7 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
 
 
 def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
-    """The upper bound on delta(epsilon) by the first grid that is fine enough for `most`. Raises Refused if none is."""
+    """The first upper bound on delta(epsilon), by finer and finer grids, that is at most `most`; Refused if none is."""
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
     while not (delta_bound := _bound(parts, epsilon, delta, width)) <= most:
         # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.
@@ -242,7 +243,8 @@ def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, de
 
 
 def confirm(text: str) -> tuple[float, float, float]:
-    """Epsilon, delta and a bound on delta(epsilon) of the certificate `text` (JSON). Raises Refused if unconfirmed."""
+    """Check the certificate `text` (JSON). Returns the epsilon and delta that it states, and the upper bound on
+    delta(epsilon) that confirms them. Raises Refused if they are not confirmed."""
     ctx.prec = 256  # with so many bits, intervals hardly widen
     certificate = _parse(text)
     history, statement = certificate["history"], certificate["statement"]
@@ -265,8 +267,6 @@ def confirm(text: str) -> tuple[float, float, float]:
 
 
 def _parse(text: str) -> dict[str, object]:
-    """The certificate in the JSON `text`, as a dictionary. Raises Refused if it is not one."""
-
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if len(dict(pairs)) != len(pairs):
             raise Refused("a name stands twice")

@@ -37,10 +37,9 @@ class _Unfit(ArithmeticError):
 
 class _Moments:
     """The moments M(z) = E_P e^{z L} of one release's loss L, with z = tau + i t, as sums over equally spaced outputs
-    x, for 0 < tau <= `most` and 0 <= t <= `far`. Step and range of the outputs are chosen so that the errors of `count`
-    releases together are about the share `error` of M(tau)^count; the methods bound the true errors. `law` must have
-    one formula for its loss at all outputs (a single entry in `branches`). Raises `_Unfit` if too many nodes are
-    needed."""
+    x, for 0 < tau <= `most` and 0 <= t <= `far`. The step between the outputs and their range are chosen so that the
+    errors of `count` releases together are about the share `error` of M(tau)^count; the methods bound the true errors.
+    `law` must have one formula for its loss at all outputs. Raises `_Unfit` if too many outputs are needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
         (branch,) = law.branches
@@ -48,8 +47,8 @@ class _Moments:
         self.a, self.rise, self.fall = branch.a, branch.up, branch.down
         wanted = math.log(2 * count / error) + 3
         power, fall, negative = self._powers(most)
-        # The step in x must serve `aliases`, along the best of the lines Im x = +-s^2 eta, and `decay`, whose lines are
-        # about 0.7 s^2 from those on which it bounds a moment.
+        # The step in x must be small enough for two bounds: that of `aliases`, along the best of the lines Im x = +-s^2
+        # eta, and that of `decay`, along lines about 0.7 s^2 from those on which it bounds a moment.
         self.heights = np.minimum(_HEIGHTS / s, 2.5)
         inverse = float(np.min((wanted + self._costs(most, np.array([far]))[:, 0]) / (s * s * self.heights)))
         mantissa, exponent = math.frexp(2 * math.pi / max(inverse, (wanted / 2 + 0.4 * negative) / (s * s * 0.7)))
@@ -70,34 +69,34 @@ class _Moments:
 
     def _powers(self, tau: float) -> tuple[float, float, float]:
         # The integrand of M(tau) has the factor A(x)^power A(-x)^-fall, with A of `Gaussian.log_mixture`. At complex x
-        # its modulus grows with the size of the negative exponents, the third number.
+        # its modulus grows with the size of the negative exponents, whose sum is the third number.
         power, fall = self.a + self.rise * tau, self.fall * tau
         return power, fall, max(-power, 0.0) + fall
 
     def _chance(self, x: Array) -> tuple[Array, Array]:
-        """The probability that the record is in the batch, given the outputs x, and a bound on its relative error."""
+        """The chance that the record was in the batch, given each output in x, and a bound on its relative error."""
         log_q, u, log_a = math.log(self.law.rate), (2 * x - 1) / (2 * self.law.noise**2), self.law.log_mixture(x)
         error = self.law.rounding(self.law.branches[0], x)[1] + 8 * UNIT * (1 - log_q + np.abs(u) + np.abs(log_a))
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        """Logs of bounds on the integral of the modulus of M(tau + i t)'s integrand along the lines Im x = +-s^2 eta,
-        with s the noise multiplier, as a share of M(tau): a row for each eta in `heights`, a column for each entry of
-        `t`. They say how fine the step in x must be."""
+        """Say how fine the step in x must be. The moment E e^{(tau + i t) L} of a loss L is an integral over outputs x.
+        Returned are logs of bounds on the integral of its integrand's modulus along the lines Im x = +-s^2 eta, over
+        the moment at t = 0: a row for each eta in `heights`, a column for each entry of `t`; s is the noise."""
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
 
     def log_terms(self, tau: Array) -> tuple[Array, Array]:
-        """Logs of the summands of M(tau), a row for each entry of `tau`, a column for each output; and of M(tau)."""
+        """Logs of the summands of E e^{tau L}, L being the loss: a row for each entry of `tau`; and of their sums."""
         terms = self.base + tau[:, None] * self.loss
         top = terms.max(axis=1)
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on two errors of M(tau + i t), as shares of M(tau): by rounding, without that of t times a loss, which
-        `_integral` adds as it grows with t; and by outputs beyond the first and the last node, which the sum leaves
-        out. `weights` are the summands of M(tau) over M(tau). Raises `_Unfit` if the integrand rises at an end."""
+        """Bounds on two errors of E e^{(tau + i t) L}, L being the loss, over E e^{tau L}: by rounding, but for that of
+        t L, which `_integral` adds; and by leaving out outputs before the first and after the last node. `weights` are
+        the summands of E e^{tau L}, scaled to the sum 1. Raises `_Unfit` if the integrand rises at an end."""
         power, fall, _ = self._powers(tau)
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
@@ -110,7 +109,8 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        """Bounds on the errors of M(tau + i t) by the step in x, as shares of M(tau). Raises `_Unfit` if too large."""
+        """Bounds on the errors of E e^{(tau + i t) L}, L being the loss, over E e^{tau L}, by the step between outputs.
+        Raises `_Unfit` if they are too large."""
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -118,8 +118,8 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """Logs of bounds on |M(tau + i t')|/M(tau) for all t' >= t, for each entry of the rising array `t` > 0; they
-        bound what follows the last node in t. `log_m` is log M(tau). Raises `_Unfit` if the step in x is too wide."""
+        """Logs of bounds on |E e^{(tau + i t') L}| for all t' >= t, L being the loss, over E e^{tau L} = e^`log_m`, for
+        a rising array of t > 0: how small the integrand is beyond the last t. Raises `_Unfit` for too wide steps."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -142,25 +142,23 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """`upper` and `lower` bound delta, narrowly near one epsilon, by a sum over the nodes z = `tau` + i `t`. m(tau) is
-    the product of the M(tau)^T of all laws, M being the moments of `_Moments` and T the law's number of releases. By
-    Chernoff delta(epsilon) <= e^{`log_second` - (tau + `shift`) epsilon}."""
+    """Bounds on delta(epsilon), narrow near one epsilon, by a sum over nodes z = `tau` + i `t` in place of an integral.
+    m(tau) is E e^{tau L} of the total loss L of all releases."""
 
     tau: float  # the real part of the nodes
     t: Array  # their imaginary parts, which rise from 0 in equal steps
     terms: NDArray[np.complex128]  # the summands divided by m(tau), without their factor e^{-i t epsilon}
     log_moment: float  # log m(tau)
     common: float  # a bound on the relative error of m(tau)
-    wrong: float  # a bound on the error of (step in t)/pi times the sum of `terms`, but for that by the step in t
-    shift: float  # that error is limited by Chernoff's bound e^{log_second - (tau + shift) epsilon} on delta(epsilon)
+    wrong: float  # a bound on the error of (step in t)/pi times the sum of `terms`, without that by the step in t
+    shift: float  # Chernoff: delta(epsilon) <= e^{log_second - (tau + shift) epsilon}, which limits the latter error
     log_second: float
 
     def _sum(self, epsilon: float) -> tuple[float, float, float]:
-        """The sum over the nodes, a bound on its error but for that by the step in t, and log(delta/sum)."""
         step = float(self.t[1])
         total = step / math.pi * float((self.terms * np.exp(-1j * self.t * epsilon)).real.sum())
         turned = 8 * UNIT * step / math.pi * float(np.abs(self.terms) @ (self.t * abs(epsilon) + len(self.t)))
-        return total, self.wrong + 1.01 * turned, self.log_moment - self.tau * epsilon
+        return total, self.wrong + 1.01 * turned, self.log_moment - self.tau * epsilon  # the last is log(delta/total)
 
     def upper(self, epsilon: float) -> float:
         total, wrong, scale = self._sum(epsilon)
@@ -170,7 +168,8 @@ class _Integral:
     def lower(self, epsilon: float) -> float:
         total, wrong, scale = self._sum(epsilon)
         period = 2 * math.pi / float(self.t[1])
-        # The step in t adds delta at epsilons whole periods away: at most 1 below, and Chernoff's bound above.
+        # A sum in place of the integral adds delta at all epsilons that are whole periods away: at most 1 for each one
+        # below, and at most Chernoff's bound for each one above.
         first, second = -self.tau * period - scale, self.log_second - self.shift * (epsilon + period) - self.log_moment
         aliases = math.exp(min(first, 700.0)) / -math.expm1(-self.tau * period)
         aliases += math.exp(min(second, 700.0)) / -math.expm1(-self.shift * period)
@@ -179,7 +178,7 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether the integral may be tried: Gaussian noise, sampled batches, and one formula of the loss for each law."""
+    """Whether the integral may be tried: all laws have Gaussian noise, sampled batches and one formula of the loss."""
     fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
     return bool(parts) and fit
 
@@ -187,8 +186,8 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """An object with an `upper` and a `lower` bound on delta near `epsilon` >= 0; None if the integral does not fit
-    these laws or is too imprecise, so that a grid must answer."""
+    """An object whose methods `upper` and `lower` bound delta of the composition `parts` at epsilons near `epsilon` >=
+    0; None if the integral does not fit these laws or is too imprecise, so that a grid must answer."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]
@@ -202,8 +201,9 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """A tau at which the integrand at `epsilon` is about least; the standard deviation of the total loss if tilted by
-    e^{tau loss}; and `_Integral.shift`. Any choice is correct. Raises `_Unfit` if the search does not end."""
+    """A tau > 0 at which the integrand for delta(epsilon) is about least; the standard deviation of the total loss when
+    probabilities are multiplied by e^{tau loss}; and how far above tau to take the Chernoff bound that limits the error
+    by the step in t. Any choice is correct. Raises `_Unfit` if the search does not end."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2
@@ -244,8 +244,8 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
 
 
 def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> _Integral:
-    """The sum over nodes for `parts`, laws with their numbers of releases. Each of its errors is aimed at the share
-    `error` of an estimate of delta(epsilon). Raises `_Unfit` if nodes are too many or errors too large."""
+    """Bounds on delta near `epsilon` of `parts`, laws with their numbers of releases. Each error of the sum over nodes
+    is aimed at the share `error` of an estimate of delta. Raises `_Unfit` for too many nodes or too large errors."""
     tau, spread, shift = _saddle(parts, epsilon)
     taus = np.array([tau, tau + shift])
     width = tau * (1 + tau) * math.sqrt(2 * math.pi * (spread**2 + 1 / tau**2 + 1 / (1 + tau) ** 2))

@@ -39,8 +39,6 @@ _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
 class _Unsupported(ValueError):
-    """Raised for an `event` that is not accounted, or that has a part that is not. `kind` names it in the message."""
-
     def __init__(self, event: object, kind: str) -> None:
         super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
         self.event = event
@@ -134,8 +132,8 @@ _OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a latti
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
-    """The steps that stand for `count` releases of the noise event `noisy` with batches as `drawn`, or None if there is
-    no noise. Raises _Unsupported, with the event `whole` that contains `noisy`, if it is not accounted."""
+    """Equal steps for `count` releases of `noisy`, a dp-accounting event of noise, with batches as `drawn`; None if the
+    noise is 0. `whole`, the event that contains `noisy`, is named by the _Unsupported error for unknown noise."""
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")
@@ -167,7 +165,6 @@ def event_from_history(history: Steps) -> Any:
 
 
 def _event(step: Step) -> Any:
-    """The dp-accounting event of one of the equal steps `step`. Raises ValueError if there is no such event."""
     family, _, numbers = step.mechanism.partition(":")
     made = getattr(dp_event, _EVENTS.get(family, ""), None)
     if made is None or (family == "gaussian-mixture" and step.relation.replaces):
@@ -231,8 +228,6 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return tuple(replace(step, steps=count) for step, count in self._steps.items())
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
-        """Compose the event `count` times if `do_compose`; otherwise only find out whether that is possible. Returns
-        None if the event is accounted, else an object that says why not, as dp-accounting expects."""
         try:
             found = list(_parts(event, self._relation, count if do_compose else max(count, 1)))
         except _Unsupported as error:

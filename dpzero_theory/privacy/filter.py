@@ -1,16 +1,8 @@
 """A privacy budget for steps whose noise, batch or clip is chosen as one goes, from the outcomes of earlier steps.
 
 A plan fixes all steps beforehand. Here each step may be chosen after the earlier ones were seen, and one may stop at
-any time, for any reason that the releases show. Three theorems say how much fits into a budget (epsilon, delta); their
-proofs are in laws/derivation.md, section 9.
-
-- Log moments (Feldman and Zrnic 2021; `Filter.of_moments`): with a fixed t > 0, all steps with K_1(t) + K_2(t) + ... <=
-  t epsilon + log delta - log c(t). K_j(t) bounds log E e^(t L) of the privacy loss L of step j, given all earlier
-  outcomes, and c(t) is max over y > 0 of (1 - e^-y) e^(-t y).
-- A worst step (`Filter.of_worst`): steps that one worst step dominates, at most T of them, cost at most that step T
-  times, whatever is chosen and whenever one stops.
-- Full batches with Gaussian noise (`Filter.of_gaussian`) that are mu_1-, mu_2-, ...-GDP with mu_1^2 + mu_2^2 + ... <=
-  mu^2 are mu-GDP together, even if each mu_j follows from earlier outcomes.
+any time, for any reason that the releases show. Three theorems, one for each class method of `Filter`, say how
+much fits into a budget (epsilon, delta); their proofs are in laws/derivation.md, section 9.
 
 A filter lives in memory alone, touches no file and makes no step: after a crash spend again what was spent before it.
 """
@@ -48,9 +40,9 @@ class Filter:
             budget.spend(step)    # before the step is made
             ...                   # make it, look at what it releases, choose the next one
 
-    Make a filter by `of_moments`, `of_worst` or `of_gaussian`, which differ in the steps that they allow; the module's
-    docstring has their theorems. All steps must have one neighbouring relation. The three raise ValueError unless
-    epsilon > 0 and delta is in (0, 1), and for arguments that they do not allow.
+    Make a filter by `of_moments` (for steps of any noise and batch size), `of_worst` (for steps that cost no more than
+    one step that is known beforehand) or `of_gaussian` (for full batches with Gaussian noise). All steps must have one
+    neighbouring relation. The three raise ValueError unless epsilon > 0 and delta is in (0, 1).
 
     Args:
         epsilon, delta: the budget.
@@ -73,7 +65,8 @@ class Filter:
     @classmethod
     def of_moments(cls, epsilon: float, delta: float, *, planned: Steps) -> Self:
         """A budget for steps with Gaussian or discrete Gaussian noise of any size. Batches must be drawn anew in each
-        step: full, Poisson, or fixed-size (not under zero-out).
+        step: full, Poisson, or fixed-size (not under zero-out). Each step takes as much of the budget as its log moment
+        K(t) = log E e^(t L), with L its privacy loss and t > 0 one number for all steps (Feldman and Zrnic 2021).
 
         Args:
             epsilon, delta: the budget.
@@ -95,8 +88,9 @@ class Filter:
     def of_worst(cls, epsilon: float, delta: float, *, worst: Step) -> Self:
         """A budget of T steps, where T is the largest number of copies of the step `worst` that are within the budget.
 
-        Each step that is made counts as one of the T, however little it costs. Use it to choose when to stop, or to
-        choose more noise or smaller batches than `worst`. If most steps cost much less, `of_moments` has more room.
+        Each step that is made counts as one of the T, however little it costs: T steps that `worst` dominates cost at
+        most T times `worst`, whatever is chosen and whenever one stops. Use it to choose when to stop, or to choose
+        more noise or smaller batches than `worst`. If most steps cost much less, `of_moments` has more room.
 
         Args:
             epsilon, delta: the budget.
@@ -127,7 +121,7 @@ class Filter:
         most = largest(fits, 1, MOST_STEPS)
         if most is None:
             raise ValueError(f"worst must cost at most epsilon = {budget:g} at delta = {share:g}; got {worst}")
-        return cls(budget, share, most + 0.5, part)  # half a step more, since the sum of the shares is rounded up
+        return cls(budget, share, most + 0.5, part)  # half a step more, since sums of parts are rounded up
 
     @classmethod
     def of_gaussian(cls, epsilon: float, delta: float) -> Self:
@@ -150,13 +144,13 @@ class Filter:
         """Whether the budget still holds if these steps are made after all that was spent so far. Nothing is spent.
         Raises ValueError for steps of a kind that this budget cannot count, whatever is left (see `of_moments`,
         `of_worst` and `of_gaussian`), or with another relation than earlier steps. No room is no error."""
-        return self._after(history) <= self.limit
+        return self._spent_with(history) <= self.limit
 
     def spend(self, history: Steps) -> None:
         """Count these steps as spent, in addition to all that was spent before. Call `spend` before they are made.
         Raises BudgetExceededError, and spends nothing, without room for them; ValueError as `has_room`."""
         made = steps_of(history)  # once, as a history may be a generator
-        after, count = self._after(made), sum(release.steps for release in made)
+        after, count = self._spent_with(made), sum(release.steps for release in made)
         if not after <= self.limit:
             raise BudgetExceededError(
                 f"history must cost no more than is left of epsilon = {self.epsilon:g} at delta = {self.delta:g};"
@@ -166,14 +160,13 @@ class Filter:
         self._relations |= {str(release.relation) for release in made}
         self.steps += count
 
-    def _after(self, history: Steps) -> float:
-        """Return the sum of the shares of all spent steps and of these, rounded up, to be compared with `limit`. Raises
-        ValueError as `has_room`."""
+    def _spent_with(self, history: Steps) -> float:
         relations, spent = set(self._relations), self._spent
         for release in steps_of(history):
             relations.add(str(release.relation))
             if len(relations) > 1:
                 raise ValueError(f"history must have one relation; got {', '.join(sorted(relations))}")
+            # Each part is raised by its rounding error, and each sum to the next float, so the whole is rounded up.
             spent = math.nextafter(spent + self._part(release) * (1 + _ROUNDING), math.inf)
         return spent
 
@@ -189,12 +182,13 @@ def _require_fresh(name: str, step: Step) -> None:
 
 
 def _most_moments(t: float, epsilon: float, delta: float) -> float:
+    # Steps are within the budget if their log moments K(t), each given all earlier outcomes, add up to at most this.
     return t * epsilon + math.log(delta) - log_c(t)
 
 
 def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
-    """The order t with which the planned steps can be repeated most often within the budget (epsilon, delta), by their
-    log moments K(t). Raises ValueError for steps without known moments."""
+    """The order t > 0 with which the planned steps can be repeated most often within the budget (epsilon, delta), if
+    counted by K(t) = log E e^(t L) of their privacy loss L. Raises ValueError for steps without a known K(t)."""
 
     def minus_count(log_t: float) -> float:  # of repetitions of the planned steps, not rounded; for `minimize_scalar`
         t = math.exp(log_t)

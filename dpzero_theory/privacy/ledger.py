@@ -158,7 +158,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     @classmethod
     def for_records(cls, path: str | os.PathLike[str] | None, run: str) -> Self:
         """Start a file of records without a budget at `path`, or in memory if `path` is None. `run` is a text that says
-        what the file is for. Raises as `create`."""
+        what the file is for. Raises FileExistsError if it exists, OSError or LedgerError if it cannot be written."""
         if path is not None:
             return cls._made(Path(path), {"run": run})
         db = sqlite3.connect(":memory:", isolation_level=None)
@@ -167,7 +167,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def _made(cls, path: Path, begun: dict[str, Any]) -> Self:
-        """Make the file with the header `begun` of `_fill` and open it; raise as `create`. A failure leaves no file."""
+        # A failure leaves no file.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         try:
             with closing(_connect(path, "rw")) as db:
@@ -299,8 +299,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         self.close()
 
     def _last_row(self) -> tuple[int, int, bytes]:
-        """Return the number of the first release that may be recorded, how many releases are paid for, and the hash of
-        the last row. Raises LedgerError in the child of a fork."""
+        # The number of the first release that may be recorded, how many releases are paid for, the hash of the last row
         if os.getpid() != self._pid:
             raise LedgerError(f"{self.path}: opened by another process, before a fork: open it in one of them")
         last = "SELECT release + (sums NOT NULL), spent, chain FROM log ORDER BY row DESC LIMIT 1"
@@ -319,7 +318,6 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._spent = spent
 
     def _write(self, statement: str, *values: object, durable: bool = True) -> None:
-        """Run one SQL statement as a transaction. With `durable`, return only when it is on disk."""
         level = "FULL" if durable else "NORMAL"
         try:
             if not self._level:  # not before the first write: a file that is only opened does not change
@@ -346,7 +344,7 @@ def sync_folder(path: Path) -> None:
 
 
 def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
-    """Make the tables of the new file `db` and its header `begun`: what `create` takes, by name, the step in words."""
+    # `begun` has the arguments of `Ledger.create` by name, the step in words and numbers.
     text = json.dumps({"format": _FORMAT, **begun}, allow_nan=False)
     db.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}")
     db.execute("INSERT INTO header VALUES (?, ?, ?, 0, 0)", (text, hashlib.sha256(text.encode()).hexdigest(), inode))
@@ -385,7 +383,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Account:
 
 
 def _chained(last: bytes, release: int, spent: int, sums: bytes | None) -> bytes:
-    """Return the hash (8 bytes) of a row with these columns; `last` is the hash of the row before, or of the header."""
+    # The hash of a row with these columns; `last` is the hash of the row before, or of the header.
     kind = b"payment" if sums is None else b"record"
     return hashlib.sha256(b"%b %b %d %d %b" % (last, kind, release, spent, sums or b"")).digest()[:8]
 

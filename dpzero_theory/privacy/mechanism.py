@@ -42,14 +42,14 @@ continuous noise (laws/derivation.md, section 8). The noise of training runs is 
 _RATIO = 1e-12  # with noise that is too small for `_KERNEL` tau is chosen so that `_discrete_gap` is about this
 _SAME = 2.0**-46
 """Discrete noise of parameter sigma lattice units with (tau/sigma)^2 up to this is accounted as continuous noise of the
-same multiplier: the multipliers that surely cost more, and surely less, then differ by less than 1e-14 of it."""
+same multiplier: those that surely cost more, and surely less, differ from it by less than 1e-14 of it."""
 _PURE_ROUNDING = 1e-11  # a bound on the relative rounding error of a pure epsilon
 _FORMULA_ROUNDING = 1e-12  # a bound on the relative rounding error of the formulas of Laplace noise
 _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sampled batches: e^a must be a float
 
 
 class StepLike(Protocol):
-    """Equal steps, as a noise law needs to know them, with fields of `step.Step` and their meaning."""
+    """What a noise law needs to know of equal steps: these fields of `step.Step`, which explains them."""
 
     @property
     def noise(self) -> float: ...
@@ -85,11 +85,12 @@ class Mechanism(ABC):
     note: str = ""
 
     def on(self, levels: int) -> "Mechanism":
-        """Return this family's law for a lattice with `levels` >= 1 units to the clip, or itself without a lattice."""
+        """Return the law of this family for noise on integers of which `levels` >= 1 are one clip; or a continuous law
+        itself."""
         return self
 
     def require(self, step: StepLike) -> None:
-        """Raise ValueError if this law is not accounted for with the step's sampling, coordinates and noise."""
+        """Raise ValueError if no cost is known for this law with the sampling, coordinates and noise of `step`."""
         if self.samplings is not None and step.sampling.name not in self.samplings:
             names = ", ".join(self.samplings)
             raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {step.sampling.word!r}")
@@ -100,15 +101,14 @@ class Mechanism(ABC):
 
     @abstractmethod
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of the `step.steps` equal steps that `step` stands for, which `require` accepts, for data
-        sets that differ in up to `size` >= 1 records, the larger of which has n; n = None stands for any number. The
-        cost is `UNKNOWN` if no bound is known."""
+        """The privacy cost of all `step.steps` equal steps of `step`, for data sets that differ in up to `size` >= 1
+        records; `UNKNOWN` if no bound is known. `n` is the number of records of the larger data set, or None for a cost
+        that holds for any number. `require` must have accepted the step."""
 
     def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
-        """The least noise multiplier with which the steps `step`, whose own noise is ignored, are target_epsilon-DP at
-        delta = 0 for neighbours that differ in one record, rounded up by at most 1e-11 of it; None if the law never
-        gives delta = 0. Raises ValueError for a target outside the range that the law is accounted for, such as one
-        that is met by less noise."""
+        """The least noise multiplier, rounded up by at most 1e-11 of it, with which all steps of `step`, whose own
+        noise is ignored, are target_epsilon-DP at delta = 0 for data sets that differ in one record; None if the law
+        never gives delta = 0. Raises ValueError for a target that noise too small for the law's bounds would meet."""
         return None
 
     @abstractmethod
@@ -118,8 +118,8 @@ class Mechanism(ABC):
 
     @abstractmethod
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw an array of this shape with parameter `scale` by random bits of `source`: float64, or int64 on a
-        lattice."""
+        """Draw noise with the parameter `scale` in an array of this shape, float64 or, on a lattice, int64, by random
+        bits of `source`."""
 
 
 class Gaussian(Mechanism):
@@ -142,12 +142,9 @@ class Gaussian(Mechanism):
 
 
 class _OnLattice(Mechanism):
-    """Noise on integers, on a lattice with M = `levels` units to the clip; the law's name is `family`:M, such as
-    discrete-gaussian:16. With `levels` 0 the law is that of any M >= `fine`, and its name is `whole`; the three are
-    attributes of the subclass. Training runs choose between the two by `on`, from the M of their sums."""
-
-    family: ClassVar[str]
-    whole: ClassVar[str]
+    # Noise on integers, of which M = `levels` are one clip; or of any M >= `fine`, for `levels` 0
+    family: ClassVar[str]  # the law's name is `family`:M, such as discrete-gaussian:16
+    whole: ClassVar[str]  # its name for `levels` 0
     fine: ClassVar[int]
     lattice = True
 
@@ -162,13 +159,12 @@ class _OnLattice(Mechanism):
 
 
 class DiscreteGaussian(_OnLattice):
-    """Discrete Gaussian noise on a lattice with M = `levels` units to the clip, with parameter s M units for the noise
-    multiplier s. Without `levels` M is at least 2^28.
+    """Discrete Gaussian noise on integers, of which M = `levels` are one clip, with the parameter s M for the noise
+    multiplier s. Without `levels` M is any number from 2^28 on.
 
     Sums over the integers give the cost of at most 2^24 releases of one number each, with full or Poisson batches, if s
-    is at least 0.05 and s M at most 256 units. The cost of other releases is bounded by the costs of continuous
-    Gaussian noise with a slightly smaller and a slightly larger standard deviation, for which `require` asks that s M
-    is at least a few units (`_least_multiplier`).
+    is at least 0.05 and s M at most 256. The cost of other releases is bounded by the costs of continuous Gaussian
+    noise with a slightly smaller and a slightly larger standard deviation, for which s M must be at least a few units.
     """
 
     family = whole = "discrete-gaussian"
@@ -209,9 +205,9 @@ class DiscreteGaussian(_OnLattice):
         return self.compared(step, size, n)
 
     def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
-        """Return a bound on the privacy cost of `step` from the costs of continuous Gaussian noise with a slightly
-        smaller and a slightly larger standard deviation; `UNKNOWN` if none is proved. `size` is the largest number of
-        records in which data sets differ, and `n` the number of all records, or None for a cost that holds for any."""
+        """Bound the privacy cost of `step` by the costs of continuous Gaussian noise with a slightly smaller standard
+        deviation, from above, and a slightly larger one, from below; `UNKNOWN` if this has no proof. `size` is the
+        largest number of records in which data sets differ, `n` the number of all records, or None for any number."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):
             return UNKNOWN
@@ -239,10 +235,8 @@ class DiscreteGaussian(_OnLattice):
 
 
 class _Laplace(_OnLattice):
-    """Discrete Laplace noise with the scale s M, rounded up to whole units, for the noise multiplier s and M units to
-    the clip. The law `laplace`, for any M >= 2^30, has a cost that also bounds that of continuous Laplace noise of the
-    scale s clips. Only the pure epsilon is known for s below k/300, k being the number of records that differ."""
-
+    # Discrete Laplace noise with the scale s M, rounded up, for the noise multiplier s and a clip of M integers. The
+    # cost of the law `laplace`, for any M >= 2^30, also bounds that of continuous Laplace noise of the scale s clips.
     family, whole = "discrete-laplace", "laplace"
     fine = 2**30
     noise = "laplace"
@@ -297,18 +291,18 @@ for _law in (DiscreteGaussian, _Laplace):
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
-    """The noise law that a training run draws from: for integer sums on a `lattice` discrete Gaussian noise for `noise`
-    "gaussian" and discrete Laplace noise for "laplace", else continuous Gaussian noise for "gaussian"; or a registered
-    law with this attribute `noise`. Raises ValueError if there is no such law."""
+    """The law from which a training run draws its noise: on integers if its sums are integers (`lattice`), else
+    continuous. `noise` is "gaussian", on a lattice also "laplace", or the attribute `noise` of another registered law.
+    Raises ValueError if there is no such law."""
     laws = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return laws[check.choice("noise", noise, laws)]
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The parameter tau, in units of the lattice, of the random rounding by which discrete noise is compared with
-    continuous noise: a number y becomes the integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). It is
-    `_KERNEL`; or, if the noise's parameter `sigma` in these units is small, about the tau at which `_discrete_gap` is
-    `_RATIO` for the `numbers` integers that are released in all, where that is less."""
+    """The parameter tau of the random rounding by which discrete noise of parameter `sigma` is compared with continuous
+    noise, both in units of the lattice: a number y becomes the integer x with probability proportional to e^(-(x -
+    y)^2/(2 tau^2)). It is 2, or less for small `sigma`, as rounding takes the variance tau^2 from the noise: about the
+    tau with which probabilities of `numbers` released integers change by a factor of at most e^1e-12."""
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
@@ -320,9 +314,10 @@ def _least_multiplier(levels: int, numbers: int) -> float:
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """A number G >= 0, rounded up. Probabilities with discrete Gaussian noise of any parameter sigma > `tau` are within
-    a factor e^G of those with continuous Gaussian noise of the variance sigma^2 - tau^2 that is rounded at random to
-    the lattice (`_kernel`), with the parameter `tau` >= 1/2 in its units. `numbers` integers are released in all."""
+    """How much discrete and randomly rounded continuous noise differ: a number G >= 0, rounded up, such that no event
+    about `numbers` released integers has probabilities more than a factor e^G apart with the two. The first is discrete
+    Gaussian noise of any parameter sigma > `tau`. The second is continuous Gaussian noise of variance sigma^2 - tau^2;
+    its sum y becomes an integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). `tau` is >= 1/2 units."""
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     # kappa bounds the relative error with which the probabilities of the rounding are normalised.
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
@@ -346,7 +341,7 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
     """What Laplace noise costs more, or less, for being drawn on a lattice of 2^30 or more units to a clip: a number G
-    >= 0 such that the probabilities of `steps` releases of noise of this scale in clips are within a factor e^G of
-    those with continuous noise (laws/derivation.md, section 8)."""
+    >= 0 such that all events of `steps` releases with noise of the scale `noise_multiplier` clips have probabilities
+    within a factor e^G of those with continuous noise (laws/derivation.md, section 8)."""
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

@@ -82,8 +82,8 @@ class NoiseSource(ABC):
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        """Return an array of shape `size` of discrete Laplace noise of this scale. Draws for which `keeps`, a function
-        from an array to booleans, is false are drawn again; None keeps all draws."""
+        """Draw an array of shape `size` of discrete Laplace noise with this scale, conditional on `keeps`, a function
+        from an array of draws to booleans, being true of each draw; None stands for no condition."""
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -92,8 +92,7 @@ class NoiseSource(ABC):
         return found[:count].reshape(shape)
 
     def _laplace(self, scale: int, tries: int) -> NDArray[np.int64]:
-        """Try `tries` times to draw discrete Laplace noise, by Algorithm 2 of Canonne, Kamath and Steinke; return the
-        draws that were accepted, `tries` or fewer."""
+        # Algorithm 2 of Canonne, Kamath and Steinke; returns the draws that were accepted, `tries` or fewer
         rest = self._below(scale, tries)
         rest = rest[self._accepted(rest / scale, lambda k: Fraction(int(rest[k]), scale))]
         whole, going = np.zeros(len(rest), np.int64), np.arange(len(rest))
@@ -129,7 +128,7 @@ class NoiseSource(ABC):
             word, bits = word << _WORD_BITS | int(self._words(1)[0]), bits + _WORD_BITS
 
     def _below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Draw `count` independent integers, uniformly from 0, ..., limit - 1, with a limit from 1 to 2^57."""
+        # Independent integers, uniformly from 0, ..., limit - 1, with a limit from 1 to 2^57
         bits, found = max((limit - 1).bit_length(), 1), np.zeros(0, np.int64)
         while len(found) < count:
             values = (self._words(2 * (count - len(found)) + 8) >> np.uint64(_WORD_BITS - bits)).astype(np.int64)

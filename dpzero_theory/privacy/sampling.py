@@ -158,16 +158,19 @@ class Sampling:
         return self.group_amplified(noise, steps, relation, size, n)
 
     def amplified(self, noise: float, steps: int, relation: Relation) -> Cost:
-        """As `cost`, which calls it, for a sample rate q < 1 and data sets that differ in one record."""
+        """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in one record.
+        Every subclass has this method, which `cost` calls. `noise` is the standard deviation of the Gaussian noise on
+        the sum of a batch, over the clip, and `relation` says which data sets are neighbours."""
         raise NotImplementedError(f"sampling {self.word} does not say what it costs")
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        """As `cost`, with its arguments, for q < 1 and data sets that differ in up to `size` >= 2 of n records."""
+        """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in up to `size` >=
+        2 of n records (None: of any number); `UNKNOWN` if no bound is known. `noise` is the standard deviation of the
+        noise on the sum of a batch, over the clip, and `relation` says which data sets are neighbours."""
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
-        """The least noise multiplier that calibration tries, 0 for no limit; with less noise it would take more than 5
-        s."""
+        """The least noise multiplier that calibration tries; 0 for no limit. With less it would take more than 5 s."""
         return 0.0
 
     def uses(self, steps: int) -> int:
@@ -194,14 +197,14 @@ class Sampling:
 
     def draw(self, source: random.Random, n: int) -> Indices:
         """Draw one batch from n records, with random bits from `source`; return the indices of its records. Raises
-        NotImplementedError for samplings that are not `runnable`, or are `lasting`."""
+        NotImplementedError if batches cannot be drawn, or not one without the others (`drawer` draws those)."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         """Return a function from the index of a release, from 0 on, to the indices of its batch's records out of n.
-        Random bits of `source` make batches that are independent of one another. Those of a `lasting` sampling follow
-        from the 32 bytes `secret`, which must be the same in every process that continues the run. Samplings that are
-        not `runnable` raise NotImplementedError, here or at the first batch."""
+        Batches that are independent of one another come from random bits of `source`. Others follow from the 32 bytes
+        `secret`, which must be the same in every process that continues the run. Raises NotImplementedError, here or at
+        the first batch, if batches cannot be drawn."""
         return lambda release: self.draw(source, n)
 
 
@@ -256,8 +259,7 @@ class Poisson(Sampling):
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
-    """Draw each of the records 0, ..., n - 1 independently with probability q, rounded down to a multiple of 2^-64;
-    return their indices, ascending. The batch may be empty."""
+    # Each of the records 0, ..., n - 1 with probability q, rounded down to a multiple of 2^-64
     if q == 1:
         return np.arange(n)
     words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
@@ -299,11 +301,10 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Return bounds on four probabilities, from which the cost is computed. A batch is full if `largest` or more
-        records other than a given one are drawn. The first two are upper bounds on the probability of a full batch, and
-        of one that is not full. The third is an upper bound on the probability that a full batch uses the given record,
-        so that it was drawn and not left out. The fourth is a lower bound on the probability that a batch, full or not,
-        uses it."""
+        """Bounds on probabilities about one given record. A batch is full if `largest` or more other records are drawn.
+        Returned are upper bounds on the probability that a batch is full, that it is not, and that a full batch uses
+        the record (which then was drawn and not left out), and a lower bound on the probability that a batch uses it.
+        """
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q
@@ -432,7 +433,7 @@ class FixedSize(Sampling):
         return Cost.of(Gaussian("fixed-size", q, noise / 2), count=steps).bounding(attained)
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
-        if relation is Relation.ADD_REMOVE:  # only changing one record after another has a bound
+        if relation is Relation.ADD_REMOVE:  # a bound is known only for changing one record after another
             return UNKNOWN
         return self.at(min(size * self.sample_rate, 1.0)).cost(noise / size, steps, relation).bounding()
 
@@ -503,7 +504,7 @@ class Shuffled(FixedOrder):
         return FixedSize(self.sample_rate).batch_size(n)
 
 
-_LONG_BLOCK = 2000  # of blocks of steps at least so long, one more step is not counted
+_LONG_BLOCK = 2000  # Blocks of so many steps or more are accounted as if none had one step more than the others.
 
 
 @dataclass(frozen=True)
@@ -543,8 +544,8 @@ class RandomAllocation(Sampling):
         # An observer who is told a random partition of the steps into `taken` blocks, each with one step of the record,
         # sees an epoch in each block (derivation.md, section 7). Extra knowledge only costs more: upper bounds.
         size, longer = divmod(epoch, taken)
-        if size >= _LONG_BLOCK:  # a step more costs less, and here hardly
-            longer = 0
+        if size >= _LONG_BLOCK:
+            longer = 0  # A block with one step more costs less, but here hardly any less: count it as shorter
         blocks = [(length, count) for length, count in ((size, taken - longer), (size + 1, longer)) if count]
         total = whole + bool(rest)
 

@@ -22,9 +22,8 @@ _TABLE_CELLS = 2**24  # the most entries of the table that `_subsets` fills at o
 
 
 class _Bits:
-    """A stream of random bits, SHAKE-256 of a secret and a text `label`. Whoever does not know the `SECRET_BYTES` bytes
-    of `secret` cannot tell the stream from random bits. Different labels give independent streams from one secret.
-    Raises ValueError for a secret of another length."""
+    """Bits that nobody can tell from random ones without the 32 bytes `secret`: SHAKE-256 of it and a text `label`.
+    Different labels give independent bits from one secret. Raises ValueError for a secret of another length."""
 
     def __init__(self, secret: bytes, label: str) -> None:
         if len(secret) != SECRET_BYTES:
@@ -41,8 +40,8 @@ class _Bits:
 
 
 def _below(source: _Bits, bound: int, count: int) -> NDArray[np.int64]:
-    """Draw `count` independent integers, each exactly uniform in 0, ..., bound - 1, with a bound from 1 to 2^63: each
-    is a 64-bit word modulo `bound`, where a word beyond the largest multiple of `bound` is drawn again."""
+    # Independent integers, each exactly uniform in 0, ..., bound - 1, with a bound from 1 to 2^63: 64-bit words modulo
+    # `bound`, where words beyond the largest multiple of `bound` are drawn again
     largest = 2**64 - 1 - 2**64 % bound
     words = source.words(count)
     while (bad := np.flatnonzero(words > np.uint64(largest))).size:
@@ -51,9 +50,9 @@ def _below(source: _Bits, bound: int, count: int) -> NDArray[np.int64]:
 
 
 def _subsets(source: _Bits, count: int, size: int, taken: int) -> NDArray[np.int64]:
-    """Draw `count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row of the
-    result. By Floyd's algorithm: for j = size - taken, ..., size - 1, a uniformly random one of 0, ..., j is added to
-    the set, or j if the drawn number is already in the set."""
+    # Independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row, by Floyd's
+    # algorithm: for j = size - taken, ..., size - 1 a uniformly random one of 0, ..., j is added to the set, or j if
+    # that one is already in it
     drawn = np.empty((count, taken), dtype=np.int64)
     rows = max(_TABLE_CELLS // size, 1)
     for first in range(0, count, rows):

@@ -30,10 +30,7 @@ _TOTAL_ERROR = 1e-9  # the sum of a mixture's probabilities may be off by this; 
 
 
 class _Stated(Mechanism):
-    """A mechanism of which only its cost is known. It draws no noise: `scale` and `draw` raise ValueError. `name` is
-    the family of the mechanism and the numbers that were stated, as `family:numbers`; `known` takes equal steps with
-    this mechanism and returns their cost, for data sets that differ in one record."""
-
+    # A mechanism of which only the cost is known: `known` returns the cost of equal steps, for one record.
     noise = "stated"
     lattice = False
     exactness = "not drawn: a statement of what another mechanism's step costs"
@@ -58,8 +55,9 @@ class _Stated(Mechanism):
 
 
 def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
-    """Return `count` steps with a new mechanism, of which only the cost of equal steps is `known`. `family` is the word
-    for this kind of statement, such as "zcdp", `numbers` what was stated, and `relation` the statement's."""
+    """Register a mechanism of which only the privacy cost is known, and return `count` steps with it, in full batches
+    and under the neighbouring relation `relation`. It is called `family`:`numbers`, such as zcdp:0.1,0.0 for what was
+    stated; `known` takes equal steps with it and returns their cost for data sets that differ in one record."""
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)

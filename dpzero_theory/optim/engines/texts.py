@@ -79,7 +79,9 @@ def losses_of_records(model: Callable[..., Any], records: Sequence[Mapping[str, 
 
     Args:
         model: the model, or another function that takes `input_ids` and returns an object with `logits`.
-        records: the records, as `texts_of` takes them; `loss_of` says what their losses are.
+        records: mappings with `input_ids` and `labels`, whose loss is the mean of -log p over the tokens whose label is
+            not -100; or with `options`, a list of such mappings, and `right`, whose loss is the cross-entropy of the
+            option with that number.
 
     Returns:
         The losses, float64 of shape (records,), on the CPU.

@@ -101,14 +101,12 @@ class VLLMEngine(Engine):
     def of(cls, module: nn.Module, points: int) -> Self:
         """Return an engine that serves the model of a run's module, in the number type of its frozen weights.
 
-        Records may have at most 1,024 tokens, or one less than the model takes if that is fewer.
+        Records may have at most 1,024 tokens, or one less than the model takes if that is fewer. Raises what the class
+        raises, and ValueError for any module but those below.
 
         Args:
             module: a causal language model of transformers with LoRA factors of peft.
             points: how many points a step evaluates, an integer >= 1.
-
-        Raises:
-            ValueError: any other module; or what the class raises.
         """
         name, config = base_of(module)
         dtype = next(p.dtype for p in module.parameters() if not p.requires_grad)

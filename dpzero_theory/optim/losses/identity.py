@@ -131,15 +131,12 @@ def shared(data: Any, others: Any, names: Collection[str] = (), labels: Collecti
 def inputs_digest(record: Any, names: Collection[str] = (), labels: Collection[str] = ()) -> str:
     """Return a digest of what a model is given of a record, by which `shared` compares records; 32 hexadecimal digits.
 
-    It has no key: whoever has the digest can test a guess of the record.
+    It has no key: whoever has the digest can test a guess of the record. Raises ValueError if that cannot be pickled.
 
     Args:
-        record: a record of a data set: a tuple, whose last entry is left out as the label, a mapping, or anything else.
+        record: a tuple, whose last entry is left out as the label, a mapping, or anything else.
         names: the entries of a mapping that the model takes, if it has some of them; else all its entries count.
         labels: entries of a mapping that are left out, in addition to labels, label, label_ids, idx, id and index.
-
-    Raises:
-        ValueError: the record cannot be pickled.
     """
     if isinstance(record, tuple) and len(record) > 1:  # By convention the last entry of a tuple is the label.
         record = record[:-1]

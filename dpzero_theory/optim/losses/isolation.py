@@ -206,16 +206,10 @@ class _Look:
         self._trace = _Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        """Evaluate records at one point or both, and return their losses and the operations that computed them.
+        """Evaluate the records with these numbers at one point or both, `at_once` of them in one pass.
 
-        Args:
-            records: the numbers of the records.
-            points: 0 for the first point, 1 for the second, in the order of evaluation. Rows of losses are in ascending
-                order of the points.
-            at_once: how many points are evaluated in one pass.
-
-        Raises:
-            _FailedError: the losses, or the reading of the records, raise.
+        `points` has 0 for the first point and 1 for the second, in the order of evaluation; rows of losses are in
+        ascending order of the points. Raises _FailedError if the losses, or the reading of the records, raise.
         """
         self._trace = _Trace()
         try:

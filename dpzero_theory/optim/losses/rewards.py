@@ -96,13 +96,9 @@ def _rewards(given: Any, count: int) -> Tensor:
 def _gumbel(prompts: Tensor, mask: Tensor, step: int, sample: int) -> Callable[[int], Tensor]:
     """Return a function (size of the vocabulary) -> standard Gumbel numbers for the next token of each answer.
 
-    Each call draws new numbers, float64 of shape (batch, vocabulary). A record's numbers depend only on its prompt
-    without padding, on `step`, on `sample`, and on how many calls came before.
-
-    Args:
-        prompts, mask: the tokens of the prompts, and 1 at a token and 0 at padding, both of shape (batch, length).
-        step: the number of the run's step.
-        sample: the number of the answer that is drawn for each record.
+    Each call draws new numbers, float64 of shape (batch, vocabulary). A record's numbers depend only on the tokens of
+    its prompt (`mask` is 0 at padding), on the number of the run's step, on `sample`, the number of the answer that is
+    drawn for each record, and on how many calls came before.
     """
     generators = []
     for prompt, real in zip(prompts.tolist(), mask.tolist(), strict=True):

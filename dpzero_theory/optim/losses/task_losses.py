@@ -11,6 +11,7 @@ counts as 0; for the measures `error` and `expected-error` its prediction there 
 read, and nothing is written.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import modeling_utils
 from transformers.models.auto import modeling_auto as auto
 
 from dpzero_theory import check
@@ -31,6 +33,8 @@ _CLASSIFIERS = (
 )
 _TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 _CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
+_BY_RECORD = hasattr(modeling_utils, "slice_logits_to_keep")
+"""Whether a model can compute logits at positions that differ from record to record (transformers 5)."""
 _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
 _Batch = Mapping[str, Tensor]
@@ -158,15 +162,45 @@ def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits of a causal language model, and the labels moved by one position, since its logits at a token
-    are for the label of the next one. Raises ValueError unless labels have the shape (batch, tokens)."""
+    """Return the logits of a causal language model, at least at all tokens whose next token has a label, and for each
+    of these tokens that label. Raises ValueError unless labels have the shape (batch, tokens)."""
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
     # The labels are moved by one place, and not the logits, since a slice of the logits would be copied.
-    return _logits(module, batch), functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    labels = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    places = _needed(module, labels != IGNORED)
+    if places is None:
+        return _logits(module, batch), labels
+    return _logits(module, {**batch, "logits_to_keep": places}), labels.gather(1, places)
+
+
+def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
+    """Return the positions at which a causal language model must compute logits, or None for all positions.
+
+    The result has the shape (records, most labels of a record): for each record its positions with a label, first to
+    last, then some without. It is None if that leaves out no position, or if the model cannot leave any out. It saves
+    time, as the logits of a large vocabulary can take longer than all layers.
+
+    Args:
+        module: the model, of transformers or of peft.
+        known: whether there is a label for the logits at a position, shape (records, positions).
+    """
+    given: Any = module
+    bare = given.get_base_model() if hasattr(given, "get_base_model") else given
+    # Virtual tokens of a prompt that is learnt (peft) come before the record's own, whose positions they move.
+    virtual = bare is not given and getattr(given.active_peft_config, "is_prompt_learning", False)
+    # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
+    if known.is_cuda or virtual or not _BY_RECORD:
+        return None
+    if "logits_to_keep" not in inspect.signature(bare.forward).parameters:
+        return None
+    most = max(1, int(known.sum(1).max()))
+    if most >= known.shape[1] - 1:
+        return None
+    return known.int().sort(dim=1, descending=True, stable=True).indices[:, :most]
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
@@ -255,11 +289,14 @@ def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
     A batch has input_ids, attention_mask and completion_mask, of shape (2 pairs, tokens); the last one is 1 at the
     tokens of an answer. Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
     """
-    ids, answered = batch["input_ids"], batch["completion_mask"][:, 1:]
-    logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False).logits
-    if logits.shape[:2] != ids.shape:
-        raise ValueError(f"the model must give logits of shape {tuple(ids.shape)}; got {tuple(logits.shape[:2])}")
-    logits = logits[:, :-1].float()
-    each = logits.gather(2, ids[:, 1:, None])[..., 0] - logits.logsumexp(2)
+    ids = batch["input_ids"]
+    following, answered = (functional.pad(batch[name][:, 1:], (0, 1)) for name in ("input_ids", "completion_mask"))
+    places, fewer = _needed(module, answered != 0), {}
+    if places is not None:
+        following, answered, fewer = following.gather(1, places), answered.gather(1, places), {"logits_to_keep": places}
+    logits = module(input_ids=ids, attention_mask=batch["attention_mask"], use_cache=False, **fewer).logits.float()
+    if logits.shape[:2] != following.shape:
+        raise ValueError(f"the model must give logits of shape {tuple(following.shape)}; got {tuple(logits.shape[:2])}")
+    each = logits.gather(2, following[..., None])[..., 0] - logits.logsumexp(2)
     found: Tensor = (each * answered).sum(1)
     return found

@@ -186,8 +186,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
         Args:
             resume_from_checkpoint: the folder of a checkpoint, or True for the last checkpoint in the output folder. If
-                there is no checkpoint, the run's file moves the initial weights to where the run was. False or None
-                takes `resume_from_checkpoint` of the training arguments.
+                there is none, the model must have its initial weights, which are moved by the releases in the run's
+                file. False or None takes `resume_from_checkpoint` of the training arguments.
             trial: must be None, as a search must pay for all its runs together (`examples/private_search.py`).
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 

@@ -79,13 +79,13 @@ class _Recording(NamedTuple):
 
 
 class Recorded:
-    """Evaluates batches as `Weights.evaluated` does, if possible by replaying CUDA graphs of such evaluations.
+    """Evaluates batches at shifted weights, if possible by replaying CUDA graphs of earlier evaluations.
 
-    A batch is evaluated by `Weights.evaluated` itself if no graph can be made of that, for a reason in `refused`.
+    A batch is evaluated by `Weights.evaluated` if no graph can be made of that, for the reason in `refused`.
 
     Args:
         weights: the trainable weights, on one device, with low-rank directions.
-        record: what `recorder` returns for that device.
+        record: a function that records a computation on that device, and returns its replay (`recorder`).
         drawn: a function that returns how often losses have asked for the number of the step (`step_now`), with which
             they may draw random numbers. Such losses are not recorded.
 
@@ -103,11 +103,13 @@ class Recorded:
     def evaluated(
         self, points: Sequence[Point], ask: Callable[[Any], Any], at_once: int, content: Any, records: int
     ) -> list[Tensor]:
-        """Return the losses of a batch at each of the points, as `Weights.evaluated` returns them or raises.
+        """Return the losses of a batch at each of the points, a tensor of shape (records,) for each.
+
+        Raises what the losses raise, and ValueError if they cannot be evaluated at several points in one pass.
 
         Args:
             points: pairs (number of a direction, shift along it).
-            ask: a function from a batch to the function that `Weights.evaluated` evaluates.
+            ask: a function from a collated batch to the function of the module that returns the batch's losses.
             at_once: how many points are evaluated in one pass.
             content: the collated batch.
             records: how many records the batch has.
@@ -143,9 +145,9 @@ class Recorded:
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
-        """Evaluate the points `part` in one pass, and keep the evaluation as a CUDA graph under `key`, by which
-        `evaluated` finds it. If that is not possible, warn why, and set `refused`: no later batch is recorded.
-        The other arguments are those of `evaluated`. Raises what the losses raise."""
+        """Evaluate a batch, `content`, of `records` records at the points `part` in one pass, and keep the evaluation
+        as a CUDA graph under `key`. If that is not possible, warn why, and set `refused`: no later batch is recorded.
+        ask(content) is the function of the module that returns the losses. Raises what the losses raise."""
         own = each_tensor(content, Tensor.clone)
         scale = torch.zeros(len(part), dtype=torch.float64, device=self._device)
         untrained = self._weights.untrained

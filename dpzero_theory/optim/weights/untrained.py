@@ -39,8 +39,8 @@ class _Held(NamedTuple):
 class Untrained:
     """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
 
-    The module's entries are the names and objects in the dictionaries of submodules, of buffers and, with `parameters`,
-    of parameters that each submodule has, and the sets of its buffers that `state_dict` leaves out.
+    Submodules and buffers, and with `parameters` also parameters, that an evaluation adds, replaces or removes are put
+    back too: the dictionaries in which each submodule holds them, and its set of buffers that are not persistent.
 
     Args:
         module: the module that is evaluated.
@@ -51,9 +51,8 @@ class Untrained:
         guarded: by storage (`shifted.storage_of`), the name of a buffer or frozen parameter that must not be written,
             or "" for a buffer that is put back.
         parts: the module and its submodules.
-        taken: how often buffers, frozen parameters and entries were noted anew, because something other than an
-            evaluation had changed them.
-        restored: how often they were put back, after an evaluation that changed them or may have.
+        taken: how often all this was noted anew, because something other than an evaluation had changed it.
+        restored: how often it was put back, after an evaluation that changed it or may have.
     """
 
     def __init__(self, module: nn.Module, *, parameters: bool) -> None:

@@ -83,8 +83,8 @@ probability is dropped, and under Q it is added to the bounds."""
 
 @dataclass(frozen=True)
 class Epoch(Law):
-    """The first `released` steps of an epoch of random allocation. The record is in `taken` random steps of the whole
-    epoch.
+    """The first `released` steps of an epoch of random allocation, of whose steps the protected record is in `taken`
+    random ones. P and Q are the laws of what they release from two neighbouring data sets.
 
     Args:
         noise: the noise multiplier s.
@@ -120,9 +120,9 @@ class Epoch(Law):
         ratio = _RATIO
         if self.replaced:
             ratio = _COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE
-            if self.released < self.epoch:  # one of many epochs counts little
+            if self.released < self.epoch:  # a part of the last one of many epochs, so that wide cells hardly matter
                 ratio = min(ratio * max(math.sqrt(self.epochs / 32), 1.0), _COARSE)
-        # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one kept law serve many z.
+        # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one cached law serve many z.
         each = self.released if self.replaced else 1
         reach = -float(ndtri_exp(log_ndtr(-z) - math.log(each)))
         reach = _REACH + _FARTHER * max(math.ceil((reach - _REACH) / _FARTHER), 0)
@@ -135,7 +135,7 @@ _Levels = dict[int, tuple[int, Array]]
 
 
 def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
-    """Add to a law in place, at its level `k`, the weights of the values first 2^k, (first + 1) 2^k, ..."""
+    # Add to a law, at its level `k`, the weights of the values first 2^k, (first + 1) 2^k, ...
     if k in levels:
         at, old = levels[k]
         start = min(at, first)
@@ -147,8 +147,8 @@ def _add(levels: _Levels, k: int, first: int, weights: NDArray[Any]) -> None:
 
 
 def _coarser(first: int, weights: Array) -> tuple[int, Array]:
-    """The first integer, and the weights from it on, of a law on a lattice that is twice as wide as the one with
-    `weights` from `first` on. The weight of an odd integer is split between its neighbours, which keeps the mean."""
+    # The law with `weights` at first, first + 1, ... on the lattice of the even integers, in units of 2: the weight of
+    # an odd integer is split between its neighbours, which keeps the mean.
     weights = np.concatenate([np.zeros(first % 2), weights])
     even, half = weights[::2], weights[1::2] / 2
     found = np.zeros(len(weights) // 2 + 1)
@@ -159,10 +159,10 @@ def _coarser(first: int, weights: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
-    """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. Of
-    two values at different levels the one at the finer level is put on the coarser lattice first."""
+    """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. If
+    two values lie on lattices of different widths, the one on the finer lattice is put on the coarser one first."""
     found: _Levels = {}
-    finer: list[_Levels] = [{}, {}]  # at level k alone, all of a law at finer levels
+    finer: list[_Levels] = [{}, {}]  # at level k, what comes from the finer levels of each law
     least, largest, most = min(*one, *other), max(*one, *other), 0
     for k in range(least, largest + 1):
         for a, b in ((one.get(k), other.get(k)), (one.get(k), finer[1].get(k)), (finer[0].get(k), other.get(k))):
@@ -179,10 +179,10 @@ def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
 
 @dataclass(frozen=True)
 class _Mesh:
-    """The widths of cells for the sum of the Y over `steps` steps, Y being a step's density ratio (see the module) at
-    the noise multiplier `s`: `ratio` standard deviations of the sum up to `near` of them from its mean, then wider and
-    wider. A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short range; so there
-    cells are a share of the value."""
+    """The widths of the cells on which the sum over `steps` steps of Y = e^((2x - 1)/(2 s^2)) is put, with x the output
+    of a step and `s` the noise multiplier: `ratio` standard deviations of the sum up to `near` of them from its mean,
+    then wider and wider. A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short
+    range; so there cells are a share of the value."""
 
     s: float
     steps: int
@@ -191,7 +191,7 @@ class _Mesh:
 
     def widths(self, u: Array) -> Array:
         s, steps = self.s, self.steps
-        # The standard deviation counts without values that some term exceeds with a probability of about 0.02.
+        # The standard deviation is that of terms cut off where one of them lies with a probability of only 0.02.
         z = max(-float(ndtri(0.02 / steps)), 3.0)
         variance = math.exp(1 / s**2) * ndtr(z - 2 / s) - 2 * ndtr(z - 1 / s) + ndtr(z)
         deviation = math.sqrt(steps * max(variance, min(1 / s**2, 1.0) / 8))
@@ -203,8 +203,9 @@ class _Mesh:
         return np.asarray(found, dtype=np.float64)
 
     def placed(self, levels: _Levels) -> _Levels:
-        """The law `levels`, which is emptied, with each value moved to lattices as wide as these cells, its weight
-        split with its mean kept. Weights of almost 0 are dropped; `_DROPPED` accounts for them."""
+        """The law `levels` of a sum, which is emptied, with each value moved to a lattice as wide as the cells are
+        there; its weight is split so that the mean stays the same. Weights below 1e-270 are dropped, which callers make
+        up for (`_LOST`)."""
         found: _Levels = {}
         while levels:
             k = min(levels)
@@ -219,9 +220,10 @@ class _Mesh:
 
 
 def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of the density ratio Y of one step (see the module), so that what
-    is computed from it is an upper bound; and a bound on the relative errors of its weights. Outputs are cut into cells
-    up to 1 + `reach` s, and the mass of a cell is split between the values at its ends so that its mean is kept."""
+    """A law that is larger in convex order than that of one step's Y = e^((2x - 1)/(2 s^2)), with x from N(0, s^2), so
+    that what is computed from it is an upper bound; and a bound on the relative errors of its weights. `mesh` has s and
+    the widths of cells, into which outputs from -`reach` s to 1 + `reach` s are cut."""
+    # The mass of a cell is split between the Y at its ends so that its mean is kept.
     s, ratio = mesh.s, mesh.ratio / 2
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
     beyond = ratio * (1 + _NODES) / 2
@@ -249,9 +251,9 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of the sum of the density ratios Y over the steps of `mesh`, so
-    that what is computed from it is an upper bound; and a bound on the relative errors of its weights. Sums are formed
-    by doubling; `reach` is that of `_one_step`."""
+    """A law that is larger in convex order than that of the sum over the steps of `mesh` of Y = e^((2x - 1)/(2 s^2)),
+    with x from N(0, s^2) in each step; and a bound on the relative errors of its weights. Outputs below -`reach` s, or
+    above 1 + `reach` s, are not told apart."""
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -262,10 +264,10 @@ def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 
 class _Grid:
-    """The grid on which sums over `steps` steps of V = Y - a Y' are put. Y and Y' are the density ratios of a step for
-    the record's two values (see the module), `s` is the noise multiplier, and `a` >= 1 the ratio at which the
-    divergence is sought: the mean of max(sum - `threshold`, 0). A cell is `ratio` standard deviations of V wide, or
-    less."""
+    """The grid on which sums over `steps` steps of V = Y - a Y' are put, with Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x
+    - 1)/(2 s^2)) the density ratios of a step's output x for the record's two values, and `s` the noise multiplier. `a`
+    >= 1 is the ratio at which the divergence is sought, the mean of max(sum - `threshold`, 0). A cell is `ratio`
+    standard deviations of V wide, or less."""
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
         self.s, self.a, self.steps = s, a, steps
@@ -308,7 +310,7 @@ class _Grid:
         low, high = math.floor(least / self.width), math.ceil(largest / self.width)
         if high - low > _LONGEST:
             raise OverflowError("the noise is too little for the grid")
-        # Every cell has a weight up to 12 standard deviations from the mean of V; beyond, fewer do.
+        # Up to 12 standard deviations from the mean of V every cell has a point with a weight; beyond, fewer cells do.
         offsets = [math.ceil(12 / ratio)]
         while offsets[-1] < high - low:
             offsets.append(math.ceil(offsets[-1] * (1 + ratio)))
@@ -319,16 +321,17 @@ class _Grid:
         self.z = self.points * self.width
 
     def edges(self, z: Array) -> Array:
-        """The output x at which V is z; it rises in z. The rounding error is accounted for by `_MISPLACED`."""
+        # The outputs x at which V(x) = e^((2x - 1)/(2 s^2)) - a e^((-2x - 1)/(2 s^2)), which rises, has the values z.
+        # `_MISPLACED` bounds the probability that rounding of x puts into the wrong cell.
         product = self.a * math.exp(-1 / self.s**2)
         root = np.sqrt(z * z + 4 * product)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(self.s**2 * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
 
     def tilt(self, careful: bool) -> tuple[float, float]:
-        """A tilt theta > 0, and the log of about the share of the sum, multiplied by e^{theta sum}, that a grid may
-        leave out. Any two numbers are correct. With `careful` the rounding errors are about the least possible; else
-        they are at most about e^9 times those, and the grid is about the shortest."""
+        """Choose a tilt theta > 0, and the log of about the share of the sum's law, multiplied by e^{theta sum}, that a
+        grid may leave out. Any choice is correct. With `careful` rounding errors are about the least possible; else
+        they are at most about e^9 times as large, and the grid is about the shortest."""
         best = int(np.argmin(self.error))
         if careful:
             return float(self.thetas[best]), _FOLDED
@@ -339,9 +342,10 @@ class _Grid:
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
-        """A law on the points of the grid that is larger in convex order than V's, and what its mean lacks at most. The
-        mass between two points is split between them so that the mean of V is kept, or raised a little to cover
-        rounding errors. Mass below the first point is counted there; of mass above the last one the mean is lost."""
+        """A law on the points of the grid that is larger in convex order than that of V, one step's density ratio minus
+        `a` times the one for the record's other value; and a bound on what its mean lacks. The mass between two points
+        is split between them so that the mean of V is kept, or raised a little to cover rounding. Mass below the first
+        point is counted there; of mass above the last point the mean is lost."""
         s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
@@ -365,16 +369,17 @@ class _Grid:
 
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
-    """Upper bounds on the divergences P(A) - e^l Q(A), maximised over events A, of the first `released` steps of an
-    epoch under replace-one, the same for (P, Q) and (Q, P), at each entry l of `loss`. Raises OverflowError if the
-    noise is so small that the grid would be too long.
+    """Upper bounds, at each entry l of `loss`, on the largest P(A) - e^l Q(A) over events A, P and Q being the laws of
+    what the first `released` steps of an epoch release from two values of a record that is in one random step; they
+    hold for Q and P exchanged too. Raises OverflowError if the noise is so small that the grid would be too long.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0.
-        ratio: the width of the cells, in standard deviations; the width of the bounds falls as its square.
+        ratio: the width of the grid's cells, in standard deviations of what one step adds to the sum on the grid; what
+            the bounds lose falls as its square.
         least: from the first divergence on whose bound is at most this number, all get that bound.
     """
     if 2 * loss[-1] > 600:
@@ -390,7 +395,7 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
                 (theta, log_folded), longest = grid.tilt(careful), _LONGEST_CAREFUL if careful else _LONGEST
                 (total,) = sums(grid.points, grid.width, [(theta, [law], [(0.0, [released])])], log_folded, longest)
                 value, wrong = total.excess(threshold)
-                if wrong[0] <= 3e-3 * value[0]:  # else a longer grid has smaller errors
+                if wrong[0] <= 3e-3 * value[0]:  # errors are small enough; else try the longer, careful grid
                     break
         except OverflowError:
             if k == 0 and not math.isfinite(value[0]):
@@ -404,10 +409,10 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
 
 
 def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """The losses at which divergences of an epoch under replace-one are computed, from 0 to beyond the largest one that
-    matters: `ratio` standard deviations of an epoch's loss apart up to `near` of them, and then farther and farther.
-    The noise multiplier is `s`; `released` of the `epoch` steps are released, and outputs farther than `reach` standard
-    deviations from their means do not matter."""
+    """The losses, from 0 to beyond the largest one that matters, at which divergences of an epoch under replace-one are
+    computed: up to `near` standard deviations of an epoch's loss they are `ratio` of these apart, and then farther and
+    farther. `s` is the noise multiplier; `released` of the `epoch` steps are released, and outputs farther than `reach`
+    standard deviations from their means do not matter."""
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation, spread = math.sqrt(math.log1p(4 * variance)), math.sqrt(math.log1p(variance))
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
@@ -423,18 +428,18 @@ def _losses(s: float, epoch: int, released: int, reach: float, near: float, rati
 def dominating_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that dominate the first `released` steps of one epoch: the first of the two is for (P, Q),
-    with the record under P, and the second for (Q, P). They bound from above only.
+    """Finite pairs of laws that dominate (P, Q) and (Q, P), the laws of what the first `released` steps of an epoch
+    release with the protected record and without it. They bound delta from above only.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
         released: how many steps of the epoch are released.
-        replaced: whether the record's contribution has the opposite sign under Q; else Q is without the record.
+        replaced: whether the record has the opposite contribution under Q, in place of none.
         reach: losses that only outputs farther than this many standard deviations from their means have are not told
             apart.
         near: up to this many standard deviations of an epoch's loss the losses are equally spaced.
-        ratio: the width of the cells, in standard deviations; what the bounds lose falls as its square.
+        ratio: the width of the grid's cells, in standard deviations; what the bounds lose falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -449,16 +454,16 @@ def dominating_pairs(
     levels, wrong = _summed(_Mesh(noise, released, near, ratio), reach)
     if wrong > 0.01:
         raise OverflowError("rounding errors exceed the answer")
-    # u - released has no rounding error
+    # The values of the sum, i 2^k, minus `released` have no rounding error.
     at = np.concatenate([np.ldexp(i + np.arange(float(len(w))), k) - released for k, (i, w) in levels.items()])
     weights = np.concatenate([w for _, w in levels.values()])
     order = np.argsort(at, kind="stable")
     order = order[weights[order] > 0]
     more, weights = at[order] / epoch, weights[order] * (1 + wrong)
-    # S has few roundings, relative to S and to 1.
+    # The mean S of the density ratios has few rounding errors, each relative to S or to 1.
     slip = UNIT * (16 + 8 * (reach / noise + 1 / noise**2))
     high, low = more + slip * (2 + more), more - slip * (2 + more)
-    # What the mean of Y lacks in the last cell counts as an infinite loss, and so do weights that all but are 0.
+    # What the mean of Y lacks beyond the last cell counts as an infinite loss, and so do weights that are almost 0.
     lost = released / epoch * float(ndtr(-reach)) * (1 + 1e-12) + _LOST
     seen, rare = weights > _LEAST_WEIGHT, weights <= _LEAST_WEIGHT
     lost += float(weights[rare] @ (1 + high[rare])) * 1.01
@@ -488,10 +493,10 @@ def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float
 
 
 def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
-    """The integers k of the cells k width into which the loss of one step is rounded, and the width, with which the sum
-    of an epoch's losses has about `points` cells. The loss is that of `pair`: log(1 - c + c Y) with Y the step's
-    density ratio and c the rate of the pair, or for `replaced` the loss between two values of a record. `released`
-    steps of the epoch are released, and the record is in `taken` steps of the whole epoch."""
+    """The grid of one step's loss, for an epoch whose total loss has about `points` cells: the integers k of the cells
+    k width into which the loss is rounded, and the width. `pair` is the step's pair of laws, whose loss is log(1 - c +
+    c Y) with Y the step's density ratio and c the pair's rate, or for `replaced` the loss between two values of a
+    record. `released` steps of the epoch are released, and the record is in `taken` steps of the whole epoch."""
     s, (branch,) = pair.noise, pair.branches
     x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
     level = pair.losses(branch, x)[0]
@@ -516,8 +521,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
-    # If the record is in one step of the epoch, the best test adds up the density ratios Y_i. The test of a constant c
-    # becomes that one as c falls to 0, so constants near 0 are tried then, in steps of another size.
+    # If the record is in one step of the epoch, the best test adds up the density ratios Y_i. The sum of log(1 - c + c
+    # Y_i) becomes that test as c falls to 0, so constants c near 0 are tried then, in steps of another size.
     unit = 2 / min(noise, 1.0) if taken == 1 else 1 / noise
     odds = math.exp(min(max(shift * unit, -600.0), 600.0)) * max(taken - 1, 1) / (epoch - taken + 1)
     pair = Gaussian(kind, odds / (1 + odds), noise)
@@ -530,7 +535,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
         mass, error = normal_mass(edges[:-1] - m / noise, edges[1:] - m / noise)
         masses |= {(m, sign): np.maximum(mass + sign * error, 0.0) for sign in (-1, 1)}
     # The events are {sum above x} and, for (Q, P), {sum below x}, where the sum is that of an epoch's losses. P's laws
-    # are tilted by e^{theta loss}, so that rare events are resolved, and Q's by e^{loss} more: they are about P's.
+    # are tilted by e^{theta loss}, so that rare events are resolved, and Q's by e^{loss} more, which makes them
+    # nearly equal to P's.
     found: dict[int, list[Array]] = {1: [], -1: []}
     for way, theta in itertools.product((1,) if replaced else (1, -1), _TILTS_BELOW):
         there, without = ((1, present), (other, absent))[::way]
@@ -552,7 +558,8 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
 
 
 def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """The pairs of `dominated_pairs` that follow from the events of all `families`, results of `_family`."""
+    """Finite pairs that (P, Q) and (Q, P) dominate, from the bounds on probabilities of events in all `families`. If
+    `replaced`, they are the same pair."""
     forward, backward = (np.hstack([family[way] for family in families]) for way in (0, 1))
     first = dominated(*forward)
     return first, first if replaced else dominated(*backward)
@@ -560,8 +567,8 @@ def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FiniteP
 
 @lru_cache(maxsize=64)
 def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> list[float]:
-    """The few values of `_family`'s `shift` that deserve a fine grid: on a rough grid, one of them has almost the
-    largest divergence at every loss. Arguments: `dominated_pairs`."""
+    """The constants that deserve a fine grid: few of those that are tried (`_REMOVED` or `_REPLACED`), but at every
+    loss one of them has almost the largest divergence on a rough grid. The arguments are those of `dominated_pairs`."""
     found: dict[float, Array] = {}
     ratio = np.exp(_LEVELS)[:, None]
     for shift in _REPLACED if replaced else _REMOVED:
@@ -580,17 +587,17 @@ def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: 
 def dominated_pairs(
     noise: float, epoch: int, released: int, taken: int, *, replaced: bool, points: int
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws whose delta is at most that of the first `released` steps of one epoch: the first of the two
-    is for (P, Q), with the record under P, and the second for (Q, P). They bound from below only.
+    """Finite pairs of laws that (P, Q) and (Q, P) dominate, the laws of what the first `released` steps of an epoch
+    release with the protected record and without it. They bound delta from below only.
 
     Args:
         noise: the noise multiplier s.
         epoch, taken: t and k, 1 <= k < t: the record is in k of the t steps.
         released: how many steps of the epoch are released.
-        replaced: whether the record's contributions have the opposite sign under Q; else Q is without the record.
+        replaced: whether the record has the opposite contributions under Q, in place of none.
         points: the number of grid points for the sum of an epoch's losses, a power of two.
     """
-    # The shifts that serve one noise serve those near it too, which a search asks for.
+    # Shifts that are good for one noise are good for noise near it, so a search for noise needs few choices of them.
     near = 2.0 ** (round(_NOISES * math.log2(noise)) / _NOISES)
     setting = epoch, released, taken, replaced
     return _pairs([_family(noise, *setting, points, shift) for shift in _best_shifts(near, *setting)], replaced)

@@ -29,8 +29,8 @@ Ends: TypeAlias = Literal["both", "lower", "upper"]
 
 @dataclass(frozen=True, eq=False)
 class FinitePair(Law):
-    """Two pairs of laws with finitely many outcomes that bound one pair (P, Q): the first dominates (P, Q), and (P, Q)
-    dominates the second.
+    """Two pairs of laws with finitely many outcomes that bound a release whose outputs have the law P or Q: the first
+    dominates (P, Q), so that its delta is at least as large at every epsilon, and (P, Q) dominates the second.
 
     Attributes:
         loss, mass: the finite privacy losses of the first pair, in rising order, and their probabilities under its
@@ -44,17 +44,17 @@ class FinitePair(Law):
     infinite: float
     p: Array
     q: Array
-    # One release is its own composition: it bounds delta at every epsilon (see `grid._Curve`).
+    # A law of one release can stand where a `grid._Curve` does; it bounds delta at every epsilon, without a tilt.
     tau, known = 0.0, -math.inf
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon) of one release."""
+        """An upper bound on delta(epsilon) of the release that the two pairs bound."""
         beyond = self.loss > epsilon
         shares = -np.expm1(epsilon - self.loss[beyond]) + 8 * UNIT * (abs(epsilon) + np.abs(self.loss[beyond]))
         return min((self.infinite + float(self.mass[beyond] @ shares)) * (1 + 2 * _ROUNDING) + 5e-324, 1.0)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon) of one release."""
+        """A lower bound on delta(epsilon) of the release that the two pairs bound."""
         with np.errstate(over="ignore"):
             more = self.q * math.exp(min(epsilon, 700.0)) * (1 + 2 * _ROUNDING)
         return float(np.sum(np.maximum(self.p * (1 - 2 * _ROUNDING) - more, 0.0))) if epsilon < 700 else 0.0
@@ -64,8 +64,8 @@ class FinitePair(Law):
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
-        """`loss` and `mass` of the pair that dominates, and `p` and `q` of the other one, without the outputs with the
-        largest losses, which together have at most the probability Phi(-z) under P (see `Law`)."""
+        # The finite outcomes of both pairs, without those with the largest losses, which have at most the probability
+        # Phi(-z) under P, Phi being the normal distribution function
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]
@@ -106,10 +106,9 @@ class FinitePair(Law):
 
 
 def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q_error: Array) -> FinitePair:
-    """Bound a pair (P, Q) from both sides by finite pairs, from a partition of the outputs into sets. Who sees only in
-    which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. Split between the
-    least and the largest loss in each set, such that P's and Q's masses stay the same, they are a pair that dominates
-    (P, Q).
+    """Bound a pair of laws (P, Q) from both sides by finite pairs, from a partition of the outputs into sets. Who sees
+    only in which set an output is knows less, so the masses of the sets are a pair that (P, Q) dominates. Split between
+    the least and the largest loss log dP/dQ in each set, with P's and Q's masses kept, they are one that dominates.
 
     Args:
         p, q: the probabilities of the sets under P and under Q.
@@ -137,8 +136,7 @@ def partitioned(p: Array, q: Array, least: Array, most: Array, p_error: Array, q
 
 
 def _convex(points_x: Array, points_y: Array) -> list[int]:
-    """The indices of the corners of the lower convex hull of points with these coordinates, in rising order of x; x
-    must rise."""
+    # The indices of the corners of the lower convex hull of points, in rising order of x; `points_x` must rise.
     kept: list[int] = []
     x, y = points_x.tolist(), points_y.tolist()  # Python's floats are several times as fast in a loop
     for k in range(len(x)):
@@ -152,9 +150,10 @@ def _convex(points_x: Array, points_y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """Make half of a finite pair that dominates (P, Q). `above` has for each l of `loss`, which rises from 0, a bound
-    on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes its place. Returns the pair's losses > 0, their
-    probabilities under its first and its second law, and the probability of an infinite loss under the first."""
+    """Make the half with positive losses of a finite pair that dominates (P, Q), from bounds on divergences: `above`
+    has for each l of `loss`, which rises from 0, a bound on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes
+    its place. Returns the pair's losses > 0, their probabilities under its first and under its second law, and the
+    probability of an infinite loss under the first."""
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], loss[kept]
@@ -164,8 +163,8 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """A finite pair that dominates (P, Q), from bounds on divergences. Only upper ends may be taken from the result: in
-    place of a dominated pair it has a copy of the pair that dominates.
+    """A finite pair that dominates (P, Q), whose delta is at least that of (P, Q) at every epsilon, from bounds on
+    divergences. Only upper bounds on delta may be taken from the result: as the dominated pair it has a copy of this.
 
     Args:
         forward: losses l that rise from 0, and for each l a bound on P(A) - e^l Q(A) that holds for every event A.
@@ -182,9 +181,9 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """A finite pair that (P, Q) dominates, from lower bounds `p` on the probabilities of some events under P and upper
-    bounds `q` under Q, in any order. Only lower ends may be taken from the result: in place of a pair that dominates it
-    has a copy of the dominated one."""
+    """A finite pair that (P, Q) dominates, whose delta is at most that of (P, Q) at every epsilon. It comes from lower
+    bounds `p` on the probabilities of some events under P and upper bounds `q` on them under Q, in any order. Only
+    lower bounds on delta may be taken from the result: as the pair that dominates it has a copy of this one."""
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])

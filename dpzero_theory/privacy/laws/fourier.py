@@ -28,17 +28,15 @@ _SKETCH = 600  # a window of a sum is chosen from laws coarsened to so many valu
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, with N = `size` its length,
-    as e^log_total e^{-i omega shift} (1 + w). `log_total` is the log of the sum of the weights, and `shift` an integer
-    with a large weight. `w` is the transform, minus 1, of the law scaled to the sum 1 and moved so that this integer is
-    at 0; `wrong` bounds the absolute errors of w, and `log_most` is log(|1 + w| + wrong)."""
+    # The Fourier transform of a law at the frequencies omega = 2 pi k/N, k = 0, ..., N/2, N being its length `size`, as
+    # e^log_total e^{-i omega shift} (1 + w)
 
     size: int
-    shift: int
-    log_total: float
+    shift: int  # an integer with a large weight, which is moved to 0
+    log_total: float  # the log of the sum of the weights
     w: NDArray[np.complex128]
-    wrong: Array
-    log_most: Array
+    wrong: Array  # bounds on the absolute errors of w
+    log_most: Array  # log(|1 + w| + wrong)
 
 
 def _beta(size: int) -> float:  # a bound on the error of a transform's output over the sum of the |inputs|
@@ -50,8 +48,9 @@ def _norm(x: Array) -> float:
 
 
 def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
-    """The transform, of length `size`, of the law that has the weight law[k] >= 0 at the integer first + k. The integer
-    first + `mode` is moved to 0; `mode` should be about the likeliest, but any is correct."""
+    """The transform, of length `size`, of the law with the weight law[k] >= 0 at the integer first + k, moved so that
+    first + `mode` is at 0; who multiplies transforms moves the result back by the `shift`. Any mode is correct. The
+    likeliest integer is best: the more weight lies elsewhere, the larger are w and the bound on its error."""
     total = float(np.sum(law))
     rest = law / total
     rest[mode] = 0.0
@@ -76,7 +75,8 @@ of copies of each of some laws."""
 def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tuple[Array, float]:
     """The law of one of several sums of independent variables, modulo the length N of the transforms `spectra` of the
     variables' laws: its weights >= 0 at start, ..., start + N - 1, and a bound on the Euclidean norm of their errors.
-    Sums of the mixture must have the same number of copies in all, or all spectra one `shift`."""
+    If there are several sums, they must have as many copies in all, and all spectra one `shift` and one sum of weights,
+    because one move and one factor at the end serve all sums."""
     size = spectra[0].size
     log_most = np.array([one.log_most for one in spectra])
     most = [log + np.asarray(counts, dtype=np.float64) @ log_most for log, counts in mixture]
@@ -84,8 +84,8 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
     logs = []
     for one in spectra:
         w = one.w[kept]
-        # Near w = 0 the first formula for log |1 + w| has a small relative error. Near w = -1 the second one has, in
-        # effect, a small absolute error of |1 + w|.
+        # log |1 + w|: the first formula has a small relative error even near w = 0, where the log is near 0. The second
+        # one is for w near -1, where its error changes the small number |1 + w| by little in absolute terms.
         size_of_f, square = np.abs(1 + w), 2 * w.real + w.real**2 + w.imag**2
         with np.errstate(divide="ignore"):
             log_size = np.where(size_of_f > 0.5, 0.5 * np.log1p(np.maximum(square, -0.75)), np.log(size_of_f))
@@ -115,36 +115,27 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to total 1.
+    # The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to the sum 1
 
-    Attributes:
-        theta: the tilt, >= 0; above 0 for `excess`.
-        at, law: the values of the sum, equally spaced, in rising order, and their weights.
-        log_scale: the log of the factor by which the weights were divided.
-        error: a bound on the Euclidean norm of the weights' errors by the transform.
-        beyond: a bound on the tilted mass that is not on the grid.
-        wrong: a bound on the relative error of every weight by the rounding of its inputs.
-    """
-
-    theta: float
-    at: Array
-    law: Array
-    log_scale: float
-    error: float
-    beyond: float
-    wrong: float
+    theta: float  # the tilt, >= 0; above 0 for `excess`
+    at: Array  # the values of the sum, equally spaced, in rising order
+    law: Array  # their weights
+    log_scale: float  # the log of the factor by which the weights were divided
+    error: float  # a bound on the Euclidean norm of the weights' errors by the transform
+    beyond: float  # a bound on the tilted mass that is not on the grid
+    wrong: float  # a bound on the relative error of every weight by the rounding of its inputs
 
     def _relative(self, exponent: float) -> float:
-        """A bound on the relative error of weights from which the tilt is removed, by a factor of at most e^|exponent|.
-        Raises OverflowError if it is above 0.01, so that the weights are of little worth."""
+        # A bound on the relative error of weights from which the tilt is removed, by a factor of at most e^|exponent|
         relative = self.wrong + 16 * UNIT * (abs(self.log_scale) + abs(exponent))
         if relative > 0.01:
             raise OverflowError("rounding errors exceed the answer")
         return 1.1 * relative
 
     def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E max(sum - threshold, 0), for rising thresholds, and for each the part that was added to
-        cover errors of the transform. Raises OverflowError for relative rounding errors above 0.01."""
+        """Upper bounds on E max(S - threshold, 0), S being the sum whose law this is, for rising thresholds; and for
+        each the part of the bound that covers errors of the transform. Raises OverflowError for relative rounding
+        errors above 0.01."""
         theta, here = self.theta, float(thresholds[0])
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
         # grid is at most that plus 1/(width theta^2).
@@ -289,7 +280,7 @@ def sums(
         found = window([(*sketched(z, law, _SKETCH), 0) for law in laws], log_folded, tilted)
         size_of_logs = max(float(np.asarray(counts) @ np.abs(totals)) for _, counts in mixture)
         made.append((theta, laws, tilted, log_scale, size_of_logs, found))
-    # The laws spread a little more than their sketches.
+    # The grid is a little wider than the ranges, which were chosen with coarsened laws, as those spread a little less.
     low, high = (pick(found[k] for *_, found in made) for k, pick in enumerate((min, max)))
     start, last = math.floor((low - 0.01 * (high - low)) / width), math.ceil((high + 0.01 * (high - low)) / width)
     size = max(2 ** math.ceil(math.log2(last - start + 1)), 64)

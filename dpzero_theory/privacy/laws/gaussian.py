@@ -100,12 +100,14 @@ class Gaussian(Law):
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses at outputs x of one branch, and log A(x) (`log_mixture`), of which P's density is made."""
+        """The privacy losses at outputs x of `branch`, a line or half-line on which one formula holds, and the values
+        log A(x) of `log_mixture`, of which P's density and the losses are made."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
     def rounding(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """Bounds on the absolute rounding errors of the two arrays that `losses` returns for the same arguments."""
+        """Bounds on the absolute rounding errors of the two arrays, losses and log A(x), that `losses` returns for the
+        same `branch` and outputs x."""
         s, q = self.noise, self.rate
         keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -121,9 +123,9 @@ class Gaussian(Law):
         return one + error(-x) if branch.down else one, one
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """About the outputs x of a branch at which the privacy loss is `level`, or -`level` for branches whose loss
-        falls with x. Serves only to choose where outputs are cut: callers measure the loss at x, so its error does not
-        affect any bound."""
+        """About the outputs x of `branch`, a line or half-line on which one formula holds, at which the privacy loss is
+        `level`; or -`level` if the loss falls with x there. Serves only to choose where outputs are cut: callers
+        measure the loss at x, so that its error does not affect any bound."""
         q, square = self.rate, self.noise**2
         if q == 1:
             return np.asarray(square * level / 2 if branch.down else square * level + 0.5)
@@ -158,9 +160,8 @@ class Gaussian(Law):
         return np.concatenate(losses), np.concatenate(logs)
 
     def _nodes(self, branch: _Branch, low: float, high: float, width: float, lowest: float) -> "_Nodes":
-        """Cut the outputs of a branch between `low` and `high` where the loss crosses the multiples of half the grid's
-        `width`, and make Gauss-Legendre nodes in each piece. Losses below `lowest` are put in the piece of this loss.
-        Raises OverflowError if pieces are too many, or losses too large for this width."""
+        # Cut the outputs from `low` to `high` where the loss crosses multiples of half the grid's `width`, and make
+        # Gauss-Legendre nodes in each piece. Outputs with losses below `lowest` go into the piece of `lowest`.
         s, sign, half = self.noise, branch.up, width / 2
         ends = np.array([low, high])
         first, last = (math.floor(v / half) for v in sign * self.losses(branch, ends)[0])
@@ -170,8 +171,8 @@ class Gaussian(Law):
             raise OverflowError("too many cells")
         if max(abs(first), abs(last)) > _MOST_FROM_ZERO:
             raise OverflowError("losses that are all but one value")
-        # The outputs are cut where the loss crosses the multiples of half a cell. Any cuts are correct, because the
-        # distance between the loss at a cut and the multiple is measured: its maximum is the slip.
+        # Any cuts are correct, because the distance between the loss at a cut and the multiple of half a cell is
+        # measured: its maximum is the slip.
         levels = np.arange(first + 1, last + 1) * half
         inner = np.clip(self.inverse(branch, levels), low, high)
         missed = np.abs(sign * self.losses(branch, inner)[0] - levels) + self.rounding(branch, inner)[0]
@@ -245,8 +246,8 @@ class Gaussian(Law):
         return max(float(low_sum) - wrong, 0.0), high_sum + wrong
 
     def _between(self, branch: _Branch, z: float, span: Span) -> tuple[float, float]:
-        """The least and the largest output of a branch with a loss in `span`, up to `z` standard deviations beyond the
-        means. The first is not below the second if there is none."""
+        # The least and the largest output with a loss in `span`, up to `z` standard deviations of the noise beyond the
+        # means; if there is none the first is not below the second.
         sign, (low, high) = branch.up, self._ends(branch, z)
         cuts = [
             float(self.inverse(branch, np.array([sign * end]))[0]) if abs(end) < math.inf else sign * end
@@ -285,8 +286,8 @@ class Gaussian(Law):
             return found[0], found[1]
 
         # Of the mass p of a cell [k H, (k + 1) H), the part `up` moves to the upper end and the rest to the lower end.
-        # P's and Q's masses stay the same, and dQ/dP is only spread out, which can only raise delta: the new pair
-        # dominates. `slack` covers rounding.
+        # P's and Q's masses stay the same, and dQ/dP is only spread out, which can only raise delta: the new pair is an
+        # upper bound. `slack` covers rounding.
         p, q = masses(below, logs_below)
         slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
         up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
@@ -297,12 +298,10 @@ class Gaussian(Law):
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of a quadrature rule over the outputs of a branch, one entry of each array a node. `log_mass` is the log of
-    the probability under P for which the node stands, with at most the relative error `error`; `loss` is the loss at
-    the node, between `half` times H/2 and (`half` + 1) H/2, with H the width of the grid, or at most `slip` outside."""
+    # Nodes of a quadrature rule over the outputs of a branch, one entry of each array a node
 
-    half: NDArray[np.int64]
-    loss: Array
-    log_mass: Array
+    half: NDArray[np.int64]  # the piece that holds the node: losses from half H/2 to (half + 1) H/2, H the grid's width
+    loss: Array  # the loss at the node, at most `slip` outside the piece
+    log_mass: Array  # the log of the probability under P for which the node stands
     slip: float
-    error: float
+    error: float  # a bound on the relative error of that probability

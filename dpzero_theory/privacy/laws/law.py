@@ -108,7 +108,7 @@ def crossed(bound: Callable[[float], float], target: float, near: float, slope: 
         before, x = x, min(max(x + gap / slope, 0.0), 4 * x + 1)
         if before == 0 >= gap or abs(x - before) <= 1e-11 * x:
             break
-        if not low < x < high:  # where the bound jumps, secants do not help
+        if not low < x < high:  # a secant leaves the bracket where the bound jumps: halve it
             x = (low + high) / 2
     x, step = before, way * 1e-11 * max(before, 1e-11)
     while (x > 0 or way > 0) and x < math.inf and (bound(x) > target) == (way > 0):
@@ -282,7 +282,7 @@ class Cost:
 
     @property
     def closed(self) -> bool:
-        """Whether upper ends have a closed form, because plain Gaussian releases are all that is composed there."""
+        """Whether upper bounds have a closed form, as all steps are Gaussian releases without random batches."""
         return self.squares[0] < math.inf and not (any(self.above) or any(self.zcdp))
 
 

@@ -22,12 +22,12 @@ from dpzero_theory.privacy.laws.law import UNIT, log_mixed, normal_mass
 
 MOST_IN_GROUP, MOST_IN_LAPLACE_GROUP = 2000, 300
 """The largest number k of records in a group, with Gaussian and with Laplace noise. With more records the probabilities
-p_j that j of them are in a batch would be less accurate than `_MANY_ERROR` says."""
+that j of them are in a batch would be less accurate than `_MANY_ERROR` says."""
 LEAST_NOISE, MOST_NOISE = 0.2, 1e4
 """The least and the most Gaussian noise s. With less, the losses of one release are in the hundreds and need a long
 grid; with more, neighbouring intervals' losses hardly differ, so that rounding would widen the bracket."""
 LEAST_LAPLACE = 1 / 300  # the least s of Laplace noise; losses are up to 2/s = 600, whose exponentials are floats
-LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is 20 times as long, so it hides nothing
+LEAST_DISCRETE = 0.05  # the least s of Gaussian noise on integers: a clip is then 20 times s, so it hides nothing
 WIDEST = 2.0**8  # the largest sigma of noise on integers that is summed integer by integer, not taken as continuous
 LEAST_ZEROED, MOST_ZEROED = 0.05, 2.0**40
 """The least s, and the largest s/q, of fixed-size batches under zero-out; with more, neighbours' losses are equal."""
@@ -35,7 +35,7 @@ _FEW_ERROR, _MANY_ERROR = 32 * UNIT, 1e-11
 """Bounds on the rounding errors of a weight, as a share of the weight, and of a loss, as a share of 1 plus its size:
 for one or two shifts, and for more, where log p_j is a sum of terms of up to 2e4."""
 _NEGLIGIBLE = 1e-300  # added to each mass's error, for rounding of numbers below the least normal float
-_SELDOM = 1e-40  # outputs near a shift are cut finely only if it or a larger one has at least this probability
+_SELDOM = 1e-40  # outputs are cut into narrow intervals up to the largest shift that has at least this tail probability
 _NEAR, _FAR, _FARTHEST = 9.0, 38.0, 37.5
 """Intervals are narrow within 9 standard deviations of the noise around the likely means, and wide up to 38 beyond all
 means, where a normal law has at most 1e-315 left. Integers are summed up to 37.5 sigma from a mean."""
@@ -66,31 +66,29 @@ def any_drawn(rate: float, size: int) -> float:
 
 
 class _Noise(ABC):
-    """A law of noise on a sum: how outputs are cut into intervals, and the probabilities and density ratios of the
-    noise. Outputs are in units of the clip, but integers for `IntegerNoise`; centres are always in clips. `bounded`
-    says whether the loss is constant on each side of all centres of the noise, as it is for Laplace noise."""
+    # A law of noise on a sum. Outputs are in units of the clip (`IntegerNoise`: integers), and centres are in clips.
 
-    bounded = False
+    bounded = False  # whether the loss is constant on each side of all centres, as it is for Laplace noise
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs of a release into intervals, whose probabilities `masses` returns. `shifts` are the
-        shifts of the noise's centre under P, with their probabilities, and `bottom` is the least centre in clips: 0, or
-        minus the largest shift. Returns the first and the last output of each interval, in rising order. The two outer
-        intervals are unbounded: of each only the inner end is used."""
+        """Cut all outputs of a release into intervals. Under the law P the centre of the noise is a random shift with
+        the law `shifts`, pairs (shift in clips, log of its probability); `bottom` is the least centre under P and Q: 0,
+        or minus the largest shift. Returns the first and the last output of each interval, in rising order. The outer
+        two intervals are unbounded, and of each only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of the intervals from `first` to `last`, two arrays that `cuts` returned, for noise with
-        this centre, and bounds on the absolute errors of the probabilities."""
+        """The probabilities of the intervals from `first` to `last`, arrays as `cuts` returns them, for noise with this
+        centre; and bounds on the absolute errors of the probabilities."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
-        """The log of the density at outputs x of noise with this centre over the density with centre 0."""
+        """The log, at outputs x, of the density of the noise with this centre over its density with the centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """The probabilities of the intervals from `first` to `last`, as `cuts` returns them, for noise whose centre is
-        `sign`, 1 or -1, times a random shift with the law `shifts`, and bounds on their absolute errors."""
+        """The probabilities of the intervals from `first` to `last`, as `cuts` returns them, if the centre of the noise
+        is `sign`, 1 or -1, times a random shift with the law `shifts`; and bounds on their absolute errors."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -101,8 +99,8 @@ class _Noise(ABC):
         return total, error
 
     def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
-        """The privacy losses at outputs x, and bounds on their absolute errors. The centre of the noise is the shift
-        under P, and under Q it is 0, or minus the shift if `replaced`."""
+        """The privacy losses log dP/dQ at outputs x, and bounds on their absolute errors. Under P the centre of the
+        noise is a random shift with the law `shifts`; under Q it is 0, or minus such a shift if `replaced`."""
 
         def log_mean(y: Array) -> tuple[Array, Array]:
             each = [(self.log_ratio(y, centre), log_weight) for centre, log_weight in shifts]
@@ -170,8 +168,7 @@ class LaplaceNoise(_Noise):
         found = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)
         found[0], found[-1] = math.exp((first[0] - centre) / s), math.exp((centre - last[-1]) / s)
         found /= 1 + math.exp(-gap / s)
-        # Ends of intervals on a lattice are rounded to floats. `rounded` is this error as a share of an interval's
-        # length, in units of rounding.
+        # Ends of intervals on a lattice are rounded to floats. `rounded` is this error over an interval's length.
         rounded = 8 * (last[-1] - first[0]) / (last + gap - first) if gap else 0.0
         return found, UNIT * (64 * (1 + near / s) + rounded) * found
 
@@ -200,7 +197,7 @@ class IntegerNoise(_Noise):
         square = ((first - centre * self.levels) / sigma) ** 2
         found = np.exp(-square / 2) / total
         error = 8 * UNIT * (8 + square) * found
-        # The mass farther than `reach` from a centre, on one side, is at most that of a geometric series.
+        # The masses farther than `reach` from a centre, on one side, fall at least as fast as a geometric series.
         beyond = math.exp(-(((reach + 1) / sigma) ** 2) / 2) / -math.expm1(-(2 * reach + 3) / (2 * sigma**2)) / total
         found[[0, -1]] = error[[0, -1]] = beyond / 2
         return found, error
@@ -218,12 +215,12 @@ def _sum_of_densities(sigma: float) -> float:  # of e^(-x^2/(2 sigma^2)) over th
 
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that bound one release from both sides, where the protected records shift a sum at random:
-    one for (P, Q) and one for (Q, P). Under P the shift c >= 0, in clips, has the law `shifts`, pairs (c, log
-    probability) with rising c; under Q the shift is -c if `replaced`, as with replace-one, and 0 otherwise. Callers
-    guarantee, as bounds are wide or slow beyond, that the s of `noise` is from `LEAST_NOISE` to `MOST_NOISE` for
-    `NormalNoise`, that s over the largest shift is at least `LEAST_LAPLACE` for `LaplaceNoise`, and for `IntegerNoise`
-    that s is at least `LEAST_DISCRETE` and sigma at most `WIDEST`."""
+    """Finite pairs of laws that bound one release from both sides, if the protected records shift a sum at random: one
+    for (P, Q) and one for (Q, P). Under P the shift c >= 0, in clips, has the law `shifts`, pairs (c, log probability)
+    with rising c; under Q the shift is -c if `replaced`, as with replace-one, and else 0. Callers guarantee, as bounds
+    are wide or slow beyond, that the parameter s of `noise` is from `LEAST_NOISE` to `MOST_NOISE` for `NormalNoise`;
+    that s over the largest shift is at least `LEAST_LAPLACE` for `LaplaceNoise`; and that s is at least
+    `LEAST_DISCRETE`, and s times the integers of a clip at most `WIDEST`, for `IntegerNoise`."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
@@ -247,19 +244,15 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
-    both sides. Returned are the pairs for (P, Q) and those for (Q, P): the protected record contributes under P, and 0
-    stands in its place under Q. `noise` is s >= `LEAST_ZEROED`, in units of the clip, and `rate` is q in (0, 1), the
-    number of records in a batch over the number of all records.
-
-    With probability q the record is in the batch, in the place of another record with the contribution y. Outputs are
-    measured from y, and N(c) is the law of the noise with centre c. At the worst data the record's contribution, of
-    size 1, the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
-    place, P = (1-q) N(0) + q N(2), Q = (1-q) N(0) + q N(1).
-
-    At every ratio a >= 1 the divergence max over A of P(A) - a Q(A) of this pair is the largest over all data. The
-    largest divergence in the other direction is that of Q against N(0). A pair with both divergences dominates. Data
-    attain (P, Q) at every step, so the masses of intervals of outputs bound the cost from below.
-    """
+    both sides: for (P, Q) and for (Q, P). The protected record contributes under P, and 0 stands in its place under Q.
+    `noise` is the noise's standard deviation s >= `LEAST_ZEROED` in clips, and `rate` is q in (0, 1), the number of
+    records in a batch over the number of all records."""
+    # N(c) is the law of the noise with centre c. With probability q the record is in the batch, in the place of another
+    # one with the contribution y. Outputs are measured from y. At the worst data the record's contribution, of size 1,
+    # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
+    # place, so P = (1-q) N(0) + q N(2) and Q = (1-q) N(0) + q N(1). At every ratio a >= 1 this pair's divergence max
+    # over A of P(A) - a Q(A) is the largest over all data; the largest one in the other direction is that of Q against
+    # N(0) (derivation.md, section 5). A pair with both dominates. Data attain (P, Q), the lower bound.
     s, normal = noise, NormalNoise(noise)
     still, one = ((0.0, 0.0),), binomial_shifts(rate, 1)
     two = tuple((2 * c, log_weight) for c, log_weight in one)
@@ -273,9 +266,9 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
         return [one[k] for k in (0, 1) for one in found]
 
     def positive(zero: float, first: _Mixture, second: _Mixture) -> tuple[FinitePair, FinitePair]:
-        """What the outputs above `zero` add to the pairs that bound (A, B) and (B, A), where A and B are the laws of
-        outputs with the noise `normal` whose centre has the law `first` or `second`: finite pairs whose masses sum to
-        the probability of these outputs. The loss of A against B is 0 at the output `zero`, and positive above."""
+        # What the outputs above `zero` add to the pairs that bound (A, B) and (B, A), where A and B are the laws of
+        # outputs whose centre has the law `first` or `second`: pairs whose masses sum to the probability of these
+        # outputs. The loss of A against B is 0 at the output `zero`, and positive above.
         edges = np.asarray(zero + step * np.arange(count + 1), dtype=np.float64)
         (log_p, wrong_p), (log_q, wrong_q) = (normal.losses(edges, law, False) for law in (first, second))
         loss, error = log_p - log_q, wrong_p + wrong_q
@@ -292,9 +285,9 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
 
 
 def _joined(positive: FinitePair, negative: FinitePair, p: Array, q: Array) -> FinitePair:
-    """A finite pair that dominates (P, Q), for outputs with losses of both signs: `positive` and `negative` are what
-    outputs with positive and with negative losses add to it, and the rest of P's mass has the loss 0. Its other pair,
-    the one that is dominated, has outcomes of the probabilities `p` and `q`."""
+    """A finite pair that dominates (P, Q), made of what outputs with positive losses and outputs with negative losses
+    add to it, the pairs `positive` and `negative`; the rest of P's mass has the loss 0. As the pair that is dominated
+    it has outcomes with the probabilities `p` under P and `q` under Q."""
     middle = max(1 - float(np.sum(positive.mass) + np.sum(negative.mass)) - positive.infinite, 0.0)
     loss = np.concatenate([negative.loss, [0.0], positive.loss])
     mass = np.concatenate([negative.mass, [middle], positive.mass])

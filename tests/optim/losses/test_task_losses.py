@@ -124,6 +124,26 @@ def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
         torch.testing.assert_close(found[:2], torch.tensor(alone), rtol=1e-5, atol=1e-6)
 
 
+def test_a_causal_model_computes_the_logits_of_labelled_tokens_alone() -> None:
+    module, given, seen = model("causal"), batch("causal"), []
+    given["labels"][:, :3] = -100
+    module.lm_head.register_forward_hook(lambda _, args, output: seen.append(tuple(output.shape)))
+    with torch.no_grad():
+        losses_for(module)(module, given)
+    fewer = hasattr(transformers.modeling_utils, "slice_logits_to_keep")  # transformers 5
+    assert seen == [(3, 3, 20) if fewer else (3, 6, 20)]
+
+
+# This ignores a warning of peft, which reads an attribute that transformers renames.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_virtual_tokens_before_the_text_are_refused() -> None:
+    peft = pytest.importorskip("peft", reason="the dev extra is not installed")
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    module = peft.get_peft_model(model("causal"), config).eval()
+    with pytest.raises(ValueError, match="virtual tokens are not supported"):
+        losses_for(module)(module, batch("causal"))
+
+
 @pytest.mark.parametrize("name", ["one of three", "tags", "causal"])
 @pytest.mark.parametrize("wrong", [-1, 20])
 def test_a_label_that_is_no_class_is_its_own_records_alone(name: str, wrong: int) -> None:
