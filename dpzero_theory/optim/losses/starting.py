@@ -115,13 +115,13 @@ def starting_values(
     weights, evaluation = Weights(module, directions), Evaluation(losses, public_data, collate)
     records = np.unique(np.arange(_MOST_RECORDS) * len(public_data) // _MOST_RECORDS)
     parts = [evaluation.batch(part) for part in np.array_split(records, math.ceil(len(records) / _TOGETHER))]
-    measure = partial(_measured, weights, evaluation, parts)
+    measure = partial(measured, weights, evaluation, parts)
     difference = settings.get("difference", "central")
     shifts = DIFFERENCES[difference].smoothing
     rule = difference if shifts else "central"
     tried = {width: [measure(rule, w, _TRIED) for w in (width, width / 2)] for width in _WIDTHS}
-    width = _steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
-    curved = _steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
+    width = steadiest({w: [one[0] for one in pair] for w, pair in tried.items()})
+    curved = steadiest({w: [one[1] for one in pair] for w, pair in tried.items()})
     (differences, _, loss), (_, second, _) = (measure(rule, w, _DIRECTIONS) for w in (width, curved))
     norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
     flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
@@ -141,7 +141,7 @@ def starting_values(
     return Start({**target, "step_size": step_size}, norm, trace, frobenius, noise)
 
 
-def _measured(
+def measured(
     weights: Weights, evaluation: Evaluation, parts: list[Any], difference: str, width: float, count: int
 ) -> tuple[Array, Array, float]:
     """Evaluate the records of the batches `parts` at the weights x and at x +- lambda u, where lambda is `width`.
@@ -162,7 +162,7 @@ def _measured(
     return differences, (np.array(sides) - 2 * loss) / width**2, loss
 
 
-def _steadiest(pairs: dict[float, list[Array]]) -> float:
+def steadiest(pairs: dict[float, list[Array]]) -> float:
     """Return the largest width lambda whose halving changes a result by at most 1%, or if none does so, by least.
 
     `pairs` has for each width, from the largest on, the results at it and at half of it, two arrays of one shape. The
