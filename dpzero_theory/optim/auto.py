@@ -7,13 +7,13 @@ record's gradient, the settings are
     clip                   sqrt(K) G
     step size at step t    f sqrt(1000/T) (1 - t/T)/G^2
     K; T and the batch     16; 1,000 steps with n/16 records each, or 250 or 62 with n/4 if the run would take more than
-                           ten minutes otherwise, or if epsilon times n is below 300
+                           ten minutes otherwise, and 62 if epsilon times n is below 300
 
-Public records give G, the smoothing, how many records and points fit into one pass, and the factor f: short runs on
-half of them, with the noise of a private run of that length, are compared by the loss on the other half. The first
-one's verdict says how much larger or smaller f should be, and the next ones go from there by factors of sqrt(10).
-Without public records all is as it was good for weights of that kind (`benchmarks/results/llm_directions_total`,
-`llm_verdicts`, `llm_last_layer`, `llm_all_weights`).
+Public records give G; the smoothing lambda, the largest of three whose halving changes differences by at most 1%; how
+many records and points fit into one pass; and the factor f. Short runs on half of them, with the noise of a private run
+of that length, are compared by the loss on the other half: the first one's verdict says how much larger or smaller f
+should be, and the next ones go from there by factors of sqrt(10). Without public records all is as it was good for
+weights of that kind (`benchmarks/results/llm_directions_total`, `llm_verdicts`, `llm_last_layer`, `llm_all_weights`).
 """
 
 import math
@@ -31,11 +31,11 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory import check
-from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES, Difference
 from dpzero_theory.optim.engines.probe import rounding
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation
-from dpzero_theory.optim.losses.starting import measured, steadiest
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.verdict import Descent
@@ -47,8 +47,9 @@ from dpzero_theory.privacy.sampling import FullBatch
 _CHOOSING, _READING, _PILOT, _RUN = 50.0, 12.0, 8.0, 600.0
 """How long choosing may take, reading public records, a short run, and the run that is chosen, in seconds."""
 _STEPS, _LITTLE = (1000, 250, 62), 300
-_MOST, _FEW, _FEWEST_STEPS = 256, 8, 30
-"""The most public records that are read; as many as settle the smoothing; the fewest steps of a short run."""
+_MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
+"""The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
+in it if there are so many: on fewer it learns these by heart, which small step sizes hide."""
 
 
 class _Kind(NamedTuple):
@@ -59,15 +60,6 @@ class _Kind(NamedTuple):
     smoothing: float
     factor: float
     steps: int
-
-
-class Chosen(NamedTuple):
-    """settings: all settings, as keyword arguments of `make_private_with_epsilon`. program: the lines of Python that
-    set them, for `private=` too. run: what the run takes, in words."""
-
-    settings: dict[str, Any]
-    program: str
-    run: str
 
 
 class _Falling(NamedTuple):
@@ -101,7 +93,7 @@ def narrow(module: nn.Module) -> bool:
 
 def choose(
     module: nn.Module, n: int, given: Mapping[str, Any], public: Evaluation | None, count: int, *, narrowed: bool
-) -> Chosen:
+) -> tuple[dict[str, Any], str]:
     """Choose the settings of a private run that are not given. The module is afterwards as it was.
 
     Args:
@@ -114,36 +106,34 @@ def choose(
         narrowed: whether the program must say which parameters are trained.
 
     Returns:
-        All settings, the given ones included.
+        All settings, the given ones included; and a program that sets them, as lines of Python, the first of which is a
+        comment that says what the run takes.
 
     Raises:
         ValueError: a given setting is outside its range, or the losses of public records are not finite.
         PreconditionError: the losses of half of the public records do not change with the weights.
     """
     began = time.monotonic()
-    weights = Weights(module, Directions(bytes(16), "gaussian"))
-    kind = _kind(weights)
+    weights = Weights(module, Directions(bytes(16), "gaussian", given.get("shape", "")))
+    kind, rule = _kind(weights), DIFFERENCES[given.get("difference", "forward")]
     settings: dict[str, Any] = {
-        "relation": "add-remove", "sampling": "poisson", "difference": "forward", "direction": "low-rank",
-        "directions_per_step": min(16, weights.d), "smoothing": kind.smoothing, **given,
+        "relation": "add-remove", "sampling": "poisson", "difference": rule.name, "direction": "low-rank",
+        "directions_per_step": min(16, weights.d), "smoothing": kind.smoothing if rule.smoothing else 0.0, **given,
     }  # fmt: skip
-    k, rule = settings["directions_per_step"], DIFFERENCES[settings["difference"]]
-    norm, factor, seen = kind.norm, kind.factor, None
-    if not rule.smoothing:
-        settings["smoothing"] = 0.0
+    k, norm, factor, seen = settings["directions_per_step"], kind.norm, kind.factor, None
+    points = len(rule.at(range(k), 1.0))
     if public is not None:
-        seen = _Public(weights, public, count, settings, began)
+        seen = _Public(weights, public, count, rule, settings, began)
         norm = seen.norm
         settings |= {"smoothing": seen.smoothing, "micro_batch": seen.micro_batch, "points_at_once": seen.at_once}
     settings = {"clip": _short(math.sqrt(k) * norm), **settings, **given}
-    points = len(rule.at(range(k), 1.0))
 
     def plan_of(**changes: Any) -> Plan:
         target = {"step_size": 0.0, **settings, **changes}
         return Plan.for_target(n=n, **{name: target[name] for name in target if name in Target.__annotations__})
 
-    def seconds(plan: Plan) -> float:
-        return plan.steps * plan.expected_batch * points * seen.seconds if seen else 0.0
+    def minutes(plan: Plan, each: float) -> float:
+        return plan.steps * plan.expected_batch * points * each / 60
 
     ladder = [{"steps": steps} for steps in _STEPS if seen is not None or steps <= kind.steps]
     if "steps" in given or "epochs" in given:
@@ -151,9 +141,9 @@ def choose(
     elif given["target_epsilon"] * n < _LITTLE:
         ladder = ladder[-1:]
     for length in ladder:
-        batch = n if settings["sampling"] == "full" else max(1.0, n / (16 if length == {"steps": _STEPS[0]} else 4))
+        batch = n if settings["sampling"] == "full" else max(1.0, n / (16 if length == {"steps": 1000} else 4))
         plan = plan_of(**length, **({} if "expected_batch" in given else {"expected_batch": batch}))
-        if seconds(plan) <= _RUN:
+        if seen is None or minutes(plan, seen.seconds) * 60 <= _RUN:
             break
     settings = {**settings, "expected_batch": plan.expected_batch, "steps": plan.steps}
     settings.pop("epochs", None)
@@ -161,23 +151,22 @@ def choose(
         if seen is not None:
             factor = seen.factor(factor, points, plan, lambda steps: plan_of(steps=steps))
         settings["step_size"] = _Falling(_short(_first(factor, plan.steps, norm)), plan.steps)
-    lines = [f"    {name}={value!r},\n" for name, value in settings.items()]
-    program = f"private = dict(\n{''.join(lines)})\n"
-    if narrowed:
-        program = (
-            "for name, weight in model.named_parameters():\n"
-            f"    weight.requires_grad_(name in {list(weights.names)})\n{program}"
-        )
     how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"
-    took = f"{how}, in {time.monotonic() - began:.0f} s: {weights.d:,} weights, {plan.steps:,} steps"
-    took += f" of {points} evaluations of {plan.expected_batch:,.0f} records"
     if seen:
-        took += f", about {seconds(plan) / 60:,.1f} min; peak memory so far {_peak():.1f} GiB"
+        takes = f"about {minutes(plan, seen.seconds):,.1f} min; peak memory so far {_peak():.1f} GiB"
     else:
-        token = _forward(module) * plan.steps * points * plan.expected_batch / 60
-        held = sum(p.nbytes for p in module.parameters()) / 2**30
-        took += f", at most {token:,.1f} min for each token or pixel of a record; weights of {held:.1f} GiB"
-    return Chosen(settings, program, took)
+        held = sum(parameter.nbytes for parameter in module.parameters()) / 2**30
+        takes = (
+            f"at most {minutes(plan, _forward(module)):,.2g} min for each token or pixel of a record; {held:.1f} GiB"
+        )
+        takes += " of weights"
+    return settings, (
+        f"# settings='auto', {how}, in {time.monotonic() - began:.0f} s: {weights.d:,} weights, {plan.steps:,} steps of"
+        f" {points} evaluations of {plan.expected_batch:,.0f} records, {takes}; the same again:\n"
+        + "for name, weight in model.named_parameters():\n" * narrowed
+        + f"    weight.requires_grad_(name in {list(weights.names)})\n" * narrowed
+        + "".join(["private = dict(\n", *(f"    {name}={value!r},\n" for name, value in settings.items()), ")\n"])
+    )
 
 
 def _kind(weights: Weights) -> _Kind:
@@ -195,114 +184,130 @@ def _kind(weights: Weights) -> _Kind:
 
 
 class _Public:
-    """What public records say: `smoothing` and `norm` (G); `micro_batch` and `at_once`, the records and points that fit
-    into one pass; and `seconds`, how long a record takes at a point."""
+    """What public records say of a run by the difference rule `rule` and with these settings.
+
+    Attributes:
+        smoothing, norm: the smoothing, and G.
+        micro_batch, at_once: how many records and points fit into one pass.
+        seconds: how long a record takes at a point.
+    """
 
     def __init__(
-        self, weights: Weights, evaluation: Evaluation, count: int, settings: Mapping[str, Any], began: float
+        self, weights: Weights, evaluation: Evaluation, count: int, rule: Difference, settings: Any, began: float
     ) -> None:
         self._weights, self._evaluation, self._began = weights, evaluation, began
         weights.guarded = False  # The run's start looks for losses that read weights unseen
-        rows = np.random.default_rng(0).permutation(count)[:_MOST]
-        read = 0
+        rows, read = np.random.default_rng(0).permutation(count)[:_MOST], 0
         while read < len(rows) and (read < 2 * _FEW or time.monotonic() - began < _READING):
             self._say(f"read {read} of {len(rows)} public records")
             evaluation.batch(rows[read : read + _FEW])  # what frozen layers compute from them is kept
             read += _FEW
         self._rows = rows[:read]
-        rule = settings["difference"] if DIFFERENCES[settings["difference"]].smoothing else "central"
-        few, start = [evaluation.batch(self._rows[:_FEW])], time.monotonic()
-        tried: dict[float, list[Any]] = {}
-        for width in (settings["smoothing"] or 1e-2) / np.array([1.0, 10.0, 100.0]):
-            tried[width] = [measured(weights, evaluation, few, rule, each, 4)[0] for each in (width, width / 2)]
-            if time.monotonic() - began > 1.5 * _READING:
+        few, start = self._rows[:_FEW], time.monotonic()
+        own, tried, width = rule if rule.smoothing else DIFFERENCES["central"], 0, settings["smoothing"] or 1e-2
+        best = math.inf, width
+        for tried in range(3):
+            (one, _), (half, _) = (self._slopes(own, width / 10**tried / part, few, 4) for part in (1, 2))
+            change = float(np.linalg.norm(one - half) / max(float(np.linalg.norm(half)), 1e-300))
+            best = min(best, (change, width / 10**tried))
+            if change <= 0.01 or time.monotonic() - began > 1.5 * _READING:
                 break
-        self.seconds = (time.monotonic() - start) / (len(tried) * 2 * 9 * len(self._rows[:_FEW]))
-        width = steadiest(tried)
-        self.smoothing = float(width) if DIFFERENCES[settings["difference"]].smoothing else 0.0
-        some = self._rows[: max(_FEW, int(_PILOT / (17 * self.seconds)))]
-        parts = [evaluation.batch(part) for part in np.array_split(some, math.ceil(len(some) / _FEW))]
+        width = best[1]
+        self.seconds = (time.monotonic() - start) / ((tried + 1) * 10 * len(few))
+        some = self._rows[: max(_FEW, int(_PILOT / (9 * self.seconds)))]
         self._say("measuring gradients")
-        differences, _, self._loss = measured(weights, evaluation, parts, rule, width, 8)
+        differences, self._loss = self._slopes(own, width, some, 8)
+        self.smoothing = width if rule.smoothing else 0.0
         self.norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
-        rule_met = "public_data must show a slope: the losses of half of its records do not change"
-        check.precondition(self.norm > 0, f"{rule_met} at a smoothing of {width:g}")
-        self._fit(settings, width)
+        flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
+        check.precondition(self.norm > 0, f"public_data must show a slope: {flat}")
+        self._fit(rule, settings)
 
-    def _fit(self, settings: Mapping[str, Any], width: float) -> None:
-        k, weights = settings["directions_per_step"], self._weights
-        points = DIFFERENCES[settings["difference"]].at(range(k), self.smoothing)
-        batch, device = self._evaluation.batch(self._rows[:_FEW]), weights.parameters[0].device
-        weights.directions = Directions(bytes(16), settings["direction"])
-        with _Largest() as largest:
+    def _slopes(self, rule: Difference, width: float, rows: Any, count: int) -> tuple[Array, float]:
+        """Return differences of records' losses along `count` directions, shape (records, count), and the mean loss.
+        Raises ValueError for losses that are not finite."""
+        points = rule.at(range(count), width)
+        parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
+        values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)
+        if not np.isfinite(values).all():
+            raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
+        return rule.combine(values, width), float(values.mean())
+
+    def _fit(self, rule: Difference, settings: Mapping[str, Any]) -> None:
+        points, weights = rule.at(range(settings["directions_per_step"]), self.smoothing), self._weights
+        few, device = self._rows[:_FEW], weights.parameters[0].device
+        batch = self._evaluation.batch(few)
+        weights.directions = Directions(bytes(16), settings["direction"], settings.get("shape", ""))
+        with _Largest() as largest:  # type: ignore[no-untyped-call]
             one = self._evaluation.at(weights, points[:2], batch)
         memory = torch.cuda.get_device_properties(device).total_memory >> 4 if device.type == "cuda" else 1 << 28
-        fit = max(1, memory * len(self._rows[:_FEW]) // max(1, largest.bytes))
+        fit = max(1, memory * len(few) // max(1, largest.bytes))
         self.micro_batch = settings.get("micro_batch", 1 << min(6, fit.bit_length() - 1))
         self.at_once = settings.get("points_at_once", min(len(points), max(1, fit // self.micro_batch)))
         if self.at_once > 1 and "points_at_once" not in settings:
-            together = None
+            together = one + math.inf
             with suppress(ValueError):
                 together = self._evaluation.at(weights, points[:2], batch, 2)
-            slack = rounding(float(torch.finfo(torch.float32).eps), one)
-            if together is None or not np.abs(together - one).max() <= slack:
+            if not np.abs(together - one).max() <= rounding(float(torch.finfo(torch.float32).eps), one):
                 self.at_once = 1
+        some, start = self._rows[: self.micro_batch], time.monotonic()
+        if self.seconds * len(some) * len(points) < _PILOT:
+            self._evaluation.at(weights, points, self._evaluation.batch(some), self.at_once)
+            self.seconds = (time.monotonic() - start) / (len(some) * len(points))
 
     def factor(self, guess: float, points: int, plan: Plan, plan_of: Callable[[int], Plan]) -> float:
         """Return the factor f with which a short run ends at the least loss; `guess` if there is no time for any.
 
         A step of the run, whose plan is `plan`, evaluates `points` points, and plan_of(T) is the plan of T steps."""
         cost, most = points * self.seconds, min(plan.steps, 10 * _FEWEST_STEPS)
-        rows = self._rows[::2][: max(_FEW, int(_PILOT / (cost * most)))]
+        rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
         steps = min(plan.steps, int(_PILOT / (cost * len(rows))))
         if steps < min(plan.steps, _FEWEST_STEPS):
             return guess
-        plan, found = plan_of(steps), {}
-        before = self._weights.values()
+        plan, before = plan_of(steps), self._weights.values()
+        found: dict[int, tuple[float, float]] = {}
 
         def at(power: int) -> float:
             if power not in found and time.monotonic() - self._began < _CHOOSING and abs(power) <= 6:
                 self._say(f"short run {len(found) + 1} of at most 8")
                 try:
-                    found[power] = self._tried(plan, points, rows, _first(guess * 10 ** (power / 2), steps, self.norm))
+                    found[power] = self._tried(plan, rows, _first(guess * 10 ** (power / 2), steps, self.norm))
                 finally:
                     self._weights.load_values(before)
             return found[power][0] if power in found else math.inf
 
         at(0)
-        best = round(2 * math.log10(found[0][1]))
-        at(best)
+        at(round(2 * math.log10(found[0][1])))
         best = min(found, key=at)
         for way in (1, -1):
             while at(best + way) < at(best):
                 best += way
         return guess * 10 ** (best / 2)
 
-    def _tried(self, plan: Plan, points: int, rows: Any, first: float) -> tuple[float, float]:
+    def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
         """Make a short run on `rows`, all in each step, with the noise of the average that `plan` releases. Return the
         loss on the other rows, and by how much the verdict would multiply the step size."""
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         sizes = tuple(first * (1 - step / plan.steps) for step in range(plan.steps))
         plan = replace(plan, n=len(rows), step=replace(release, sampling=FullBatch()), step_sizes=sizes)
         sums = BatchSum(plan, self._weights, self._evaluation, Ranks(), self.micro_batch, self.at_once)
-        descent, noise, start = Descent(plan, max(self._loss, 1e-6)), SeededNoise(0), time.monotonic()
+        descent, noise = Descent(plan, max(self._loss, 1e-6)), SeededNoise(0)
         for number in range(plan.steps):
             record = Record(number, tuple(plan.noisy(sums.total(number, rows), noise).tolist()))
             self._weights.move_(plan.moves(*record))
             descent.add(record)
-        self.seconds = (time.monotonic() - start) / (plan.steps * points * len(rows))
-        other, word = self._rows[1::2], descent.verdict
-        parts = np.array_split(other, math.ceil(len(other) / self.micro_batch))
-        batches = (self._evaluation.batch(part) for part in parts)
+        other, found = self._rows[1::2], descent.verdict
+        batches = map(self._evaluation.batch, np.array_split(other, math.ceil(len(other) / self.micro_batch)))
         loss = float(np.concatenate([self._evaluation.at(self._weights, [(0, 0.0)], one)[0] for one in batches]).mean())
-        wrong = word.word in ("diverges", "stands still") and word.descent > word.error
-        return loss if math.isfinite(loss) else math.inf, min(max(self._loss / word.descent, 1e-3), 1e3) if wrong else 1
+        wrong = found.word in ("diverges", "stands still") and found.descent > found.error
+        return loss if math.isfinite(loss) else math.inf, min(
+            max(self._loss / found.descent, 1e-3), 1e3
+        ) if wrong else 1
 
     def _say(self, what: str) -> None:
         if sys.stderr.isatty() or "ipykernel" in sys.modules:
-            share = min(1.0, (time.monotonic() - self._began) / _CHOOSING)
-            line = f"\r[{'#' * round(20 * share):20}] choosing settings: {what:40}"
-            print(line, end="", file=sys.stderr, flush=True)
+            bar = "#" * round(20 * min(1.0, (time.monotonic() - self._began) / _CHOOSING))
+            print(f"\r[{bar:20}] choosing settings: {what:40}", end="", file=sys.stderr, flush=True)
 
 
 class _Largest(TorchDispatchMode):
@@ -312,13 +317,14 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        sizes = [leaf.nbytes for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-        self.bytes = max(self.bytes, *sizes, 0)
+        self.bytes = max(
+            self.bytes, *(leaf.nbytes for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)), 0
+        )
         return result
 
 
 def _first(factor: float, steps: int, norm: float) -> float:
-    return factor * math.sqrt(_STEPS[0] / steps) / norm**2
+    return factor * math.sqrt(1000 / steps) / norm**2
 
 
 def _short(value: float) -> float:
@@ -328,9 +334,8 @@ def _short(value: float) -> float:
 
 def _forward(module: nn.Module) -> float:
     """Return about how many seconds one token takes through all weights, from the speed of a matrix product."""
-    x = torch.ones(256, 1024)
-    start = time.monotonic()
-    x @ torch.ones(1024, 1024)
+    x, y, start = torch.ones(256, 1024), torch.ones(1024, 1024), time.monotonic()
+    x @ y
     return sum(p.numel() for p in module.parameters()) * (time.monotonic() - start) / (256 * 1024**2)
 
 

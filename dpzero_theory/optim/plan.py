@@ -60,7 +60,9 @@ class Target(TypedDict, total=False):
     shape: str
 
 
-REQUIRED = ("sampling", "relation", "target_epsilon", "target_delta", "expected_batch", "clip", "step_size", "smoothing")
+REQUIRED = (
+    "sampling", "relation", "target_epsilon", "target_delta", "expected_batch", "clip", "step_size", "smoothing",
+)  # fmt: skip
 """The settings of `Target` that have no default, beside steps or epochs; `optim.auto` chooses most of them."""
 
 

@@ -35,8 +35,8 @@ from torch.utils.data import default_collate
 from dpzero_theory.check import choice, integer, named, real, shown
 from dpzero_theory.optim.auto import choose, narrow
 from dpzero_theory.optim.engines.engine import Engine
-from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files import transcript
+from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation, Losses
 from dpzero_theory.optim.losses.identity import of_losses, of_records, shared
@@ -103,7 +103,8 @@ def make_private_with_epsilon(
             a transformers model have requires_grad (`optim.auto`). It reads no private record. None, the default,
             chooses nothing.
         public_data: public or synthetic records like the private ones, from which settings="auto" chooses in at most
-            about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None chooses what was good for weights of that kind elsewhere.
+            about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None
+            chooses what was good for weights of that kind elsewhere.
         options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon and target_delta
             must be given, and unless `settings` is "auto" also steps (or epochs), expected_batch, clip, step_size,
             smoothing, relation and sampling; and any settings of how the run is executed, as `make_private` describes
@@ -338,35 +339,35 @@ def _make(
         raise
 
 
-def _chosen(
-    module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any
-) -> Any:
+def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any) -> Any:
     """Return the options with all that settings="auto" chooses, and print them; the arguments are those of
     `make_private_with_epsilon`. A resumed run keeps the settings in its folder, of which nothing is printed."""
     if options.get("engine") is not None or Ranks().count > 1:
         raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
-    given, resumed = dict(options), bool(options.get("resume"))
+    collate, resumed = options.get("collate"), bool(options.get("resume"))
+    kept = {name: options[name] for name in ("collate", "resume") if name in options}
+    given = {name: value for name, value in options.items() if name not in (*kept, "engine")}
     if resumed:
         plan = transcript.read(folder).header.plan
         begun = {**plan.settings, "expected_batch": plan.expected_batch, "step_size": plan.step_size}
         given = {name: value for name, value in begun.items() if name in Target.__annotations__} | given
         given.pop("epochs", None)
-    narrowed, public, collate = narrow(module), None, given.pop("collate", None)
+    narrowed, public = narrow(module), None
     if public_data is not None:
         require_data(public_data, "public_data")
         micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)
         records, asked, join, _ = _evaluated(module, public_data, losses, collate, micro_batch, memory)
         public = Evaluation(asked, records, join)
     count = 0 if public_data is None else len(public_data)
-    found = choose(module, len(data), given, public, count, narrowed=narrowed)
+    found, program = choose(module, len(data), given, public, count, narrowed=narrowed)
     if not resumed:
-        join = "" if collate is None else "collate=collate, "
-        call = f"run = make_private_with_epsilon(model, losses, data, {join}folder={os.fspath(folder)!r}, **private)"
-        print(f"# settings='auto', {found.run}; the same again:\n{found.program}{call}", file=sys.stderr)
+        more = "" if collate is None else "collate=collate, "
+        call = f"run = make_private_with_epsilon(model, losses, data, {more}folder={os.fspath(folder)!r}, **private)"
+        print(f"{program}{call}", file=sys.stderr)
     own, others = (each.texts if isinstance(each, ByUser) else each for each in (data, public_data))
     if others is not None and (both := shared(own, others)):
         raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
-    return {**found.settings, "collate": collate}
+    return {**found, **kept}
 
 
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:

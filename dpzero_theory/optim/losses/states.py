@@ -99,7 +99,7 @@ class _Chain:
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
                 if call.size >= best.get(id(call.result), call).size:
                     best[id(call.result)] = call
-        found = max(best.values(), key=lambda call: call.size, default=None)
+        found = max(reversed(best.values()), key=lambda call: call.size, default=None)  # of equal ones the last
         if found is None or found.size < _WORTHWHILE * _size(weights.module):
             return False
         self._modules = found.chain
@@ -192,13 +192,13 @@ def with_states(
     Args:
         module, losses, collate: as in `make_private`.
         data: the records.
-        gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take; records beyond it
-            are run again in each step, once for all its points. 0 returns the arguments.
+        gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take; records beyond
+            it are run again in each step, once for all its points. 0 returns the arguments.
     """
     small = all(parameter.requires_grad for parameter in module.parameters())
     if small or not gigabytes:
         return losses, collate
-    join = default_collate if collate is None else collate
+    join: Callable[[Sequence[Any]], Any] = default_collate if collate is None else collate  # type: ignore[assignment]
     numbers = np.unique(np.arange(_COMPARED) * len(data) // _COMPARED).tolist()
     with suppress(Exception):
         weights = Weights(module, Directions(bytes(16), "low-rank"))

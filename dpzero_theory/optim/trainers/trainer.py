@@ -153,9 +153,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             super().__init__(model=model, args=args, **options)
         self._begin(private, losses, public_evaluation, engine)
 
-    def _begin(
-        self, private: Any, losses: Losses | None, public_evaluation: bool, engine: Engine | str | None
-    ) -> None:
+    def _begin(self, private: Any, losses: Losses | None, public_evaluation: bool, engine: Engine | str | None) -> None:
         """Store these arguments of the class.
 
         Raises ValueError for a Trainer with an optimizer or steps of its own, with a quantised model that cannot be
