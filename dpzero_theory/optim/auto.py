@@ -310,7 +310,7 @@ class _Public:
             print(f"\r[{bar:20}] choosing settings: {what:40}", end="", file=sys.stderr, flush=True)
 
 
-class _Largest(TorchDispatchMode):
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context manager that finds the largest tensor that an operation inside it returns, in bytes."""
 
     bytes = 0
