@@ -47,6 +47,7 @@ from dpzero_theory.privacy.sampling import FullBatch
 _CHOOSING, _READING, _PILOT, _RUN = 50.0, 12.0, 8.0, 600.0
 """How long choosing may take, reading public records, a short run, and the run that is chosen, in seconds."""
 _STEPS, _LITTLE = (1000, 250, 62), 300
+_LONG = 60  # Given settings with a longer text stand in the program by their names alone.
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
 """The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
 in it if there are so many: on fewer it learns these by heart, which small step sizes hide."""
@@ -151,6 +152,8 @@ def choose(
         if seen is not None:
             factor = seen.factor(factor, points, plan, lambda steps: plan_of(steps=steps))
         settings["step_size"] = _Falling(_short(_first(factor, plan.steps, norm)), plan.steps)
+    texts = {name: repr(value) for name, value in settings.items()}
+    texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"
     if seen:
         takes = f"about {minutes(plan, seen.seconds):,.1f} min; peak memory so far {_peak():.1f} GiB"
@@ -165,7 +168,7 @@ def choose(
         f" {points} evaluations of {plan.expected_batch:,.0f} records, {takes}; the same again:\n"
         + "for name, weight in model.named_parameters():\n" * narrowed
         + f"    weight.requires_grad_(name in {list(weights.names)})\n" * narrowed
-        + "".join(["private = dict(\n", *(f"    {name}={value!r},\n" for name, value in settings.items()), ")\n"])
+        + "".join(["private = dict(\n", *(f"    {name}={text},\n" for name, text in texts.items()), ")\n"])
     )
 
 
@@ -261,7 +264,7 @@ class _Public:
         A step of the run, whose plan is `plan`, evaluates `points` points, and plan_of(T) is the plan of T steps."""
         cost, most = points * self.seconds, min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
-        steps = min(plan.steps, int(_PILOT / (cost * len(rows))))
+        steps = min(most, int(_PILOT / (cost * len(rows))))
         if steps < min(plan.steps, _FEWEST_STEPS):
             return guess
         plan, before = plan_of(steps), self._weights.values()
@@ -299,10 +302,10 @@ class _Public:
         other, found = self._rows[1::2], descent.verdict
         batches = map(self._evaluation.batch, np.array_split(other, math.ceil(len(other) / self.micro_batch)))
         loss = float(np.concatenate([self._evaluation.at(self._weights, [(0, 0.0)], one)[0] for one in batches]).mean())
+        if not math.isfinite(loss) or found.word == "diverges":
+            loss = math.inf
         wrong = found.word in ("diverges", "stands still") and found.descent > found.error
-        return loss if math.isfinite(loss) else math.inf, min(
-            max(self._loss / found.descent, 1e-3), 1e3
-        ) if wrong else 1
+        return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
     def _say(self, what: str) -> None:
         if sys.stderr.isatty() or "ipykernel" in sys.modules:

@@ -28,6 +28,7 @@ from torch.utils.data import default_collate
 
 from dpzero_theory.optim.engines.probe import rounding
 from dpzero_theory.optim.losses.evaluation import Losses, per_record
+from dpzero_theory.optim.losses.isolation import Trace
 from dpzero_theory.optim.losses.records import Collate, Data, read
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
@@ -125,16 +126,18 @@ class _Chain:
 
     def alike(self, records: Sequence[Any]) -> bool:
         """Whether records have the same losses with and without the chain, at shifted weights and up to rounding."""
-        plain, mine = self._join(records), self.collate(records)
-        point, count = [(0, _SHIFT)], len(records)
-        ways = (partial(self.losses, batch=mine), lambda module: self._losses(module, plain))
+        plain, mine, trace = self._join(records), self.collate(records), Trace()
+
+        def whole(module: nn.Module) -> object:
+            with trace:
+                return self._losses(module, plain)
+
         found = [
-            self._weights.evaluated(point, lambda module, way=way: per_record(way(module), count))[0].cpu().numpy()
-            for way in ways
+            self._weights.evaluated([(0, _SHIFT)], lambda module, way=way: per_record(way(module), len(records)))[0]
+            for way in (whole, partial(self.losses, batch=mine))
         ]
-        types = [parameter.dtype for parameter in self._weights.module.parameters() if parameter.is_floating_point()]
-        slack = rounding(max(torch.finfo(kind).eps for kind in {*types, torch.float32}), *found)
-        return bool(np.isfinite(found).all() and np.abs(found[0] - found[1]).max() <= slack)
+        one, other = (values.cpu().numpy() for values in found)
+        return bool(np.abs(one - other).max() <= rounding(trace.coarsest, one, other))
 
     def _of(self, record: Any) -> Tensor:
         key = b""
