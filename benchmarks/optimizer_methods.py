@@ -111,9 +111,9 @@ class Bench:
         return steps[method]()
 
     def _of_points(self, word: str, number: int) -> Step:
-        """Return the steps `forwards-N` and `together-N`; `LAW-K`, a private step of K directions of this law by central
-        differences; and `stacked-K` and `separate-K`, private steps of rank 1 by forward differences, whose K + 1
-        points are evaluated in one pass or one by one."""
+        """Return the steps `forwards-N` and `together-N`; `LAW-K`, a private step of K directions of this law by
+        central differences; and `stacked-K` and `separate-K`, private steps of rank 1 by forward differences, whose
+        K + 1 points are evaluated in one pass or one by one."""
         if word == FORWARDS:
             return self._forwards(number)
         if word == TOGETHER:
