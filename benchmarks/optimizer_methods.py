@@ -33,7 +33,7 @@ BASE = "two-forwards"
 PUBLIC, PRIVATE = "rademacher", "private-rademacher"
 METHODS = (BASE, *DIRECTIONS, PRIVATE, "four-pass", "adamw", "dp-adamw")
 SMOOTHING, STEP_SIZE = 1e-3, 1e-7
-FORWARDS = "forwards"
+FORWARDS, TOGETHER = "forwards", "together"
 SMALL: dict[str, PreTrainedConfig] = {
     "tiny": RobertaConfig(
         vocab_size=2000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
@@ -58,7 +58,7 @@ def base_of(method: str) -> str:
     word, _, number = method.rpartition("-")
     if not number.isdecimal():
         return BASE
-    points = {FORWARDS: int(number), "stacked": int(number) + 1, "separate": int(number) + 1}
+    points = {FORWARDS: int(number), TOGETHER: int(number), "stacked": int(number) + 1, "separate": int(number) + 1}
     return f"{FORWARDS}-{points.get(word, 2 * int(number))}"
 
 
@@ -111,11 +111,13 @@ class Bench:
         return steps[method]()
 
     def _of_points(self, word: str, number: int) -> Step:
-        """Return the steps `forwards-N`; `LAW-K`, a private step of K directions of this law by central differences;
-        and `stacked-K` and `separate-K`, private steps of rank 1 by forward differences, whose K + 1 points are
-        evaluated in one pass or one by one."""
+        """Return the steps `forwards-N` and `together-N`; `LAW-K`, a private step of K directions of this law by
+        central differences; and `stacked-K` and `separate-K`, private steps of rank 1 by forward differences, whose
+        K + 1 points are evaluated in one pass or one by one."""
         if word == FORWARDS:
             return self._forwards(number)
+        if word == TOGETHER:
+            return self._forwards(1, number)
         if word not in ("stacked", "separate"):
             return self._ours(word, private=True, directions_per_step=number)
         points = number + 1 if word == "stacked" else 1
@@ -123,13 +125,14 @@ class Bench:
             "low-rank", private=True, directions_per_step=number, difference="forward", points_at_once=points
         )
 
-    def _forwards(self, count: int = 2) -> Step:
+    def _forwards(self, count: int = 2, copies: int = 1) -> Step:
         self.module.eval()
+        batch = tuple(value.repeat(copies, *[1] * (value.ndim - 1)) for value in self._batch)
 
         def step() -> None:
             with torch.no_grad():
                 for _ in range(count):
-                    _losses(self.module, self._batch).sum().item()
+                    _losses(self.module, batch).sum().item()
 
         return step
 

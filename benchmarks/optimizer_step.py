@@ -7,6 +7,7 @@
     adamw                forward, backward, AdamW
     dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
     forwards-N           the losses at x, N times, without gradients
+    together-N           the same for N copies of the batch in one pass, the least that N stacked points can take
     low-rank-K, ...      a private step of K directions, by central differences, per direction law; beside forwards-2K
     separate-K           a private step of rank 1 by forward differences, whose K + 1 points are evaluated one by one
     stacked-K            the same with all points in one pass; both beside forwards-(K + 1)
@@ -20,8 +21,8 @@ quartiles). On the CPU, seconds are processor time, as the machine may be shared
 column; on a GPU, seconds are synchronised wall time.
 
 On the CPU, peak memory is measured in a new process for each method, less what the process held before the model was
-built. Freed memory is given back at once there; otherwise the peak varies by a quarter from run to run. On a GPU it is
-the allocator's peak.
+built. Freed memory is given back at once there; otherwise the peak varies by a quarter from run to run. Of it
+code_mb is code of libraries that the method loads, which all processes share. On a GPU it is the allocator's peak.
 
     python -m benchmarks optimizer_step --preset cpu
     python -m benchmarks optimizer_step --preset low-rank --turns 3    (K = 1, 4 and 16 on small models, on the CPU)
@@ -44,7 +45,7 @@ import torch
 
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.peaks import in_new_process, peak, reset_peak
+from benchmarks.kit.peaks import code, in_new_process, peak, reset_peak
 from benchmarks.kit.rows import RESULTS
 from benchmarks.kit.tables import rounded
 from benchmarks.kit.timing import median_ratio
@@ -83,8 +84,10 @@ FIELDS = (
     "peak_to_inference",
     "largest_mb",
     "peak_less_largest_to_inference",
+    "code_mb",
+    "peak_less_code_to_inference",
 )
-_STACKED = ("forwards-17", "separate-16", "stacked-16")
+_STACKED = ("forwards-17", "together-17", "separate-16", "stacked-16")
 _KS = tuple(name for k in (1, 4, 16) for name in (f"forwards-{2 * k}", f"low-rank-{k}", f"rademacher-{k}"))
 PRESETS = {
     "smoke": [StepCase("tiny", 4, 16)],
@@ -132,10 +135,11 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
     turns: the number of turns in which methods that are compared are timed. Fewer turns are made if they do not fit
     into `budget` seconds, but at least 2.
     """
-    memory: dict[str, Any] = {
+    used: dict[str, Any] = {
         method: None if _large(method) else _tried(device, _peak_megabytes, case, device, method)
         for method in case.methods
     }
+    memory = {method: found[0] if isinstance(found, tuple) else found for method, found in used.items()}
     runs = [method for method in case.methods if not isinstance(memory[method], str)]
     alone = {PRIVATE: [BASE, PUBLIC, PRIVATE], "adamw": [BASE, "adamw"], "dp-adamw": [BASE, "dp-adamw"]}
     together = [method for method in runs if method not in alone and base_of(method) == BASE]
@@ -179,6 +183,8 @@ def measure(case: StepCase, device: str, turns: int, budget: float) -> list[dict
                 "peak_mb": round(megabytes, 1),
                 "peak_to_inference": share(megabytes, inference),
                 "peak_less_largest_to_inference": share(megabytes - largest, inference),
+                "code_mb": round(used[method][1], 1),
+                "peak_less_code_to_inference": share(megabytes - used[method][1], inference - used[plain][1]),
             }
         if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
@@ -241,8 +247,9 @@ def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer 
         _release(device)
 
 
-def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
-    """Return the peak memory, in MiB, of a method's first steps: in a new process on the CPU, in this one on a GPU.
+def _peak_megabytes(case: StepCase, device: str, method: str) -> tuple[float, float]:
+    """Return the peak memory of a method's first steps and the code in it, as `_peak_of_steps` does: in a new process
+    on the CPU, in this one on a GPU.
     Raises MemoryError if weights, gradients and optimizer state alone need more than a quarter of the memory that is
     free. `case` has the model and batch; the device is "cpu" or "cuda"."""
     if device == "cuda":
@@ -252,9 +259,10 @@ def _peak_megabytes(case: StepCase, device: str, method: str) -> float:
     return in_new_process(_peak_of_steps, case, device, method, torch.get_num_threads())
 
 
-def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> float:
+def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> tuple[float, float]:
     """Return the largest memory in MiB held during a method's first steps, less what was held before the model was
-    built: that of torch's allocator on a GPU, that of the process on the CPU. `case` has the model and batch, and
+    built: that of torch's allocator on a GPU, that of the process on the CPU. Of the latter the second number is code
+    of libraries, which all processes share; it is 0 on a GPU. `case` has the model and batch, and
     `threads` is the number of torch's threads on the CPU."""
     if device == "cpu":
         torch.set_num_threads(threads)
@@ -262,14 +270,14 @@ def _peak_of_steps(case: StepCase, device: str, method: str, threads: int) -> fl
         classification_model(
             StepCase("tiny", 1, 8), device
         )  # a first model is built only to import the modules that building needs, whose memory is not the method's
-        before = reset_peak(device)
+        before, loaded = reset_peak(device), code()
         bench = Bench(case, device, stack)
         step = bench.step(method)
         if method == "dp-adamw":
             del bench.module
         for _ in range(2 if "adamw" in method else 1):  # the first step of AdamW only creates the optimizer's state
             step()
-        return peak(device) - before
+        return peak(device) - before, code() - loaded if device == "cpu" else 0.0
 
 
 def _needed_megabytes(case: StepCase, method: str) -> float:

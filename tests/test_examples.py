@@ -72,7 +72,7 @@ def as_committed(name: str, told: str) -> bool:
         "causal_lm.py",
         "error_as_loss.py",
         "quantised_base.py",
-        "starting.py",
+        "auto.py",
         "users.py",
         "sft.py",
         "dpo.py",

@@ -40,6 +40,14 @@ def reset_peak(device: str) -> float:
     return peak(device)
 
 
+def code() -> float:
+    """Return the resident memory of the process in MiB that is a copy of files, such as the code of libraries, which
+    all processes share; 0 outside Linux."""
+    with suppress(OSError):
+        return int(Path("/proc/self/status").read_text().split("RssFile:")[1].split()[0]) / 2**10
+    return 0.0
+
+
 def peak(device: str) -> float:
     """Return the largest amount of memory in MiB held at any moment since `reset_peak` was called, or since the process
     began if it never was. It is the memory that torch's allocator has given out if `device` is "cuda", else the

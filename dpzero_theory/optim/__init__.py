@@ -13,7 +13,6 @@ from dpzero_theory._lazy import lazily
 if TYPE_CHECKING:
     from dpzero_theory.optim.losses.rewards import reward_losses
     from dpzero_theory.optim.losses.shaping import public_shape
-    from dpzero_theory.optim.losses.starting import starting_values
     from dpzero_theory.optim.losses.task_losses import losses_for
     from dpzero_theory.optim.losses.users import by_user
     from dpzero_theory.optim.plan import Plan
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
     from dpzero_theory.optim.trainers.trl import DPZeroDPOTrainer, DPZeroSFTTrainer
 
 __all__ = [  # noqa: RUF022  # The names are in the order in which a user meets them
-    "make_private_with_epsilon", "make_private", "make_from_seed_not_private", "Plan", "starting_values",
-    "public_shape", "losses_for", "reward_losses", "by_user", "DPZeroTrainer", "privatize", "DPZeroSFTTrainer",
-    "DPZeroDPOTrainer",
+    "make_private_with_epsilon", "make_private", "make_from_seed_not_private", "Plan", "public_shape",
+    "losses_for", "reward_losses", "by_user", "DPZeroTrainer", "privatize", "DPZeroSFTTrainer", "DPZeroDPOTrainer",
 ]  # fmt: skip
 
 __getattr__ = lazily(
@@ -32,7 +30,6 @@ __getattr__ = lazily(
     {
         "private": ("make_private_with_epsilon", "make_private", "make_from_seed_not_private"),
         "plan": ("Plan",),
-        "losses.starting": ("starting_values",),
         "losses.shaping": ("public_shape",),
         "losses.task_losses": ("losses_for",),
         "losses.rewards": ("reward_losses",),

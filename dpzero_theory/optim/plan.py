@@ -42,22 +42,28 @@ _StepSize = float | Callable[[int], float]
 class Target(TypedDict, total=False):
     """The keyword arguments of `Plan.for_target`, which describes them."""
 
-    sampling: Required[str | Sampling]
-    relation: Required[str]
+    sampling: str | Sampling
+    relation: str
     target_epsilon: Required[float]
     target_delta: Required[float]
     steps: int
     epochs: float
-    expected_batch: Required[float]
-    clip: Required[float]
-    step_size: Required[_StepSize]
-    smoothing: Required[float]
+    expected_batch: float
+    clip: float
+    step_size: _StepSize
+    smoothing: float
     algorithm: str
     noise: str
     direction: str
     directions_per_step: int
     difference: str
     shape: str
+
+
+REQUIRED = (
+    "sampling", "relation", "target_epsilon", "target_delta", "expected_batch", "clip", "step_size", "smoothing",
+)  # fmt: skip
+"""The settings of `Target` that have no default, beside steps or epochs; `optim.auto` chooses most of them."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +173,7 @@ class Plan:
             PreconditionError: every noise, however little, meets the target, since a record is used at all with
                 probability at most delta (`dpzero_theory.calibrate`); there is then no least noise.
         """
-        check.settings(target, Target.__annotations__, Target.__required_keys__)
+        check.settings(target, Target.__annotations__, REQUIRED)
         given: Any = {"algorithm": "dpzero", "noise": "gaussian", **target}
         for name, known in (("algorithm", ALGORITHMS), ("direction", DIRECTIONS), ("difference", DIFFERENCES)):
             if not isinstance(given.get(name, ""), str):  # A list, for example, cannot be looked up.

@@ -21,6 +21,7 @@ that the process's generators of random numbers are neither read nor seeded, exc
 
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,16 +32,19 @@ from typing import Any, TypedDict, Unpack
 from torch import nn
 from torch.utils.data import default_collate
 
-from dpzero_theory.check import choice, integer, named, shown
+from dpzero_theory.check import choice, integer, named, real, shown
+from dpzero_theory.optim.auto import choose, narrow
 from dpzero_theory.optim.engines.engine import Engine
+from dpzero_theory.optim.files import transcript
 from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
-from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
-from dpzero_theory.optim.losses.identity import of_losses, of_records
+from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation, Losses
+from dpzero_theory.optim.losses.identity import of_losses, of_records, shared
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked
 from dpzero_theory.optim.losses.records import Collate, Data, DrawnData, require_data
 from dpzero_theory.optim.losses.shaping import require_public
+from dpzero_theory.optim.losses.states import with_states
 from dpzero_theory.optim.losses.users import ByUser
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Run
@@ -70,6 +74,7 @@ class _Execution(TypedDict, total=False):
     paid_at_once: int | None
     isolation: str
     engine: Engine | str | None
+    states_memory: float
 
 
 class _Options(Target, _Execution, total=False):
@@ -78,7 +83,14 @@ class _Options(Target, _Execution, total=False):
 
 @named
 def make_private_with_epsilon(
-    module: nn.Module, losses: Losses | None, data: Data, *, folder: _Place, **options: Unpack[_Options]
+    module: nn.Module,
+    losses: Losses | None,
+    data: Data,
+    *,
+    folder: _Place,
+    settings: str | None = None,
+    public_data: Data | None = None,
+    **options: Unpack[_Options],
 ) -> Run:
     """Start or resume a run of private releases that together cost at most (target_epsilon, target_delta).
 
@@ -86,23 +98,36 @@ def make_private_with_epsilon(
 
     Args:
         module, losses, data, folder: as in `make_private`; n is the number of records.
-        options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon, target_delta,
-            steps (or epochs), expected_batch, clip, step_size, smoothing, relation and sampling must be given; and any
-            settings of how the run is executed, as `make_private` describes them. `losses.starting` suggests clip, step
-            size and smoothing from public records.
+        settings: "auto" chooses every setting that is not among the options, prints the program that repeats the
+            choice, and what the run takes, and trains the last normalisation and a new head alone if all parameters of
+            a transformers model have requires_grad (`optim.auto`). It reads no private record. None, the default,
+            chooses nothing.
+        public_data: public or synthetic records like the private ones, from which settings="auto" chooses in at most
+            about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None
+            chooses what was good for weights of that kind elsewhere.
+        options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon and target_delta
+            must be given, and unless `settings` is "auto" also steps (or epochs), expected_batch, clip, step_size,
+            smoothing, relation and sampling; and any settings of how the run is executed, as `make_private` describes
+            them.
 
     Returns:
         The run, as `make_private` returns it. `run.run()` makes all steps that are left, and `run.get_epsilon(delta)`
         says what may be claimed.
 
     Raises:
-        ValueError: an argument that is unknown, missing or outside its range.
+        ValueError: an argument that is unknown, missing or outside its range; settings="auto" with an engine or with
+            several processes.
         PreconditionError: there is no least noise; see `Plan.for_target`.
         Exception: the errors of `make_private`.
     """
+    _require(module, losses, data, folder, options)
+    if settings is not None:
+        choice("settings", settings, ("auto",))
+        options = _chosen(module, losses, data, folder, public_data, options)
+    elif public_data is not None:
+        raise ValueError("public_data must be left out without settings='auto', which reads it")
     how: Any = {name: value for name, value in options.items() if name in _Execution.__annotations__}
     target: Any = {name: value for name, value in options.items() if name not in how}
-    _require(module, losses, data, folder, how)
     budget = {name: target[name] for name in ("target_epsilon", "target_delta")}
     return make_private(module, losses, data, Plan.for_target(n=len(data), **target), folder=folder, **budget, **how)
 
@@ -159,6 +184,10 @@ def make_private(
             `engines.engine.Engine`, which gets lists of records as the data set returns them; or "vllm", for an engine
             of vLLM (the `vllm` extra) in this process, if the module is a causal language model of transformers with
             LoRA factors of peft (`engines.texts` describes the records). None evaluates `losses` with the module.
+        states_memory: how much host memory, in GiB (2^30 bytes), may hold what frozen layers below the trained weights
+            compute from each record, a number >= 0; 2 if left out. These layers then run once for each record, and
+            beyond that memory once in each step (`losses.states`). 0 runs the whole module at every point. It changes
+            memory, speed and rounding.
 
     Returns:
         The run, before its first step or resumed. A resumed run's module must have the weights with which the run
@@ -235,6 +264,7 @@ def _make(
     paid_at_once: int | None = None,
     isolation: str = "probed",
     engine: Engine | str | None = None,
+    states_memory: float = 2.0,
 ) -> Run:
     """Test the losses, create or open the folder, and return the run. The other arguments are those of `make_private`.
 
@@ -246,6 +276,7 @@ def _make(
     micro_batch = integer("micro_batch", micro_batch)
     at_once = integer("points_at_once", points_at_once, at_most=_points(plan))
     choice("isolation", isolation, ISOLATIONS)
+    states_memory = real("states_memory", states_memory, at_least=0)
     if paid_at_once is not None:
         integer("paid_at_once", paid_at_once)
     if not (isinstance(resume, bool) or (isinstance(resume, str) and resume == "moved")):
@@ -261,8 +292,8 @@ def _make(
     plan = _same_on_every_rank(ranks, data, unit, digest, losses, plan, same)
     if plan.shape and not resume:
         ranks.every(lambda: require_public(Shape(plan.shape, plan.direction), data))
-    read, losses, collate, micro_batch = _evaluated(data, losses, collate, micro_batch)
     ranks.share_(module)
+    read, losses, collate, micro_batch = _evaluated(module, data, losses, collate, micro_batch, states_memory)
     private = budget is not None
     if isinstance(losses, Engine) and losses.invariant:
         isolation = "exact"
@@ -308,6 +339,37 @@ def _make(
         raise
 
 
+def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any) -> Any:
+    """Return the options with all that settings="auto" chooses, and print them; the arguments are those of
+    `make_private_with_epsilon`. A resumed run keeps the settings in its folder, of which nothing is printed."""
+    if options.get("engine") is not None or Ranks().count > 1:
+        raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
+    collate, resumed = options.get("collate"), bool(options.get("resume"))
+    kept = {name: options[name] for name in ("collate", "resume") if name in options}
+    given = {name: value for name, value in options.items() if name not in (*kept, "engine")}
+    if resumed:
+        plan = transcript.read(folder).header.plan
+        begun = {**plan.settings, "expected_batch": plan.expected_batch, "step_size": plan.step_size}
+        given = {name: value for name, value in begun.items() if name in Target.__annotations__} | given
+        given.pop("epochs", None)
+    narrowed, public = narrow(module), None
+    if public_data is not None:
+        require_data(public_data, "public_data")
+        micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)
+        records, asked, join, _ = _evaluated(module, public_data, losses, collate, micro_batch, memory)
+        public = Evaluation(asked, records, join)
+    count = 0 if public_data is None else len(public_data)
+    found, program = choose(module, len(data), given, public, count, narrowed=narrowed)
+    if not resumed:
+        more = "" if collate is None else "collate=collate, "
+        call = f"run = make_private_with_epsilon(model, losses, data, {more}folder={os.fspath(folder)!r}, **private)"
+        print(f"{program}{call}", file=sys.stderr)
+    own, others = (each.texts if isinstance(each, ByUser) else each for each in (data, public_data))
+    if others is not None and (both := shared(own, others)):
+        raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
+    return {**found, **kept}
+
+
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
     """Return the run's engine, made by `VLLMEngine.of` if `engine` is "vllm"; without one `losses`.
 
@@ -327,13 +389,16 @@ def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, 
     return VLLMEngine.of(module, points)
 
 
-def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -> tuple[Data, Losses, Collate, int]:
+def _evaluated(
+    module: nn.Module, data: Data, losses: Losses, collate: Collate, micro_batch: int, states_memory: float
+) -> tuple[Data, Losses, Collate, int]:
     """Return the data set, losses, collate function and micro-batch with which a run evaluates its records.
 
-    They are the arguments, with three exceptions. An engine gets records as they are, in a list. If the collator masks
-    tokens at random, masks are drawn by record and step (`losses.masked`). If a record is a user, users are evaluated
-    one by one, in parts of `micro_batch` texts; the micro-batch that is returned is then 1, a user. Raises ValueError
-    for an engine with a collate function, or with users as records.
+    They are the arguments, with four exceptions. An engine gets records as they are, in a list. If the collator masks
+    tokens at random, masks are drawn by record and step (`losses.masked`). Frozen layers run once for each record
+    (`losses.states`). If a record is a user, users are evaluated one by one, in parts of `micro_batch` texts; the
+    micro-batch that is returned is then 1, a user. Raises ValueError for an engine with a collate function, or with
+    users as records.
     """
     users = data if isinstance(data, ByUser) else None
     if isinstance(losses, Engine):
@@ -344,6 +409,8 @@ def _evaluated(data: Data, losses: Losses, collate: Collate, micro_batch: int) -
         masked = Masked(data if users is None else users.texts, collate)
         data, collate = masked, masked.collate
         users = None if users is None else users.over(masked)
+    if not isinstance(losses, Engine):
+        losses, collate = with_states(module, losses, data if users is None else users.texts, collate, states_memory)
     if users is None:
         return data, losses, collate, micro_batch
     return users, users.losses(losses), users.collate(collate, micro_batch), 1

@@ -32,10 +32,10 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
         steps.append(step.__qualname__)
         return (len(steps) - 1) % 3 + 1.0, (len(steps) - 1) % 3 + 3.0
 
-    def peak(case: StepCase, device: str, method: str) -> float:
+    def peak(case: StepCase, device: str, method: str) -> tuple[float, float]:
         if peaks[method] is None:
             raise torch.OutOfMemoryError
-        return peaks[method]
+        return peaks[method], peaks[method] / 10 - 5
 
     monkeypatch.setattr(optimizer_step, "_peak_megabytes", peak)
     monkeypatch.setattr(optimizer_step, "_timed", timed)
@@ -53,6 +53,8 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by["private-rademacher"]["to_non_private"] == pytest.approx((3 / 2 + 1 / 2) / 2)
     assert by["private-rademacher"]["to_non_private_error"] == pytest.approx(0.93 * 0.5 / 2**0.5, rel=1e-3)
     assert by["rademacher"]["peak_to_inference"] == 1.04
+    assert by["rademacher"]["code_mb"] == 5.4
+    assert by["four-pass"]["peak_less_code_to_inference"] == pytest.approx(104 / 95, rel=1e-3)
     largest = by[BASE]["largest_mb"]
     assert largest == pytest.approx(2000 * 128 * 4 / 2**20, abs=0.05)
     assert by["four-pass"]["peak_less_largest_to_inference"] == pytest.approx((110 - largest) / 100, rel=1e-3)

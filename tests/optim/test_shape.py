@@ -20,7 +20,6 @@ import dpzero_theory as dz
 from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.losses.shaping import public_shape
-from dpzero_theory.optim.losses.starting import starting_values
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
@@ -30,7 +29,7 @@ from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import constants
-from tests.optim.small import BUDGET, FULL, Logistic, N, data, losses, plan, private, weights
+from tests.optim.small import Logistic, N, data, losses, plan, private, weights
 from tests.optim.test_verify import forged
 
 CPU = torch.device("cpu")
@@ -269,14 +268,3 @@ def test_what_is_no_shape_of_the_plan_or_the_weights_is_refused(tmp_path: Path) 
     with pytest.raises(ValueError, match="shape must be of the weights that are trained"):
         private(tmp_path / "run", shape=TEXT)
     assert Plan.from_settings(json.loads(json.dumps(plan(shape=SHAPE).settings))) == plan(shape=SHAPE)
-
-
-def test_starting_values_are_those_of_the_shaped_directions() -> None:
-    """The trace is that of B H, and the clip nearly what it is without a shape."""
-    settings: dict[str, Any] = {**BUDGET, **FULL, "n": N, "evaluations": 64}
-    plain, shaped = (
-        starting_values(Logistic(), losses, public(STEEP), **settings, **more) for more in ({}, {"shape": SHAPE})
-    )
-    assert shaped.target["shape"] == SHAPE
-    assert shaped.trace != pytest.approx(plain.trace, rel=0.01)
-    assert shaped.norm == pytest.approx(plain.norm, rel=0.5)

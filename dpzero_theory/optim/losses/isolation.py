@@ -139,7 +139,7 @@ class _FailedError(Exception):
     """Raised if the losses, or the reading of a batch, raise; their exception is the `__cause__`."""
 
 
-class _Trace(TorchDispatchMode):
+class Trace(TorchDispatchMode):
     """A context manager that records the operations on tensors inside it.
 
     Attributes:
@@ -181,7 +181,7 @@ class _Seen(NamedTuple):
     """The losses of records, `values`, shape (points, records), and the operations that computed them, `trace`."""
 
     values: Array
-    trace: _Trace
+    trace: Trace
 
 
 class _Look:
@@ -203,7 +203,7 @@ class _Look:
         self.invariant = isinstance(losses, Engine) and losses.invariant
         self.weights, self.plan, self._evaluation = weights, plan, Evaluation(traced, data, collate)
         self._points = plan.difference_rule.at(range(2), plan.smoothing)[:2]
-        self._trace = _Trace()
+        self._trace = Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
         """Evaluate the records with these numbers at one point or both, `at_once` of them in one pass.
@@ -211,7 +211,7 @@ class _Look:
         `points` has 0 for the first point and 1 for the second, in the order of evaluation; rows of losses are in
         ascending order of the points. Raises _FailedError if the losses, or the reading of the records, raise.
         """
-        self._trace = _Trace()
+        self._trace = Trace()
         try:
             batch = self._evaluation.batch(records, alike=True)
             values = self._evaluation.at(self.weights, [self._points[p] for p in points], batch, at_once)

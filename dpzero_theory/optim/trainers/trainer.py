@@ -40,6 +40,7 @@ from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import shared
 from dpzero_theory.optim.losses.records import require_data
 from dpzero_theory.optim.losses.users import ByUser
+from dpzero_theory.optim.plan import REQUIRED
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.trainers.arguments import for_a_run, require_honoured
@@ -56,7 +57,10 @@ _T = TypeVar("_T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError unless `private` is a mapping with all required keys and others that `DPZeroTrainer` takes."""
+    """Raise ValueError unless `private` is "auto", or a mapping with all required keys and others that `DPZeroTrainer`
+    takes."""
+    if private == "auto":
+        return
     if not isinstance(private, Mapping):
         raise ValueError(f"private must be a mapping of settings, dict(target_epsilon=2, ...); got {private!r:.60}")
     of_trainer = {
@@ -71,7 +75,7 @@ def _require_settings(private: object) -> None:
         [name for name in names if name not in ("module", "losses", "data", *of_trainer)]
         for names in names_of(make_private_with_epsilon)
     )
-    settings(private, known, required)
+    settings(private, known, required if "settings" in private else [*required, *REQUIRED])
 
 
 def _require_no_optimizer(*given: object) -> None:
@@ -107,7 +111,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             (`trainers.arguments`).
         private: a mapping with the arguments of `optim.private.make_private_with_epsilon`, except module, losses, data,
             folder, collate and engine. `resume` may be given as "moved", for an output folder that was copied or
-            brought from another disk.
+            brought from another disk. With settings="auto" in it, eval_dataset is the public records from which
+            settings are chosen, unless public_evaluation is True or public_data is given. "auto" stands for
+            dict(settings="auto", target_epsilon=2, target_delta=D) with D = 1e-5, or 1/(10 n) if that is less.
         losses: a function (module, collated batch) -> one loss for each record. None takes the losses of the model's
             task (`task_losses.losses_for`), or, for a class with a `compute_loss` of its own, the values of
             `compute_loss` for each record alone.
@@ -131,7 +137,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         model: nn.Module | None,
         args: TrainingArguments,
         *,
-        private: Mapping[str, Any],
+        private: Mapping[str, Any] | str,
         losses: Losses | None = None,
         engine: Engine | str | None = None,
         public_evaluation: bool = False,
@@ -147,9 +153,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             super().__init__(model=model, args=args, **options)
         self._begin(private, losses, public_evaluation, engine)
 
-    def _begin(
-        self, private: Mapping[str, Any], losses: Losses | None, public_evaluation: bool, engine: Engine | str | None
-    ) -> None:
+    def _begin(self, private: Any, losses: Losses | None, public_evaluation: bool, engine: Engine | str | None) -> None:
         """Store these arguments of the class.
 
         Raises ValueError for a Trainer with an optimizer or steps of its own, with a quantised model that cannot be
@@ -173,6 +177,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._engine = engine
         # `_started` reads None as compute_loss, if there is no engine.
         self._losses = known_losses(self) if losses is None and engine is None else losses
+        if private == "auto":
+            delta = min(1e-5, 0.1 / len(self.train_dataset or (0,)))
+            private = {"settings": "auto", "target_epsilon": 2.0, "target_delta": delta}
         self._private, self._public_evaluation = dict(private), public_evaluation
         self._looked_at: dict[int, object] = {}
 
@@ -242,6 +249,10 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             "engine": self._engine,
             "resume": resume if self._begun() else False,
         }
+        others = next(iter(self.eval_dataset.values())) if isinstance(self.eval_dataset, dict) else self.eval_dataset
+        public = None if self._public_evaluation or isinstance(data, ByUser) else others
+        if "settings" in options and public is not None:
+            options = {"public_data": self._without_unused_columns(public), **options}
         return make_private_with_epsilon(self.model, losses, data, **options)
 
     def _with_batch_on_device(self, losses: Losses) -> Losses:
@@ -455,7 +466,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 def privatize(
     trainer: _T,
     *,
-    private: Mapping[str, Any],
+    private: Mapping[str, Any] | str,
     losses: Losses | None = None,
     engine: Engine | str | None = None,
     public_evaluation: bool = False,

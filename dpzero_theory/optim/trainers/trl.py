@@ -82,7 +82,7 @@ class _TRLTrainer(DPZeroTrainer):
         model: PreTrainedModel | None,
         args: Any = None,
         *,
-        private: Mapping[str, Any],
+        private: Mapping[str, Any] | str,
         train_dataset: Any = None,
         owner: str | None = None,
         **options: Any,

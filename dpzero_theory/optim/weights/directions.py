@@ -41,6 +41,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from dpzero_theory.optim.shape import Shape
 from dpzero_theory.sphere import DIRECTIONS, GRID
@@ -60,18 +61,29 @@ WIDE = {torch.float64: torch.float64}
 The sum is then rounded once, to the type of the weights."""
 _Shapes = tuple[tuple[int, ...], ...]
 """The shapes of all trained parameters, in order."""
+_Factors = tuple[Tensor, Tensor | None]
+"""The two factors of a parameter's part of a direction, which `Directions.factors` returns."""
 
 
 @lru_cache(maxsize=8)
-def _places(shapes: _Shapes, rank: int) -> tuple[tuple[tuple[int, int, int], ...], int]:
-    """Return where the signs of each parameter lie in a direction of this rank, and how many signs it has in all. A
-    place is a triple (number of the first sign, rows, columns) for a matrix; (number, entries, 0) for a vector."""
-    found, start = [], 0
+def _lengths(shapes: _Shapes, rank: int) -> list[int]:
+    """Return how many signs of a direction of this rank are dealt out, in order: two numbers for each parameter. These
+    are the signs of a_1, ..., a_rank and of b_1, ..., b_rank of a matrix; and the entries and 0 of a vector."""
+    found = []
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
-        found.append((start, rows, columns))
-        start += rank * (rows + columns) if columns else rows
-    return tuple(found), start
+        found += [rank * rows, rank * columns] if columns else [rows, 0]
+    return found
+
+
+def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_Factors]:
+    """Return views of two tensors for each parameter: the first of `Directions.factors` of `first`, the other one of
+    `second`. Both tensors have the shape of what `Directions.signs` returns, (P, signs of a direction)."""
+    lengths, split = _lengths(shapes, rank), (len(first), rank, -1)
+    return [
+        (a.view(split), b.view(split)) if b.numel() else (a, None)
+        for a, b in zip(torch.split(first, lengths, 1)[::2], torch.split(second, lengths, 1)[1::2], strict=True)
+    ]
 
 
 class _Kept:
@@ -79,9 +91,11 @@ class _Kept:
 
     Attributes:
         numbers, amounts: the numbers of the directions, and the amount by which each is multiplied.
-        tensors: tensors by (content, type, device). The content is "signs"; "vector", the amounts, which multiply the
-            signs of vectors; or "matrix", the amounts over the square root of the rank, for those of matrices.
+        tensors: tensors by (content, type, device). The content is "signs"; "scaled", the signs of each direction times
+            a number; "vector", the amounts, which multiply the signs of vectors; or "matrix", the amounts over the
+            square root of the rank, for those of matrices.
         written: the keys of the tensors whose values are up to date.
+        views: what `_dealt` returned for two of the tensors.
     """
 
     def __init__(self) -> None:
@@ -89,10 +103,11 @@ class _Kept:
         self.amounts: tuple[float, ...] = ()
         self.tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
         self.written: set[tuple[str, torch.dtype, torch.device]] = set()
+        self.views: dict[Any, Any] = {}
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """Return the tensor whose content is `what` ("signs", "matrix" or "vector"), a new one if none of this shape,
-        type and device is kept; and whether the caller must write its values, as they are not up to date."""
+        """Return the tensor whose content is `what` (a key of `tensors`), a new one if none of this shape, type and
+        device is kept; and whether the caller must write its values, as they are not up to date."""
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -152,8 +167,6 @@ class Directions:
         self._on_device: dict[torch.device, Tensor] = {}
         self._factor: tuple[int, tuple[int, ...], float] | None = None
         self._kept: dict[int, _Kept] = {}
-        self._shapes: _Shapes | None = None
-        self._dealt: tuple[tuple[int, int, int], ...] = ()
 
     def words(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.uint64]:
         """Return `count` random 64-bit words of Philox, from word `start` on, for one parameter of direction `number`.
@@ -287,7 +300,7 @@ class Directions:
 
     def factors(
         self, numbers: tuple[int, ...], parameter: int, shapes: _Shapes, dtype: torch.dtype, device: torch.device
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> _Factors:
         """Return the signs of which P directions of rank rho are made for one parameter.
 
         Of a matrix a direction is rho^(-1/2) sum_r a_r b_r^T over rho pairs of vectors of signs. The results are views
@@ -296,23 +309,37 @@ class Directions:
         `shapes` the shapes of all parameters, of which `parameter` is the index of one.
         """
         signs = self.signs(numbers, shapes, dtype, device)
-        return self.parts(signs, signs, parameter, shapes)
+        return self._views(signs, signs, shapes)[parameter]
 
-    def parts(self, first: Tensor, second: Tensor, parameter: int, shapes: _Shapes) -> tuple[Tensor, Tensor | None]:
-        """Return views of two tensors as `factors` does: the first result is a view of `first`, and the second of
-        `second`.
+    def scaled(
+        self, numbers: tuple[int, ...], scale: Tensor, shapes: _Shapes, dtype: torch.dtype, device: torch.device
+    ) -> list[_Factors]:
+        """Return for each parameter what `factors` does, with the directions times numbers.
 
-        Both tensors have the shape of what `signs` returns, (P, signs of a direction). They are these signs, or the
-        signs of each direction times a number. `shapes` are the shapes of all parameters.
+        `scale`, of shape (P,), has a number for each of the P directions. It multiplies the signs of a vector, and
+        divided by the square root of the rank the a_r of a matrix, so that the sum over r of a_r b_r^T is the direction
+        times its number. `numbers`, `shapes`, `dtype` and `device` are as in `factors`. Unless `scale` is a dual number
+        the tensors are kept, so the next call for as many directions writes into them.
         """
-        rank = self.law.rank
-        if self._shapes is not shapes:  # to look the shapes up in a cache takes longer than all that follows
-            self._shapes, self._dealt = shapes, _places(shapes, rank)[0]
-        start, rows, columns = self._dealt[parameter]
-        if not columns:
-            return first[:, start : start + rows], None
-        middle, split = start + rank * rows, (len(first), rank, -1)
-        return first[:, start:middle].view(split), second[:, middle : middle + rank * columns].view(split)
+        wide = WIDE.get(dtype, torch.float32)
+        signs, scale = self.signs(numbers, shapes, wide, device), scale.to(device, wide)[:, None]
+        second = self.signs(numbers, shapes, dtype, device)
+        if forward_ad.unpack_dual(scale).tangent is None:  # type: ignore[no-untyped-call]
+            first, _ = self._kept[len(numbers)].fresh("scaled", tuple(signs.shape), dtype, device)
+            found = self._views(torch.mul(signs, scale, out=first), second, shapes)
+        else:
+            found = _dealt((signs * scale).to(dtype), second, shapes, self.law.rank)
+        root = math.sqrt(self.law.rank)
+        return found if root == 1 else [(a if b is None else a / root, b) for a, b in found]
+
+    def _views(self, first: Tensor, second: Tensor, shapes: _Shapes) -> list[_Factors]:
+        """Return `_dealt` of two tensors that are kept, and keep the views too, as making them takes long."""
+        kept = self._kept[len(first)].views
+        name = id(first), id(second), id(shapes)  # the entry has the objects, so that no others get their ids
+        if name not in kept:
+            kept[name] = first, second, shapes, _dealt(first, second, shapes, self.law.rank)
+        found: list[_Factors] = kept[name][3]
+        return found
 
     def signs(
         self, numbers: tuple[int, ...], shapes: _Shapes, dtype: torch.dtype = torch.float32, device: torch.device = _CPU
@@ -323,7 +350,7 @@ class Directions:
         the numbers of the directions, and `shapes` the shapes of all parameters, to which the signs are dealt out in
         order.
         """
-        kept, total = self._kept.setdefault(len(numbers), _Kept()), _places(shapes, self.law.rank)[1]
+        kept, total = self._kept.setdefault(len(numbers), _Kept()), sum(_lengths(shapes, self.law.rank))
         if kept.numbers != numbers:
             kept.numbers, kept.written = numbers, {name for name in kept.written if name[0] != "signs"}
         found, new = kept.fresh("signs", (len(numbers), total), dtype, device)
@@ -343,7 +370,7 @@ class Directions:
 
     def place(self, parameter: int, shapes: _Shapes) -> int:
         """Return the number, from 0, of a parameter's first sign in a row of what `signs` returns."""
-        return _places(shapes, self.law.rank)[0][parameter][0]
+        return sum(_lengths(shapes, self.law.rank)[: 2 * parameter])
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the amounts by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
@@ -372,7 +399,7 @@ class Directions:
         for what, dtype, device in tuple(self._kept.setdefault(len(numbers), _Kept()).tensors):
             if what == "signs":
                 self.signs(numbers, shapes, dtype, device)
-            elif amounts:
+            elif amounts and what != "scaled":
                 self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:

@@ -307,7 +307,7 @@ class Weights:
             for start, rows in blocks(flat.numel() // width if width else 0, held.device, width):
                 here, first = slice(start * width, (start + rows) * width), origin // width + start
                 delta = directions.sum(scales, index, self.shapes, first, first + rows, summed, held.device).view(-1)
-                flat[here] += delta
+                flat[here].add_(delta)
             if not held.is_contiguous():
                 held.copy_(flat.view(held.shape))
 

@@ -48,8 +48,9 @@ _CONSTANT: tuple[Any, ...] = (Tensor.detach, Tensor.data.__get__)  # type: ignor
 _SHAPE = {
     *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.__len__),
     *(Tensor.is_contiguous, Tensor.element_size, Tensor.is_floating_point, Tensor.is_complex, Tensor.storage_offset),
+    *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.ndim.__get__),  # type: ignore[attr-defined]
 }
-"""Methods that tell a tensor's shape, type or layout, and read none of its values."""
+"""Methods and attributes that tell a tensor's shape, type or layout, and read none of its values."""
 _UNSAID = {
     functional.batch_norm,
     torch.batch_norm,
@@ -66,9 +67,9 @@ _BY_ENTRY = {
 _ROWS_SHARE = 8
 """If an embedding makes at most one look-up for this many rows of its matrix, only the rows that are looked up are
 shifted."""
-_SMALLEST, _SMALL = 1 << 14, 1 << 20
-"""A matrix of at most the first number of entries is always shifted as a whole. One of at most the second number is, if
-it is multiplied by at least as many rows as it has columns. That takes less time than adding to the product."""
+_SMALL, _MANY_ROWS = 1 << 20, 8
+"""A matrix of at most the first number of entries is shifted as a whole if it is multiplied by at least the second
+number times as many rows as it has columns. That takes less time than adding to the product."""
 
 
 class Shifted(TorchFunctionMode):
@@ -109,8 +110,8 @@ class Shifted(TorchFunctionMode):
         self._scale: Any = torch.tensor(shifts, dtype=torch.float64) if scale is None else scale
         if exact:
             self._scale = forward_ad.make_dual(torch.zeros_like(self._scale), self._scale)  # type: ignore[no-untyped-call]
-        self._scaled: dict[Any, tuple[Tensor, Tensor]] = {}
-        self._ids = weights.ids
+        self._factored: dict[Any, list[tuple[Tensor, Tensor | None]]] = {}
+        self._ids, self._unread = weights.ids, weights.unread
         calls: dict[Any, Callable[..., Any]] = {
             functional.linear: self._linear, functional.embedding: self._embedding, torch.addmm: self._addmm,
             packed.moved: self._moved,
@@ -122,14 +123,14 @@ class Shifted(TorchFunctionMode):
         self._calls = calls if self._directions.law.rank else {functional.embedding: self._embedding}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _SHAPE:
+            return func(*args, **kwargs) if kwargs else func(*args)
         if func in _UNSAID:
             self.written = True
         if not self._reads(args) and not (kwargs and self._reads(kwargs.values())):
             if self._exact and func is functional.linear:
                 return _linear(*args, **(kwargs or {}))
             return func(*args, **kwargs) if kwargs else func(*args)
-        if func in _SHAPE:
-            return func(*args)
         if self._guard is None:
             return self._shifted(func, args, kwargs or {})
         with self._guard.opened():
@@ -186,8 +187,8 @@ class Shifted(TorchFunctionMode):
         index: int | None = self._ids.get(id(value))
         if index is None and self._weights.collective:
             index = self._weights.index(value)
-        if index is not None:
-            self._weights.unread.discard(self._weights.names[index])
+        if index is not None and self._unread:
+            self._unread.discard(self._weights.names[index])
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -195,16 +196,13 @@ class Shifted(TorchFunctionMode):
         (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer products is shift u; the first
         one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None. `index` is
         that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors."""
-        numbers, shapes, directions = self._numbers, self._weights.shapes, self._directions
-        found = self._scaled.get((dtype, device))
+        found = self._factored.get((dtype, device))
         if found is None:
-            wide = WIDE.get(dtype, torch.float32)
             with self._hidden():
-                signs = directions.signs(numbers, shapes, wide, device)
-                scaled = (signs * self._scale.to(device, wide)[:, None]).to(dtype)
-                found = self._scaled[dtype, device] = scaled, directions.signs(numbers, shapes, dtype, device)
-        left, right = directions.parts(*found, index, shapes)
-        return (left if right is None or directions.law.rank == 1 else left / directions.law.rank**0.5), right
+                shapes = self._weights.shapes
+                found = self._directions.scaled(self._numbers, self._scale, shapes, dtype, device)
+                self._factored[dtype, device] = found
+        return found[index]
 
     def _whole(self, value: Any) -> Any:
         """Return x + shift u at the only point that is evaluated, rounded to x's type, if `value` is a trainable
@@ -272,13 +270,13 @@ class Shifted(TorchFunctionMode):
                 return plain(x, self._whole(weight), bias)
         rows, shape = x.reshape(self._points, -1, width), (*x.shape[:-1], -1)
         if index is not None and self._may_addmm(x, weight, bias):
-            along, left = self._along(rows, index, x.dtype, turned)
             # to add the product to the shifts and the bias takes one pass less over the result than the other way
+            along, left = self._along(rows, index, x.dtype, turned)
             if self._directions.law.rank == 1:
                 out = along * left if bias is None else torch.addcmul(bias, along, left)
             else:
                 out = along @ left if bias is None else torch.baddbmm(bias.expand(self._points, 1, -1), along, left)
-            out.view(-1, out.shape[-1]).addmm_(rows.flatten(0, 1), weight.detach() if turned else weight.detach().T)
+            out.view(-1, out.shape[-1]).addmm_(x.reshape(-1, width), weight if turned else weight.t())
             return out.view(shape)
         out = plain(x, weight, None if many else bias).contiguous().view(*rows.shape[:2], -1)
         if index is not None:
@@ -291,9 +289,12 @@ class Shifted(TorchFunctionMode):
         shift of a matrix adds to its product with `rows`, shape (points, n, inputs). The matrix is the trainable
         parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs)."""
         left, right = self._of(index, dtype, rows.device)
+        assert right is not None
         if turned:
-            left, right = right, left  # type: ignore[assignment]
-        return (rows @ right.to(rows.dtype).mT).to(dtype), left  # type: ignore[union-attr]
+            left, right = right, left
+        right = right if right.dtype == rows.dtype else right.to(rows.dtype)
+        along = functional.linear(rows, right[0]) if self._points == 1 else rows @ right.mT
+        return along.to(dtype), left
 
     def _moved(self, func: Any, output: Tensor, x: Tensor, moves: Tensor, hook: Any) -> Any:
         index = self._read(moves)
@@ -311,7 +312,8 @@ class Shifted(TorchFunctionMode):
         """Whether shifting the whole weight takes less time than adding to its product with x, and rounds no more. x
         has `width` columns."""
         return (
-            (weight.numel() <= _SMALLEST or (weight.numel() <= _SMALL and x.numel() >= width * width))
+            weight.numel() <= _SMALL
+            and x.numel() >= _MANY_ROWS * width * width
             and weight.dtype == x.dtype
             and weight.dtype in (torch.float32, torch.float64)
             and not torch.is_autocast_enabled(x.device.type)
@@ -367,9 +369,10 @@ class Shifted(TorchFunctionMode):
             return NotImplemented
         x = self._grouped(x, self._read(gain) if self._read(gain) is not None else self._read(bias))
         y = plain(x).view(self._points, -1, *shape)
-        if gain is not None:
-            y = y * self._stacked(gain)[:, None]
-        return (y if bias is None else y + self._stacked(bias)[:, None]).view(x.shape)
+        if gain is None:
+            return (y + self._stacked(bias)[:, None]).view(x.shape)
+        gain = self._stacked(gain)[:, None]
+        return (y * gain if bias is None else torch.addcmul(self._stacked(bias)[:, None], y, gain)).view(x.shape)
 
     def _by_entry(self, func: Any, one: Any, other: Any) -> Any:
         turned = self._read(other) is not None

@@ -158,3 +158,42 @@ def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
         assert not saved["bert.embeddings.seen"].any()
         assert not saved["bert.embeddings.largest"].any()
     assert all(torch.equal(now, before) for now, before in held)
+
+
+def test_settings_are_chosen_and_the_last_normalisation_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The evaluation set is the public records; the printed settings repeat the run, and a resumed one keeps them."""
+    monkeypatch.setattr("dpzero_theory.optim.auto._PILOT", 0.3)
+    others = [{**row, "input_ids": [9, 10, *row["input_ids"][2:]]} for row in ROWS]
+
+    def auto(folder: Path, private: Any, callback: StopAt) -> DPZeroTrainer:
+        found = made(folder, private=private, evaluated=others, callbacks=[callback], save_strategy="no")
+        found.model.requires_grad_(True)
+        return found
+
+    stopped = auto(tmp_path / "auto", "auto", StopAt(3))
+    stopped.train()
+    said = capsys.readouterr().err
+    plan = stopped.run.plan
+    assert "from 12 public records" in said
+    assert (plan.steps, plan.expected_batch) == (62, 3.0)
+    assert plan.epsilon(1e-5).upper == pytest.approx(2, abs=0.01)
+    assert all("output.LayerNorm" in name or "classifier" in name for name in stopped.run.weights.names)
+    again = auto(tmp_path / "auto", "auto", StopAt(-1))
+    assert again.train(resume_from_checkpoint=True).global_step == 62
+    assert again.run.plan == plan
+    program = said[said.index("for name") : said.index("run = ")]
+    explicit = auto(tmp_path / "again", PRIVATE, StopAt(1))
+    given: dict[str, Any] = {"model": explicit.model}
+    exec(program, given)
+    explicit._private = given["private"]
+    explicit.train()
+    assert explicit.run.plan == plan
+    assert explicit.run.weights.names == stopped.run.weights.names
+
+
+def test_a_run_that_diverges_is_warned_of(tmp_path: Path) -> None:
+    diverging = {"step_size": 1e4, "target_epsilon": 8.0, "steps": 40}
+    with pytest.warns(UserWarning, match=r"after \d+ of 40 steps the run diverges: .*; .* divide step_size by about"):
+        trainer(tmp_path, StopAt(-1), **diverging).train()

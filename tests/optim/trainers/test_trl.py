@@ -270,3 +270,31 @@ def test_the_reference_may_be_another_model(tmp_path: Path) -> None:
     assert all(own.train_dataset[0][name] != given.train_dataset[0][name] for name in names)
     assert given.train().global_step == PRIVATE["steps"]
     assert len(PAIRS) == given.run.plan.n
+
+
+@pytest.mark.parametrize("make", [tuned, preferred])
+def test_settings_are_chosen_and_layers_below_run_once(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Public records are prepared as the private ones are, and the run's frozen layer sees each entry once."""
+    monkeypatch.setattr("dpzero_theory.optim.auto._PILOT", 0.3)
+    word = {"prompt": "name d", "completion": " eats b .", "chosen": " good d .", "rejected": " bad a ."}
+    names = ("prompt", "completion") if make is tuned else ("prompt", "chosen", "rejected")
+    others = Dataset.from_list([{name: word[name] for name in names}] * 8)
+    goal = {"settings": "auto", "target_epsilon": 8.0, "target_delta": 1e-3, "expected_batch": 4.0, "steps": 20}
+    trainer = make(tmp_path / "run", private=goal, eval_dataset=others)
+    if make is preferred:
+        trainer._private["expected_batch"] = 4.0
+    calls = 0
+
+    def count(*unused: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    trainer.model.model.layers[0].mlp.register_forward_hook(count)
+    trainer.train()
+    assert "from 8 public records" in capsys.readouterr().err
+    assert trainer.run.weights.names == ("model.norm.weight",)
+    assert trainer.run.plan.steps == 20
+    entries = 4 + 1 if make is tuned else len({str(row) for row in PAIRS}) + 1
+    assert calls < 60 + 4 * entries

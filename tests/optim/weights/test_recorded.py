@@ -122,7 +122,8 @@ def test_a_recording_sees_new_weights_and_batches(tape: Tape) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weights_module, "recorder", lambda device: None)
         plain = run()
-    assert recorded[0] == pytest.approx(plain[0], rel=1e-3)  # other numbers of rows round differently
+    # other numbers of rows round differently
+    assert sum(recorded[0], ()) == pytest.approx(sum(plain[0], ()), rel=1e-3)
     assert tape.recorded <= 4
 
 

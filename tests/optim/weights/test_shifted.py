@@ -172,7 +172,7 @@ def dense(weights, number, shift, inputs):
 def test_points_are_those_of_dense_weights(law, at_once, dtype, small, monkeypatch):
     """`small` is the size up to which a matrix may be shifted as a whole."""
     monkeypatch.setattr("dpzero_theory.optim.weights.shifted._SMALL", small)
-    monkeypatch.setattr("dpzero_theory.optim.weights.shifted._SMALLEST", small)
+    monkeypatch.setattr("dpzero_theory.optim.weights.shifted._MANY_ROWS", 0)
     module = Batched(dtype)
     weights = Weights(module, Directions(KEY, law))
     before = weights.fingerprint()

@@ -1,0 +1,227 @@
+"""What frozen layers compute from a record, computed once: an evaluation then runs the layers above them alone.
+
+Where all layers below the first trained weight are frozen, what they hand up (a record's hidden states) is the same at
+every point of every step. `with_states` finds a chain of frozen modules, each called once and with nothing but what the
+one before it returned, of which the last hands its output to the rest before a trained weight is read. The chain runs
+for each record alone, without other records, when the record is collated. Its output becomes a part of the batch, and
+while the losses are evaluated every module of the chain returns it unseen.
+
+The output is kept in memory under a digest of the record as it was read, so that augmented or masked records are never
+taken for one another, and nothing is written. A chain is taken only if a few records have the same losses with and
+without it, up to rounding; else the module is evaluated as a whole, as it is if layers below are trained.
+"""
+
+import hashlib
+import math
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial, wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import default_collate
+
+from dpzero_theory.optim.engines.probe import rounding
+from dpzero_theory.optim.losses.evaluation import Losses, per_record
+from dpzero_theory.optim.losses.isolation import Trace
+from dpzero_theory.optim.losses.records import Collate, Data, read
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
+
+_COMPARED = 8
+"""How many records, evenly spread, must have the same losses with and without the chain."""
+_WORTHWHILE = 0.2
+"""The least share of the module's parameters, embeddings left out, that a chain must have."""
+_SHIFT = 1e-3  # Records are compared at shifted weights, so that a loss which reads a weight unseen is found.
+
+
+class _Call(NamedTuple):
+    """A call of a frozen module: its first argument and its result, which `wrapped` says it returned in a tuple; how
+    often torch had counted a write to the result; and the parameters and modules of the chain up to it."""
+
+    given: Any
+    result: Tensor
+    wrapped: bool
+    version: int
+    size: int
+    chain: tuple[nn.Module, ...]
+
+
+class _Reached(Exception):
+    """Raised to end a forward when the chain's output is known."""
+
+
+class _Chain:
+    """The chain's modules, the losses and collate function of whole batches, and the outputs that are kept."""
+
+    def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
+        self._weights, self._losses, self._join, self._left = weights, losses, join, most
+        self._kept: dict[bytes, Tensor] = {}
+        self._modules: tuple[nn.Module, ...] = ()
+        self._wrapped: set[nn.Module] = set()
+
+    def find(self, record: Any) -> bool:
+        """Look for the chain by evaluating a record; return whether there is one that is worth its memory."""
+        calls: list[_Call] = []
+        counted: Counter[nn.Module] = Counter()
+        takers: dict[int, tuple[Any, nn.Module]] = {}  # with the object itself, so that its id stays its own
+        weights, batch = self._weights, self._join([record])
+
+        def calling(part: nn.Module, args: Any, named: Any) -> None:
+            given = _first(args, named)
+            takers.setdefault(id(given), (given, part))
+
+        def called(part: nn.Module, args: Any, named: Any, output: Any) -> None:
+            counted[part] += 1
+            given = _first(args, named)
+            wrapped = type(output) is tuple and len(output) == 1
+            result = output[0] if wrapped else output
+            if len(weights.unread) < len(weights.names) or not isinstance(result, Tensor) or result is given:
+                return
+            if not any(parameter.requires_grad for parameter in part.parameters()):
+                calls.append(_Call(given, result, wrapped, result._version, _size(part), (part,)))
+
+        with ExitStack() as stack:
+            for part in weights.module.modules():
+                stack.callback(part.register_forward_pre_hook(calling, with_kwargs=True).remove)
+                stack.callback(part.register_forward_hook(called, with_kwargs=True).remove)
+            weights.evaluated([(0, 0.0)], lambda module: per_record(self._losses(module, batch), 1))
+        best: dict[int, _Call] = {}
+        for call in calls:
+            if counted[call.chain[0]] == 1:
+                before = best.get(id(call.given))
+                # a module inside the one that takes an output is only one of several to take it
+                if before is not None and takers[id(call.given)][1] is call.chain[0]:
+                    call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
+                if call.size >= best.get(id(call.result), call).size:
+                    best[id(call.result)] = call
+        found = max(reversed(best.values()), key=lambda call: call.size, default=None)  # of equal ones the last
+        if found is None or found.size < _WORTHWHILE * _size(weights.module):
+            return False
+        self._modules = found.chain
+        self._wrapped = {call.chain[0] for call in calls if call.wrapped}
+        # a module above that writes its input in place would write what is kept
+        return found.result._version == found.version
+
+    def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
+        """Return the chain's outputs for the records, shape (records, rows of a record, ...), and the batch itself.
+        Outputs of several lengths are padded with 0 at the end of their second axis."""
+        outputs = [self._of(record) for record in records]
+        longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
+        if longest:
+            outputs = [
+                functional.pad(found, (*[0] * (2 * found.ndim - 4), 0, longest - found.shape[1])) for found in outputs
+            ]
+        return torch.stack(outputs), self._join(records)
+
+    def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
+        """Return the losses of a batch that `collate` made; each module of the chain returns the chain's output."""
+        with self._returning(batch[0].transpose(0, 1).flatten(0, 1)):
+            return self._losses(module, batch[1])
+
+    def alike(self, records: Sequence[Any]) -> bool:
+        """Whether records have the same losses with and without the chain, at shifted weights and up to rounding."""
+        plain, mine, trace = self._join(records), self.collate(records), Trace()
+
+        def whole(module: nn.Module) -> object:
+            with trace:
+                return self._losses(module, plain)
+
+        found = [
+            self._weights.evaluated([(0, _SHIFT)], lambda module, way=way: per_record(way(module), len(records)))[0]
+            for way in (whole, partial(self.losses, batch=mine))
+        ]
+        one, other = (values.cpu().numpy() for values in found)
+        return bool(np.abs(one - other).max() <= rounding(trace.coarsest, one, other))
+
+    def _of(self, record: Any) -> Tensor:
+        key = b""
+        with suppress(Exception):  # a record that cannot be pickled is run anew each time
+            key = hashlib.sha256(pickle.dumps(record, protocol=4)).digest()
+        found = self._kept.get(key)
+        if found is None:
+            batch = self._join([record])
+            found = self._weights.evaluated([(0, 0.0)], lambda module: self._output(module, batch))[0].to("cpu")
+            if key and found.nbytes <= self._left:
+                self._left -= found.nbytes
+                self._kept[key] = found
+        return found
+
+    def _output(self, module: nn.Module, batch: Any) -> Tensor:
+        found: list[Tensor] = []
+
+        def reached(part: nn.Module, args: Any, output: Any) -> None:
+            found.append(output[0] if part in self._wrapped else output)
+            raise _Reached
+
+        hook = self._modules[-1].register_forward_hook(reached)
+        try:
+            with suppress(_Reached):
+                self._losses(module, batch)
+        finally:
+            hook.remove()
+        return found[0].clone()
+
+    @contextmanager
+    def _returning(self, output: Tensor) -> Iterator[None]:
+        before = [vars(part).get("forward") for part in self._modules]
+        device = next(self._weights.module.parameters()).device
+        output = output.to(device)
+        try:
+            for part in self._modules:
+                result = (output,) if part in self._wrapped else output
+                vars(part)["forward"] = lambda *args, result=result, **named: result
+            yield
+        finally:
+            for part, forward in zip(self._modules, before, strict=True):
+                del vars(part)["forward"]
+                if forward is not None:
+                    vars(part)["forward"] = forward
+
+
+def with_states(
+    module: nn.Module, losses: Losses, data: Data, collate: Collate, gigabytes: float
+) -> tuple[Losses, Collate]:
+    """Return losses and a collate function that run the frozen layers below the trained weights once for each record.
+
+    They are the arguments themselves if there are no such layers, or if records would have other losses by more than
+    rounding. That is looked for with at most eight records. Nothing is raised for records that raise.
+
+    Args:
+        module, losses, collate: as in `make_private`.
+        data: the records.
+        gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take; records beyond
+            it are run again in each step, once for all its points. 0 returns the arguments.
+    """
+    small = all(parameter.requires_grad for parameter in module.parameters())
+    if small or not gigabytes:
+        return losses, collate
+    join: Callable[[Sequence[Any]], Any] = default_collate if collate is None else collate  # type: ignore[assignment]
+    numbers = np.unique(np.arange(_COMPARED) * len(data) // _COMPARED).tolist()
+    with suppress(Exception):
+        weights = Weights(module, Directions(bytes(16), "low-rank"))
+        records = read(data, numbers, alike=True)
+        chain = _Chain(weights, losses, join, math.ldexp(gigabytes, 30))
+        if not weights.collective and chain.find(records[0]) and chain.alike(records):
+            weights.guarded = False
+            return wraps(losses)(partial(chain.losses)), chain.collate
+    return losses, collate
+
+
+def _first(args: Any, named: Any) -> Any:
+    """Return the first argument of a call, by position or else by name; None if there is none."""
+    return args[0] if args else next(iter(named.values()), None)
+
+
+def _size(module: nn.Module) -> int:
+    """Return the number of a module's parameters, embeddings left out, which cost no time."""
+    found = {id(p): p.numel() for p in module.parameters()}
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            found.pop(id(part.weight), None)
+    return sum(found.values())

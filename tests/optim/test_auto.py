@@ -1,0 +1,149 @@
+"""Tests of settings="auto": from public records and shapes alone, and repeated by the program that it prints."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.optim import auto
+from dpzero_theory.optim.private import make_private_with_epsilon
+
+N, FEATURES = 400, 5
+GOAL: dict[str, Any] = {"settings": "auto", "target_epsilon": 4.0, "target_delta": 1e-5}
+
+
+def losses(module: nn.Module, batch: Any) -> Tensor:
+    x, y = batch
+    return nn.functional.cross_entropy(module(x), y, reduction="none")
+
+
+def records(count: int, seed: int) -> TensorDataset:
+    x = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+PRIVATE, PUBLIC = records(N, 0), records(60, 1)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short runs take 0.3 s, and the run that is chosen has 62 steps."""
+    monkeypatch.setattr(auto, "_PILOT", 0.3)
+    monkeypatch.setattr(auto, "_STEPS", (62,))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Unread:
+    """Private records that nobody may read."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("a private record was read")
+
+
+@pytest.mark.parametrize("public", [PUBLIC, None])
+def test_nothing_private_is_read_before_the_choice_is_printed(
+    public: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = model()
+    before = [weight.clone() for weight in module.parameters()]
+    with pytest.raises(AssertionError, match="a private record was read"):
+        make_private_with_epsilon(module, losses, Unread(), folder=tmp_path / "run", public_data=public, **GOAL)
+    said = capsys.readouterr().err
+    assert said.startswith("# settings='auto', " + ("from 60 public records" if public else "without public records"))
+    assert re.search(r" min(;| for each)", said)
+    assert re.search(r"GiB.*; the same again:\n", said)
+    assert "step_size=lambda step: " in said
+    assert not (tmp_path / "run").exists()
+    assert all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("public", "steps"), [(PUBLIC, None), (None, None), (PUBLIC, 30)])
+def test_the_printed_program_makes_the_same_run(
+    public: Any, steps: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = GOAL if steps is None else {**GOAL, "steps": steps, "relation": "replace-one"}
+    run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=public, **goal)
+    program = capsys.readouterr().err.replace(str(tmp_path / "run"), str(tmp_path / "again"))
+    names = {"make_private_with_epsilon": make_private_with_epsilon, "losses": losses, "data": PRIVATE}
+    given: dict[str, Any] = {**names, "model": model()}
+    exec(program, given)
+    again = given["run"]
+    assert again.plan == run.plan
+    assert again.plan.steps == (steps or 62)
+    assert again.plan.relation == goal.get("relation", "add-remove")
+    assert again._header.fingerprint == run._header.fingerprint
+    first = run.plan.step_size(0)
+    assert first > 0
+    assert run.plan.step_size(run.plan.steps - 1) == pytest.approx(first / run.plan.steps)
+    run.run(loss_at_start=0.7)
+    run.close()
+    again.close()
+    if public is not None:
+        correct = model()
+        from dpzero_theory.optim.files.transcript import read
+
+        read(tmp_path / "run").replayed(correct)
+        x, y = records(500, 2).tensors
+        assert float((correct(x).argmax(1) == y).float().mean()) > 0.85
+
+
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PUBLIC, **GOAL)
+    run.step()
+    run.close()
+    capsys.readouterr()
+    for public in (None, PUBLIC):
+        again = make_private_with_epsilon(
+            model(), losses, PRIVATE, folder=tmp_path / "run", public_data=public, resume=True, **GOAL
+        )
+        assert again.plan == run.plan
+        again.close()
+    assert not capsys.readouterr().err
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    mixed = TensorDataset(
+        *(torch.cat([mine, yours[:3]]) for mine, yours in zip(PUBLIC.tensors, PRIVATE.tensors, strict=True))
+    )
+    flat = {"losses": lambda module, batch: losses(module, batch).detach() * 0 + 1}
+    for changes, said in (
+        ({"settings": "best"}, r"settings must be one of auto; got 'best'"),
+        ({"public_data": mixed}, r"public_data must hold no private records; got 3 that data holds too"),
+        ({"public_data": 3}, r"public_data must be a map-style data set.*"),
+        ({"settings": None, "public_data": PUBLIC}, r"public_data must be left out without settings='auto'.*"),
+        ({"settings": None}, r"sampling, relation, .* must be given: there is no default"),
+        ({"public_data": PUBLIC, **flat}, r"public_data must show a slope.*"),
+        ({"clip": -1.0}, r"clip must be a finite number with 0 < clip < inf; got -1.0"),
+    ):
+        given = {"losses": losses, **GOAL, **changes}
+        with pytest.raises(ValueError, match=f"^{said}$"):
+            make_private_with_epsilon(model(), given.pop("losses"), PRIVATE, folder=tmp_path / "run", **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_trained_of_a_model_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
+    sizes["vocab_size"] = 20
+    llama, bert = transformers.LlamaConfig(**sizes), transformers.BertConfig(**sizes)
+    norm = [f"bert.encoder.layer.1.output.LayerNorm.{name}" for name in ("weight", "bias")]
+    for made, trained in (
+        (transformers.LlamaForCausalLM(llama), ["model.norm.weight"]),
+        (transformers.LlamaForSequenceClassification(llama), ["model.norm.weight", "score.weight"]),
+        (transformers.BertForSequenceClassification(bert), [*norm, "classifier.weight", "classifier.bias"]),
+    ):
+        assert auto.narrow(made)
+        assert [name for name, weight in made.named_parameters() if weight.requires_grad] == trained
+        assert not auto.narrow(made)
+    assert not auto.narrow(model())
