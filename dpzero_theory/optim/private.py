@@ -340,8 +340,8 @@ def _make(
 
 
 def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any) -> Any:
-    """Return the options with all that settings="auto" chooses, and print them; the arguments are those of
-    `make_private_with_epsilon`. A resumed run keeps the settings in its folder, of which nothing is printed."""
+    """Return `options`, keyword arguments of `make_private_with_epsilon`, with the settings that settings="auto"
+    chooses; and print them as a program. A resumed run gets the settings in its folder, and nothing is printed."""
     if options.get("engine") is not None or Ranks().count > 1:
         raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
     collate, resumed = options.get("collate"), bool(options.get("resume"))
@@ -371,11 +371,8 @@ def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_d
 
 
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
-    """Return the run's engine, made by `VLLMEngine.of` if `engine` is "vllm"; without one `losses`.
-
-    `points` is how many points a step evaluates. Raises ValueError for another `engine`, for losses beside an engine,
-    and for a module that an engine of vLLM cannot serve.
-    """
+    """Return what evaluates the losses of a run: `engine`, an engine of vLLM for the module if it is "vllm", or without
+    an engine `losses`. `points` is how many points a step evaluates."""
     if engine is None:
         assert losses is not None  # `_require` has refused it
         return losses

@@ -41,8 +41,16 @@ _SHIFT = 1e-3  # Records are compared at shifted weights, so that a loss which r
 
 
 class _Call(NamedTuple):
-    """A call of a frozen module: its first argument and its result, which `wrapped` says it returned in a tuple; how
-    often torch had counted a write to the result; and the parameters and modules of the chain up to it."""
+    """A call of a frozen module in a forward.
+
+    Attributes:
+        given: the first argument.
+        result: the tensor that was returned.
+        wrapped: whether it was returned as a tuple of one.
+        version: how often torch had counted a write to it (`Tensor._version`) when it was returned.
+        size: how many parameters the modules in `chain` have.
+        chain: this module and, before it, modules of which each takes nothing but the result of the one before.
+    """
 
     given: Any
     result: Tensor
@@ -53,11 +61,18 @@ class _Call(NamedTuple):
 
 
 class _Reached(Exception):
-    """Raised to end a forward when the chain's output is known."""
+    """Raised to end a forward as soon as the last module of the chain has returned."""
 
 
 class _Chain:
-    """The chain's modules, the losses and collate function of whole batches, and the outputs that are kept."""
+    """A chain of frozen modules, each of which takes what the one before it returned, and their outputs for records.
+
+    Args:
+        weights: the trainable weights of the module that has the chain.
+        losses: the loss function, (module, batch) -> one loss for each record.
+        join: a function from a list of records to the batch.
+        most: how many bytes of outputs are kept.
+    """
 
     def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
@@ -66,7 +81,8 @@ class _Chain:
         self._wrapped: set[nn.Module] = set()
 
     def find(self, record: Any) -> bool:
-        """Look for the chain by evaluating a record; return whether there is one that is worth its memory."""
+        """Find the longest chain of frozen modules by evaluating a record. Return whether there is one that has at
+        least a fifth of the module's parameters, and whose output nothing writes."""
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
         takers: dict[int, tuple[Any, nn.Module]] = {}  # with the object itself, so that its id stays its own
@@ -109,8 +125,9 @@ class _Chain:
         return found.result._version == found.version
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
-        """Return the chain's outputs for the records, shape (records, rows of a record, ...), and the batch itself.
-        Outputs of several lengths are padded with 0 at the end of their second axis."""
+        """Return the outputs of the chain's last module for the records, each evaluated alone, shape (records, rows of
+        a record, ...), and the records' batch. Outputs of several lengths are padded with 0 at the end of their second
+        axis."""
         outputs = [self._of(record) for record in records]
         longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
         if longest:
@@ -120,12 +137,14 @@ class _Chain:
         return torch.stack(outputs), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        """Return the losses of a batch that `collate` made; each module of the chain returns the chain's output."""
+        """Return the losses of a pair (outputs, batch) that `collate` made. The modules of the chain do not run: each
+        returns the outputs of the last one."""
         with self._returning(batch[0].transpose(0, 1).flatten(0, 1)):
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
-        """Whether records have the same losses with and without the chain, at shifted weights and up to rounding."""
+        """Whether records have the same losses, up to rounding, if the chain runs and if its outputs are put in its
+        place, at weights that are shifted along a direction."""
         plain, mine, trace = self._join(records), self.collate(records), Trace()
 
         def whole(module: nn.Module) -> object:
@@ -193,8 +212,10 @@ def with_states(
     rounding. That is looked for with at most eight records. Nothing is raised for records that raise.
 
     Args:
-        module, losses, collate: as in `make_private`.
+        module: the module, of which the parameters with requires_grad are trained.
+        losses: a function (module, batch) -> one loss for each record, shape (batch,).
         data: the records.
+        collate: a function from a list of records to the batch; torch's default_collate if None.
         gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take; records beyond
             it are run again in each step, once for all its points. 0 returns the arguments.
     """
@@ -214,12 +235,11 @@ def with_states(
 
 
 def _first(args: Any, named: Any) -> Any:
-    """Return the first argument of a call, by position or else by name; None if there is none."""
     return args[0] if args else next(iter(named.values()), None)
 
 
 def _size(module: nn.Module) -> int:
-    """Return the number of a module's parameters, embeddings left out, which cost no time."""
+    # The number of parameters that take time: a look-up in an embedding takes none.
     found = {id(p): p.numel() for p in module.parameters()}
     for part in module.modules():
         if isinstance(part, nn.Embedding):
