@@ -212,11 +212,11 @@ class _Public:
         self, weights: Weights, evaluation: Evaluation, count: int, rule: Difference, settings: Any, began: float
     ) -> None:
         self._weights, self._evaluation, self._began = weights, evaluation, began
-        weights.guarded = False  # The run's start looks for losses that read weights unseen
+        weights.guarded = False  # Losses that read weights unseen are looked for and refused at the start of the run
         rows, read = np.random.default_rng(0).permutation(count)[:_MOST], 0
         while read < len(rows) and (read < 2 * _FEW or time.monotonic() - began < _READING):
             self._say(f"read {read} of {len(rows)} public records")
-            evaluation.batch(rows[read : read + _FEW])  # what frozen layers compute from them is kept
+            evaluation.batch(rows[read : read + _FEW])  # This runs the frozen layers, whose outputs are kept
             read += _FEW
         self._rows = rows[:read]
         few, start = self._rows[:_FEW], time.monotonic()

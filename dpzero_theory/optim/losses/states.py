@@ -85,7 +85,7 @@ class _Chain:
         least a fifth of the module's parameters, and whose output nothing writes."""
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
-        takers: dict[int, tuple[Any, nn.Module]] = {}  # with the object itself, so that its id stays its own
+        takers: dict[int, tuple[Any, nn.Module]] = {}  # by id; the object is kept too, so that no other gets its id
         weights, batch = self._weights, self._join([record])
 
         def calling(part: nn.Module, args: Any, named: Any) -> None:
@@ -111,7 +111,7 @@ class _Chain:
         for call in calls:
             if counted[call.chain[0]] == 1:
                 before = best.get(id(call.given))
-                # a module inside the one that takes an output is only one of several to take it
+                # only the outermost module that takes a result may follow: those inside it may be several that read it
                 if before is not None and takers[id(call.given)][1] is call.chain[0]:
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
                 if call.size >= best.get(id(call.result), call).size:

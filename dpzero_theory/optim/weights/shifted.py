@@ -211,7 +211,7 @@ class Shifted(TorchFunctionMode):
         index = self._read(value)
         if index is None:
             return value
-        with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`, whose call takes time
+        with nullcontext() if self._guard is None else _disable_current_modes():  # `_hidden`, whose call takes time
             own, dtype = value.detach(), value.dtype
             summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
