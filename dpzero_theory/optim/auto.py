@@ -6,8 +6,8 @@ record's gradient, the settings are
 
     clip                   sqrt(K) G
     step size at step t    f sqrt(1000/T) (1 - t/T)/G^2
-    K; T and the batch     16; 1,000 steps with n/16 records each, or 250 or 62 with n/4 if the run would take more than
-                           ten minutes otherwise, and 62 if epsilon times n is below 300
+    K; T and the batch     16; 1,000 steps with n/16 records each, or 250 or 62 with n/4, or 62 with n/16 if the run
+                           would take more than ten minutes otherwise; 62 with n/4 if epsilon times n is below 300
 
 Public records give G; the smoothing lambda, the largest of three whose halving changes differences by at most 1%; how
 many records and points fit into one pass; and the factor f. Short runs on half of them, with the noise of a private run
@@ -46,8 +46,9 @@ from dpzero_theory.privacy.sampling import FullBatch
 
 _CHOOSING, _READING, _PILOT, _RUN = 50.0, 12.0, 8.0, 600.0
 """How long choosing may take, reading public records, a short run, and the run that is chosen, in seconds."""
-_STEPS, _LITTLE = (1000, 250, 62), 300
-"""The numbers of steps that are tried, from the most; below this product of epsilon and n only the last one is."""
+_LENGTHS, _LITTLE = ((1000, 16), (250, 4), (62, 4), (62, 16)), 300
+"""The pairs (T, n over the expected batch) that are tried, from the most steps; below this product of epsilon and n only
+the last two are."""
 _LONG = 60  # Given settings with a longer text stand in the program by their names alone.
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
 """The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
@@ -148,13 +149,12 @@ def choose(
     def minutes(plan: Plan, each: float) -> float:
         return plan.steps * plan.expected_batch * points * each / 60
 
-    ladder = [{"steps": steps} for steps in _STEPS if seen is not None or steps <= kind.steps]
-    if "steps" in given or "epochs" in given:
-        ladder = [{}]
-    elif given["target_epsilon"] * n < _LITTLE:
-        ladder = ladder[-1:]
-    for length in ladder:
-        batch = n if settings["sampling"] == "full" else max(1.0, n / (16 if length == {"steps": 1000} else 4))
+    lengths = [length for length in _LENGTHS if length[0] <= (1000 if seen else kind.steps)]
+    if given["target_epsilon"] * n < _LITTLE:
+        lengths = [length for length in lengths if length[0] < 100]
+    for steps, part in lengths:
+        length = {} if "steps" in given or "epochs" in given else {"steps": steps}
+        batch = n if settings["sampling"] == "full" else max(1.0, n / part)
         plan = plan_of(**length, **({} if "expected_batch" in given else {"expected_batch": batch}))
         if seen is None or minutes(plan, seen.seconds) * 60 <= _RUN:
             break
@@ -263,7 +263,7 @@ class _Public:
         self.at_once = settings.get("points_at_once", min(len(points), max(1, fit // self.micro_batch)))
         if self.at_once > 1 and "points_at_once" not in settings:
             together = one + math.inf
-            with suppress(ValueError):
+            with suppress(Exception):  # losses that cannot be evaluated so say it in many ways
                 together = self._evaluation.at(weights, points[:2], batch, 2)
             if not np.abs(together - one).max() <= rounding(float(torch.finfo(torch.float32).eps), one):
                 self.at_once = 1

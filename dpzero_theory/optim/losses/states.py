@@ -46,7 +46,6 @@ class _Call(NamedTuple):
     Attributes:
         given: the first argument.
         result: the tensor that was returned.
-        wrapped: whether it was returned as a tuple of one.
         version: how often torch had counted a write to it (`Tensor._version`) when it was returned.
         size: how many parameters the modules in `chain` have.
         chain: this module and, before it, modules of which each takes nothing but the result of the one before.
@@ -54,7 +53,6 @@ class _Call(NamedTuple):
 
     given: Any
     result: Tensor
-    wrapped: bool
     version: int
     size: int
     chain: tuple[nn.Module, ...]
@@ -78,7 +76,6 @@ class _Chain:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
         self._kept: dict[bytes, Tensor] = {}
         self._modules: tuple[nn.Module, ...] = ()
-        self._wrapped: set[nn.Module] = set()
 
     def find(self, record: Any) -> bool:
         """Find the longest chain of frozen modules by evaluating a record. Return whether there is one that has at
@@ -92,15 +89,13 @@ class _Chain:
             given = _first(args, named)
             takers.setdefault(id(given), (given, part))
 
-        def called(part: nn.Module, args: Any, named: Any, output: Any) -> None:
+        def called(part: nn.Module, args: Any, named: Any, result: Any) -> None:
             counted[part] += 1
             given = _first(args, named)
-            wrapped = type(output) is tuple and len(output) == 1
-            result = output[0] if wrapped else output
             if len(weights.unread) < len(weights.names) or not isinstance(result, Tensor) or result is given:
                 return
             if not any(parameter.requires_grad for parameter in part.parameters()):
-                calls.append(_Call(given, result, wrapped, result._version, _size(part), (part,)))
+                calls.append(_Call(given, result, result._version, _size(part), (part,)))
 
         with ExitStack() as stack:
             for part in weights.module.modules():
@@ -120,26 +115,28 @@ class _Chain:
         if found is None or found.size < _WORTHWHILE * _size(weights.module):
             return False
         self._modules = found.chain
-        self._wrapped = {call.chain[0] for call in calls if call.wrapped}
         # a module above that writes its input in place would write what is kept
         return found.result._version == found.version
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
-        """Return the outputs of the chain's last module for the records, each evaluated alone, shape (records, rows of
-        a record, ...), and the records' batch. Outputs of several lengths are padded with 0 at the end of their second
-        axis."""
+        """Return the outputs of the chain's last module for the records, each evaluated alone, and the records' batch.
+
+        Outputs have the shape (rows, ...): where a record has several rows, as a pair of answers has two, the first
+        rows of all records come before the second ones. Outputs of several lengths are padded with 0 at the end of
+        their first axis after the rows.
+        """
         outputs = [self._of(record) for record in records]
         longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
         if longest:
             outputs = [
                 functional.pad(found, (*[0] * (2 * found.ndim - 4), 0, longest - found.shape[1])) for found in outputs
             ]
-        return torch.stack(outputs), self._join(records)
+        return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
         """Return the losses of a pair (outputs, batch) that `collate` made. The modules of the chain do not run: each
         returns the outputs of the last one."""
-        with self._returning(batch[0].transpose(0, 1).flatten(0, 1)):
+        with self._returning(batch[0]):
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
@@ -175,7 +172,7 @@ class _Chain:
         found: list[Tensor] = []
 
         def reached(part: nn.Module, args: Any, output: Any) -> None:
-            found.append(output[0] if part in self._wrapped else output)
+            found.append(output)
             raise _Reached
 
         hook = self._modules[-1].register_forward_hook(reached)
@@ -189,12 +186,10 @@ class _Chain:
     @contextmanager
     def _returning(self, output: Tensor) -> Iterator[None]:
         before = [vars(part).get("forward") for part in self._modules]
-        device = next(self._weights.module.parameters()).device
-        output = output.to(device)
+        output = output.to(self._weights.parameters[0].device)
         try:
             for part in self._modules:
-                result = (output,) if part in self._wrapped else output
-                vars(part)["forward"] = lambda *args, result=result, **named: result
+                vars(part)["forward"] = lambda *args, **named: output
             yield
         finally:
             for part, forward in zip(self._modules, before, strict=True):
