@@ -47,8 +47,8 @@ from dpzero_theory.privacy.sampling import FullBatch
 _CHOOSING, _READING, _PILOT, _RUN = 50.0, 12.0, 8.0, 600.0
 """How long choosing may take, reading public records, a short run, and the run that is chosen, in seconds."""
 _LENGTHS, _LITTLE = ((1000, 16), (250, 4), (62, 4), (62, 16)), 300
-"""The pairs (T, n over the expected batch) that are tried, from the most steps; below this product of epsilon and n only
-the last two are."""
+"""The pairs (T, n over the expected batch) that are tried, from the most steps; below this product of epsilon and n
+only the last two are."""
 _LONG = 60  # Given settings with a longer text stand in the program by their names alone.
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
 """The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
