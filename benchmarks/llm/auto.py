@@ -14,8 +14,9 @@ import math
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from itertools import product
 from tempfile import TemporaryDirectory
@@ -49,10 +50,10 @@ class _Digits:
     def __init__(self) -> None:
         x, y = (torch.tensor(part) for part in digits(seed=0))
         places = {"train": slice(0, N), "dev": slice(N, N + 300), "test": slice(N + 300, None)}
-        self.parts = {part: States(x[rows].float(), {"labels": y[rows].long()}) for part, rows in places.items()}
+        self._parts = {part: States(x[rows].float(), {"labels": y[rows].long()}) for part, rows in places.items()}
 
-    def states(self, layers: int) -> Mapping[str, States]:
-        return self.parts
+    def states(self, layers: int) -> dict[str, States]:
+        return self._parts
 
     def top(self, trained: Any) -> torch.nn.Module:
         torch.manual_seed(0)
@@ -62,15 +63,16 @@ class _Digits:
         return functional.cross_entropy(module(batch[STATES]), batch["labels"], reduction="none")
 
     def evaluated(self, module: torch.nn.Module, part: str) -> tuple[float, float]:
-        rows = self.parts[part][:]
+        rows = self._parts[part][:]
         with torch.no_grad():
             right = (module(rows[STATES]).argmax(1) == rows["labels"]).float().mean()
             return float(right), float(self.losses(module, rows).mean())
 
     def gradient_norm(self, trained: Any, part: str, smoothing: float) -> float:
-        rows = self.parts[part][:]
-        wrong = self.top(None)(rows[STATES]).softmax(1) - functional.one_hot(rows["labels"], 10)
-        return float((wrong.norm(dim=1) * (rows[STATES].square().sum(1) + 1).sqrt()).median())
+        rows = self._parts[part][:]
+        with torch.no_grad():
+            wrong = self.top(None)(rows[STATES]).softmax(1) - functional.one_hot(rows["labels"], 10)
+            return float((wrong.norm(dim=1) * (rows[STATES].square().sum(1) + 1).sqrt()).median())
 
 
 def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
@@ -80,13 +82,10 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
 
 
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
-    if options.work is None or options.work[0] != at["task"]:
-        if at["task"] == DIGITS:
-            options.work = DIGITS, _Digits()
-        elif at["task"] == last_norm.TASK:
-            options.work = at["task"], last_norm.prepared(options.data)
-        else:
-            options.work = at["task"], last_norm_tasks.prepared(at["task"], "paper", options.data)
+    name = at["task"]
+    if options.work is None or options.work[0] != name:
+        asked = last_norm.prepared if name == last_norm.TASK else partial(last_norm_tasks.prepared, name, "paper")
+        options.work = name, _Digits() if name == DIGITS else asked(options.data)
     work: Any = options.work[1]
     top, states, start = work.top(TRAINED[NORM]), work.states(0), time.perf_counter()
     data, choosing = first(states["train"], N), 0.0

@@ -6,8 +6,8 @@ record's gradient, the settings are
 
     clip                   sqrt(K) G
     step size at step t    f sqrt(1000/T) (1 - t/T)/G^2
-    K; T and the batch     16; 1,000 steps with n/16 records each, or 250 or 62 with n/4 if the run would take more than
-                           ten minutes otherwise, and 62 if epsilon times n is below 300
+    K; T and the batch     16; 1,000 steps with n/16 records each, or 250 or 62 with n/4, or 62 with n/16 if the run
+                           would take more than ten minutes otherwise; 62 with n/4 if epsilon times n is below 300
 
 Public records give G; the smoothing lambda, the largest of three whose halving changes differences by at most 1%; how
 many records and points fit into one pass; and the factor f. Short runs on half of them, with the noise of a private run
@@ -46,7 +46,9 @@ from dpzero_theory.privacy.sampling import FullBatch
 
 _CHOOSING, _READING, _PILOT, _RUN = 50.0, 12.0, 8.0, 600.0
 """How long choosing may take, reading public records, a short run, and the run that is chosen, in seconds."""
-_STEPS, _LITTLE = (1000, 250, 62), 300
+_LENGTHS, _LITTLE = ((1000, 16), (250, 4), (62, 4), (62, 16)), 300
+"""The pairs (T, n over the expected batch) that are tried, from the most steps; below this product of epsilon and n
+only the last two are."""
 _LONG = 60  # Given settings with a longer text stand in the program by their names alone.
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
 """The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
@@ -54,7 +56,15 @@ in it if there are so many: on fewer it learns these by heart, which small step 
 
 
 class _Kind(NamedTuple):
-    """What is known of runs on weights of a kind: in words, which; the norm G; the smoothing; f; and good steps T."""
+    """What worked in earlier runs that trained one kind of weights.
+
+    Attributes:
+        name: the kind of weights, in words.
+        norm: the median norm of a record's gradient.
+        smoothing: the smoothing lambda.
+        factor: the number f in the step size f sqrt(1000/T) (1 - t/T)/norm^2 at step t of T.
+        steps: the most steps T.
+    """
 
     name: str
     norm: float
@@ -64,7 +74,7 @@ class _Kind(NamedTuple):
 
 
 class _Falling(NamedTuple):
-    """The step size at a step, which falls from `first` at step 0 to 0 at step `steps`."""
+    """The step size as a function of the step, which falls evenly from `first` at step 0 to 0 at step `steps`."""
 
     first: float
     steps: int
@@ -77,8 +87,11 @@ class _Falling(NamedTuple):
 
 
 def narrow(module: nn.Module) -> bool:
-    """If all parameters of a model of transformers have requires_grad, leave it to the last normalisation and, if the
-    model has no output embeddings and so a new head, to the parameters outside of its base model. Return whether so."""
+    """Freeze most of a model of transformers if all its parameters have requires_grad, and return whether that was so.
+
+    Trainable stay the parameters of the last normalisation and, if the model has no output embeddings, those outside of
+    its base model, which are then a new head.
+    """
     model: Any = module
     norms = [part for part in module.modules() if "Norm" in type(part).__name__ and part._parameters]
     if not (hasattr(model, "base_model_prefix") and norms and all(p.requires_grad for p in module.parameters())):
@@ -102,7 +115,7 @@ def choose(
         n: the number of private records.
         given: the settings that stay as they are, arguments of `make_private_with_epsilon`; target_epsilon and
             target_delta must be among them.
-        public: evaluates public records; None if there are none.
+        public: an object that evaluates the losses of public records; None if there are no public records.
         count: how many public records there are.
         narrowed: whether the program must say which parameters are trained.
 
@@ -136,13 +149,12 @@ def choose(
     def minutes(plan: Plan, each: float) -> float:
         return plan.steps * plan.expected_batch * points * each / 60
 
-    ladder = [{"steps": steps} for steps in _STEPS if seen is not None or steps <= kind.steps]
-    if "steps" in given or "epochs" in given:
-        ladder = [{}]
-    elif given["target_epsilon"] * n < _LITTLE:
-        ladder = ladder[-1:]
-    for length in ladder:
-        batch = n if settings["sampling"] == "full" else max(1.0, n / (16 if length == {"steps": 1000} else 4))
+    lengths = [length for length in _LENGTHS if length[0] <= (1000 if seen else kind.steps)]
+    if given["target_epsilon"] * n < _LITTLE:
+        lengths = [length for length in lengths if length[0] < 100]
+    for steps, part in lengths:
+        length = {} if "steps" in given or "epochs" in given else {"steps": steps}
+        batch = n if settings["sampling"] == "full" else max(1.0, n / part)
         plan = plan_of(**length, **({} if "expected_batch" in given else {"expected_batch": batch}))
         if seen is None or minutes(plan, seen.seconds) * 60 <= _RUN:
             break
@@ -187,23 +199,24 @@ def _kind(weights: Weights) -> _Kind:
 
 
 class _Public:
-    """What public records say of a run by the difference rule `rule` and with these settings.
+    """What is measured on public records: settings for a run, and how long the run takes.
 
     Attributes:
-        smoothing, norm: the smoothing, and G.
-        micro_batch, at_once: how many records and points fit into one pass.
-        seconds: how long a record takes at a point.
+        smoothing: the smoothing lambda; 0 for exact differences.
+        norm: the median norm of a record's gradient.
+        micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
+        seconds: how long the evaluation of one record at one point takes.
     """
 
     def __init__(
         self, weights: Weights, evaluation: Evaluation, count: int, rule: Difference, settings: Any, began: float
     ) -> None:
         self._weights, self._evaluation, self._began = weights, evaluation, began
-        weights.guarded = False  # The run's start looks for losses that read weights unseen
+        weights.guarded = False  # Losses that read weights unseen are looked for and refused at the start of the run
         rows, read = np.random.default_rng(0).permutation(count)[:_MOST], 0
         while read < len(rows) and (read < 2 * _FEW or time.monotonic() - began < _READING):
             self._say(f"read {read} of {len(rows)} public records")
-            evaluation.batch(rows[read : read + _FEW])  # what frozen layers compute from them is kept
+            evaluation.batch(rows[read : read + _FEW])  # This runs the frozen layers, whose outputs are kept
             read += _FEW
         self._rows = rows[:read]
         few, start = self._rows[:_FEW], time.monotonic()
@@ -227,8 +240,9 @@ class _Public:
         self._fit(rule, settings)
 
     def _slopes(self, rule: Difference, width: float, rows: Any, count: int) -> tuple[Array, float]:
-        """Return differences of records' losses along `count` directions, shape (records, count), and the mean loss.
-        Raises ValueError for losses that are not finite."""
+        """Return the differences of records along `count` directions by a rule with the smoothing `width`, shape
+        (records, count), and the mean loss. `rows` has the numbers of the public records. Raises ValueError for losses
+        that are not finite."""
         points = rule.at(range(count), width)
         parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
         values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)
@@ -249,7 +263,7 @@ class _Public:
         self.at_once = settings.get("points_at_once", min(len(points), max(1, fit // self.micro_batch)))
         if self.at_once > 1 and "points_at_once" not in settings:
             together = one + math.inf
-            with suppress(ValueError):
+            with suppress(Exception):  # losses that cannot be evaluated so say it in many ways
                 together = self._evaluation.at(weights, points[:2], batch, 2)
             if not np.abs(together - one).max() <= rounding(float(torch.finfo(torch.float32).eps), one):
                 self.at_once = 1
@@ -259,9 +273,11 @@ class _Public:
             self.seconds = (time.monotonic() - start) / (len(some) * len(points))
 
     def factor(self, guess: float, points: int, plan: Plan, plan_of: Callable[[int], Plan]) -> float:
-        """Return the factor f with which a short run ends at the least loss; `guess` if there is no time for any.
+        """Return the factor of the step size with which a short run on public records ends at the least loss.
 
-        A step of the run, whose plan is `plan`, evaluates `points` points, and plan_of(T) is the plan of T steps."""
+        The short runs begin with the factor `guess`, which is returned if there is no time for them. `plan` is the plan
+        of the private run, a step of which evaluates `points` points, and plan_of(T) is a like plan with T steps.
+        """
         cost, most = points * self.seconds, min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
         steps = min(most, int(_PILOT / (cost * len(rows))))
@@ -288,8 +304,9 @@ class _Public:
         return guess * 10 ** (best / 2)
 
     def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
-        """Make a short run on `rows`, all in each step, with the noise of the average that `plan` releases. Return the
-        loss on the other rows, and by how much the verdict would multiply the step size."""
+        """Make a short run on the public records with the numbers `rows`, all in each step, with the noise of the
+        averages that `plan` releases and a step size that falls from `first` to 0. Return the mean loss of other public
+        records at its end, infinity if it diverges; and by what the run's verdict says to multiply the step size."""
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         sizes = tuple(first * (1 - step / plan.steps) for step in range(plan.steps))
         plan = replace(plan, n=len(rows), step=replace(release, sampling=FullBatch()), step_sizes=sizes)
@@ -331,12 +348,12 @@ def _first(factor: float, steps: int, norm: float) -> float:
 
 
 def _short(value: float) -> float:
-    """Return the value with three digits, so that its text is the value itself."""
-    return float(f"{value:.3g}")
+    return float(f"{value:.3g}")  # The program that repeats the choice then shows the value itself.
 
 
 def _forward(module: nn.Module) -> float:
-    """Return about how many seconds one token takes through all weights, from the speed of a matrix product."""
+    """Return about how many seconds the module takes for one token, if its time is that of a matrix product with as
+    many numbers as it has weights, on the CPU."""
     x, y, start = torch.ones(256, 1024), torch.ones(1024, 1024), time.monotonic()
     x @ y
     return sum(p.numel() for p in module.parameters()) * (time.monotonic() - start) / (256 * 1024**2)

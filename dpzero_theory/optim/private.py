@@ -97,7 +97,10 @@ def make_private_with_epsilon(
     The run follows the plan with the least noise for this target.
 
     Args:
-        module, losses, data, folder: as in `make_private`; n is the number of records.
+        module: the module whose parameters with requires_grad are trained.
+        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with an engine.
+        data: the private records, a map-style data set. Their number is n.
+        folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run.
         settings: "auto" chooses every setting that is not among the options, prints the program that repeats the
             choice, and what the run takes, and trains the last normalisation and a new head alone if all parameters of
             a transformers model have requires_grad (`optim.auto`). It reads no private record. None, the default,
@@ -230,14 +233,17 @@ def make_from_seed_not_private(
     without clip and noise.
 
     Args:
-        module, losses, data, plan: as in `make_private`; the plan may be of any algorithm.
+        module: the module whose parameters with requires_grad are trained.
+        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with an engine.
+        data: the records, a map-style data set.
+        plan: the plan of the run, of any algorithm.
         seed: an integer in [0, 2^64).
-        folder: as in `make_private`; None keeps no file.
-        execution: as in `make_private`. With isolation="probed" the start tests only that `losses` gives one loss for
-            each of a few records and reads every trained parameter.
+        folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run; None for no file.
+        execution: settings of how the run is executed, as `make_private` describes them. With isolation="probed" the
+            start tests only that `losses` gives one loss for each of a few records and reads every trained parameter.
 
     Returns:
-        The run, before its first step or resumed, as in `make_private`.
+        The run, before its first step or resumed.
 
     Raises:
         Exception: the errors of `make_private`.
@@ -266,12 +272,13 @@ def _make(
     engine: Engine | str | None = None,
     states_memory: float = 2.0,
 ) -> Run:
-    """Test the losses, create or open the folder, and return the run. The other arguments are those of `make_private`.
+    """Test the losses, create or open the folder, and return the run.
 
     Args:
         key: the public key of the directions of a new run, 16 bytes.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
         seed: the seed of noise and batches in a run that is not private; None takes both from the operating system.
+        micro_batch, ...: this and all that follows are the settings that `make_private` describes.
     """
     micro_batch = integer("micro_batch", micro_batch)
     at_once = integer("points_at_once", points_at_once, at_most=_points(plan))
@@ -340,8 +347,8 @@ def _make(
 
 
 def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any) -> Any:
-    """Return the options with all that settings="auto" chooses, and print them; the arguments are those of
-    `make_private_with_epsilon`. A resumed run keeps the settings in its folder, of which nothing is printed."""
+    """Return `options`, keyword arguments of `make_private_with_epsilon`, with the settings that settings="auto"
+    chooses; and print them as a program. A resumed run gets the settings in its folder, and nothing is printed."""
     if options.get("engine") is not None or Ranks().count > 1:
         raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
     collate, resumed = options.get("collate"), bool(options.get("resume"))
@@ -371,11 +378,8 @@ def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_d
 
 
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
-    """Return the run's engine, made by `VLLMEngine.of` if `engine` is "vllm"; without one `losses`.
-
-    `points` is how many points a step evaluates. Raises ValueError for another `engine`, for losses beside an engine,
-    and for a module that an engine of vLLM cannot serve.
-    """
+    """Return what evaluates the losses of a run: `engine`, an engine of vLLM for the module if it is "vllm", or without
+    an engine `losses`. `points` is how many points a step evaluates."""
     if engine is None:
         assert losses is not None  # `_require` has refused it
         return losses

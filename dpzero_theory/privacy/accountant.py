@@ -29,7 +29,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0  # Farther than this over 1 + tau from its own epsilon an integral with the tilt tau is vague.
+_CLOSE = 3.0  # An integral is made for one epsilon and a tilt tau. Farther than this/(1 + tau) from it bounds are wide.
 _VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampling is tried too, as it may be smaller.
 _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.
@@ -210,8 +210,8 @@ class Group:
         return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
-        """An upper bound on delta of the group at `size` times `epsilon` >= 0, by changing one record after another,
-        each at `epsilon`. A bound far from `near`, with which the caller compares it, may be much too large."""
+        """An upper bound on delta at k times `epsilon` >= 0 for the k records of the group, by changing one record
+        after another, each at `epsilon`. If it is far from the delta `near`, it may be much too large."""
         k = self.size
         far = k * epsilon > _MOST_EPSILON
         times = k if epsilon == 0 else 1.0 if far else math.expm1(k * epsilon) / math.expm1(epsilon)
@@ -239,10 +239,10 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The steps with sample rates raised, such that their cost for one record bounds the cost of each change where
-    `size` records are removed one after another from n. Only fixed-size batches under add-remove change: each removal
-    puts the remaining records into more of them. Raises ValueError for such batches if n is None or fewer than `size`
-    records are outside a batch."""
+    """The steps with sample rates raised, so that their cost for one record bounds the cost of each change when `size`
+    of n records are removed one after another: under add-remove each removal puts the remaining records into more
+    batches of fixed size. Raises ValueError for such batches if n is None or a batch leaves out fewer than `size`
+    records."""
     parts = []
     for part in history:
         kind = part.sampling
@@ -272,7 +272,8 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon >= 0; further arguments are those of `Group.delta`."""
+    """Bounds on the smallest delta of a cost at an epsilon >= 0, up to the relative width `wanted`. Bounds far from a
+    delta `near`, if one is given, may be wide, and an end that is not among `ends`, those that are used, trivial."""
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
         return Bounds(0.0, 0.0)
@@ -297,8 +298,9 @@ def _cost_delta(
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta, as in `Group.epsilon`, with its errors. The search for
-    narrower bounds ends at the relative width `wanted`."""
+    """Bounds on the smallest epsilon of a cost at a delta, up to the relative width `wanted`. An end that is not among
+    `ends`, those that the caller uses, may be trivial. Raises ValueError for a delta that is exceeded at every epsilon,
+    or outside [1e-30, 1), but for 0 if there is a pure epsilon."""
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:

@@ -109,7 +109,6 @@ def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Di
 
 
 def _number(source: dict[str, object], name: str, least: float, most: float) -> float:
-    """`source[name]` as a float. Raises Refused unless it is a number above `least` and at most `most`."""
     value = source[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
         raise Refused(f"{name} must be a number above {least:g}, at most {most:g}; got {str(value)[:40]}")

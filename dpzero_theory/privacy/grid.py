@@ -68,8 +68,8 @@ def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
 
 
 def _reach(parts: Parts, delta: float) -> float:
-    """How many standard deviations beyond the means outputs matter (z of `Law.cells`): all releases together have
-    outputs farther away with about the probability `_LEFT_OUT` times `delta`."""
+    # How many standard deviations beyond the means outputs matter (z of `Law.cells`): all releases together have
+    # outputs farther away with about the probability `_LEFT_OUT` times `delta`.
     return -float(ndtri_exp(math.log(delta * _LEFT_OUT) - math.log(2 * sum(count for _, count in parts))))
 
 
@@ -138,9 +138,7 @@ class _Curve:
             self._compose(parts, z, 0.0)
 
     def _compose(self, parts: Parts, z: float, log_share: float) -> None:
-        """Put the laws on a grid and compose them, for both ends. Outputs more than `z` standard deviations of the
-        noise beyond the means are left out; `log_share` is about the log of delta over Chernoff's bound. Raises
-        OverflowError if the grid is not accurate enough."""
+        # Put the laws on a grid and compose them. `log_share` is about the log of delta over Chernoff's bound.
         epsilon, points = self._centre, self._points
         log_folded = min(max(log_share - 18.0, -36.0), -12.0)
         bottom, top, up, down = window(_tilted(self._sketches, self.tau), log_folded)
@@ -162,7 +160,6 @@ class _Curve:
             self._compose_below(bottom)
 
     def upper(self, epsilon: float) -> float:
-        """An upper bound on delta(epsilon); it is 1 for an epsilon below `known`."""
         beyond = epsilon - self._centre
         wrong = self._wrong * math.exp(min(-self.tau * beyond, 700.0))
         at, found = max(math.floor((epsilon - self._first) / self._width) + 1, 0), 0.0
@@ -175,8 +172,8 @@ class _Curve:
         return min((found + self._left) * (1 + 4 * UNIT) + 5e-324, 1.0) if epsilon >= self.known else 1.0
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on delta(epsilon), 0 if nothing better is known: the largest P(S >= k) - e^epsilon Q(S >= k)
-        over integers k, with S the sum over the releases of the number of the cell that holds the release's loss."""
+        # The largest P(S >= k) - e^epsilon Q(S >= k) over integers k, with S the sum over the releases of the number of
+        # the cell that holds the release's loss
         with np.errstate(over="ignore", invalid="ignore"):
             rise = math.exp(min(epsilon - self._centre, 700.0))
             best = float(np.max(self._kept - rise * self._taken, initial=0.0))
@@ -184,10 +181,9 @@ class _Curve:
 
     @np.errstate(over="ignore")
     def _compose_above(self, bottom: float) -> None:
-        """Compose the laws that dominate, on a grid that begins at the loss `bottom`. For each loss of the grid
-        `_gained` becomes the sum of P's weights from this loss on, and `_lost` the sum of Q's weights from it on times
-        e^centre, both in units of e^_log_scale, where centre is the epsilon for which this object is made; `upper` uses
-        them."""
+        # Compose the laws that dominate, on a grid that begins at the loss `bottom`. For each loss of the grid
+        # `_gained` becomes the sum of P's weights from this loss on, and `_lost` that of Q's weights times e^centre,
+        # both in units of e^_log_scale; `centre` is the epsilon for which this object is made.
         tau, width, centre = self.tau, self._width, self._centre
         start, law, log_scale, error, tail = self._composed("upper", bottom)
         slip = 1.01 * math.fsum(count * c.slip for c, count in self._laws)
@@ -207,10 +203,9 @@ class _Curve:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _compose_below(self, bottom: float) -> None:
-        """Compose the laws that are dominated, for `lower`, on a grid that begins at the loss `bottom`. For each
-        integer k of the grid `_kept` becomes a lower bound on P(S >= k), with S the sum of the numbers of the cells
-        that hold the releases' losses, and `_taken` an upper bound on Q(S >= k) e^centre, both in units of
-        e^_log_below, where centre is the epsilon for which this object is made."""
+        # Compose the laws that are dominated, on a grid that begins at the loss `bottom`. For each integer k of the
+        # grid `_kept` becomes a lower bound on P(S >= k), with S as in `lower`, and `_taken` an upper bound on Q(S >=
+        # k) e^centre, both in units of e^_log_below; `centre` is the epsilon for which this object is made.
         tau, width, centre = self.tau, self._width, self._centre
         offset = _offset(self._sketches, self._laws, width, tau)
         start, p, log_p, error_p, tail_p = self._composed("p", bottom - offset)
@@ -231,11 +226,11 @@ class _Curve:
 
 
 class _Apart:
-    """Bounds on delta(epsilon) of a composition near one epsilon, with the arguments, `tau` and `known` of `_Curve`,
-    for releases that seldom have a large loss. All small losses are composed on a fine grid of `points` points, which
-    is short without large losses, and their total is one law of a composition with no, one, ..., `_MANY` large losses
-    on a grid with wide cells; more large losses count as infinite. Each number of large losses has its own tilt. Proofs
-    are in laws/derivation.md, 2. Raises OverflowError if a single grid serves better."""
+    """Bounds on delta of the composition `parts` near one epsilon >= 0, for releases that seldom have a large loss. All
+    small losses are composed on a fine grid of `points` points, which is short without large losses, and their total is
+    one law of a composition with no, one, ..., `_MANY` large losses on a grid with wide cells; more large losses count
+    as infinite. Each number of large losses has its own tilt. If `delta` is a bad guess of delta, bounds are wide.
+    Proofs: laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
@@ -283,9 +278,10 @@ class _Apart:
 
 
 def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
-    """The losses in `span` of one of all releases, whichever it is, in about `count` cells, as a pair whose
-    probabilities are summed over the releases; and a bound on their sum. `left` bounds the probability of outputs that
-    are left out. Raises OverflowError unless such losses are seldom."""
+    """The law of a single loss in `span`, of any of the releases: a pair of laws in about `count` cells, whose
+    probabilities are summed over all releases of `parts`; and a bound on the sum of these probabilities. `left` bounds
+    the probability of the outputs that are left out, those more than `z` standard deviations of the noise beyond the
+    means. Raises OverflowError unless losses in `span` are seldom."""
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))
@@ -426,7 +422,8 @@ def _width(bounds: Bounds) -> float:  # as a share of the upper end; 1 if that i
 @lru_cache(maxsize=256)
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class) -> Bounds:
     """Bounds on delta of a composition by one grid: the upper one at `epsilon`, the lower one at the epsilon
-    `lower_at`. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Raises as `curve`."""
+    `lower_at`. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Raises OverflowError
+    if no grid of the class `curve` with so many points is accurate enough."""
     found = _made(curve, parts, epsilon, delta, points)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
@@ -488,8 +485,9 @@ def epsilon_bounds(
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
-    """Make the function for `_largest` that bounds the epsilon of one composition by a grid: from above at `delta`, and
-    from below at the delta `lower_at` >= `delta`. `wanted` is that of `_refined`."""
+    """Make a function, from a number of points and the class of a grid, that bounds the epsilon of one composition:
+    from above at `delta`, and from below at the delta `lower_at` >= `delta`. Bounds of the relative width `wanted` are
+    wanted, which decides whether rough laws will do."""
     start: float | None = None
 
     def bounds(points: int, made: _Class) -> tuple[Bounds, bool]:

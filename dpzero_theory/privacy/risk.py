@@ -4,12 +4,6 @@ The attacker knows every record but one, everything that the run released, and t
 there or not (add-remove, zero-out), or one value or another (replace-one). An attack guesses which it was. No attack
 succeeds more often than these numbers say, whatever it computes; they follow from delta(epsilon) of the history alone.
 
-    history = Step(12.5, Poisson(1 / 16), "add-remove") * 10_000
-    advantage(history)                                        # largest true minus false positive rate
-    true_positive_rate(history, false_positive_rate=0.01)
-    success(history, prior=0.5)                               # probability of a right guess
-    calibrate_risk(advantage, 0.1, lambda noise: Step(noise, Poisson(1 / 16), "add-remove") * 10_000)
-
 With P and Q the laws of what is released and delta_PQ(epsilon) = max over events E of P(E) - e^epsilon Q(E), with
 delta(epsilon) the larger one of delta_PQ and delta_QP (Dong, Roth and Su 2022, Proposition 2.12; Kulynych and others
 2024 for the calibration):
@@ -92,10 +86,10 @@ def success(history: Steps, prior: float = 0.5) -> Bracket:
 def true_positive_rate(history: Steps, false_positive_rate: float, *, looks: int = 60) -> Bracket:
     """The largest true positive rate of an attack whose false positive rate is at most the given one.
 
-    The rate is the minimum over x > 0 of a function that delta(epsilon) at epsilon = |log x| determines; the module's
-    text has its formula. Delta is computed at a few epsilons only: at 0, then where the minimum would be if the history
-    were Gaussian, and then where the minimum may still be according to bounds by straight lines through the known
-    values.
+    The rate is the minimum over x > 0 of h(x) + a x, with a the false positive rate and h(x) the largest P(E) - x Q(E)
+    over events E, which delta at the epsilon |log x| determines. Delta is computed at a few epsilons only: at 0, then
+    where the minimum would be if the history were Gaussian, and then where the minimum may still be according to bounds
+    by straight lines through the known values.
 
     Args:
         history: steps, such as `step * 1000`, all with one relation.

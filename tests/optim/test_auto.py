@@ -33,7 +33,7 @@ PRIVATE, PUBLIC = records(N, 0), records(60, 1)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short runs take 0.3 s, and the run that is chosen has 62 steps."""
     monkeypatch.setattr(auto, "_PILOT", 0.3)
-    monkeypatch.setattr(auto, "_STEPS", (62,))
+    monkeypatch.setattr(auto, "_LENGTHS", ((62, 4),))
 
 
 def model() -> nn.Module:

@@ -41,50 +41,61 @@ _SHIFT = 1e-3  # Records are compared at shifted weights, so that a loss which r
 
 
 class _Call(NamedTuple):
-    """A call of a frozen module: its first argument and its result, which `wrapped` says it returned in a tuple; how
-    often torch had counted a write to the result; and the parameters and modules of the chain up to it."""
+    """A call of a frozen module in a forward.
+
+    Attributes:
+        given: the first argument.
+        result: the tensor that was returned.
+        version: how often torch had counted a write to it (`Tensor._version`) when it was returned.
+        size: how many parameters the modules in `chain` have.
+        chain: this module and, before it, modules of which each takes nothing but the result of the one before.
+    """
 
     given: Any
     result: Tensor
-    wrapped: bool
     version: int
     size: int
     chain: tuple[nn.Module, ...]
 
 
 class _Reached(Exception):
-    """Raised to end a forward when the chain's output is known."""
+    """Raised to end a forward as soon as the last module of the chain has returned."""
 
 
 class _Chain:
-    """The chain's modules, the losses and collate function of whole batches, and the outputs that are kept."""
+    """A chain of frozen modules, each of which takes what the one before it returned, and their outputs for records.
+
+    Args:
+        weights: the trainable weights of the module that has the chain.
+        losses: the loss function, (module, batch) -> one loss for each record.
+        join: a function from a list of records to the batch.
+        most: how many bytes of outputs are kept.
+    """
 
     def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
         self._kept: dict[bytes, Tensor] = {}
         self._modules: tuple[nn.Module, ...] = ()
-        self._wrapped: set[nn.Module] = set()
 
     def find(self, record: Any) -> bool:
-        """Look for the chain by evaluating a record; return whether there is one that is worth its memory."""
+        """Find the longest chain of frozen modules by evaluating a record. Return whether there is one that has at
+        least a fifth of the module's parameters, and whose output nothing writes."""
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
-        takers: dict[int, tuple[Any, nn.Module]] = {}  # with the object itself, so that its id stays its own
+        takers: dict[int, tuple[Any, nn.Module]] = {}  # by id; the object is kept too, so that no other gets its id
         weights, batch = self._weights, self._join([record])
 
         def calling(part: nn.Module, args: Any, named: Any) -> None:
             given = _first(args, named)
             takers.setdefault(id(given), (given, part))
 
-        def called(part: nn.Module, args: Any, named: Any, output: Any) -> None:
+        def called(part: nn.Module, args: Any, named: Any, result: Any) -> None:
             counted[part] += 1
             given = _first(args, named)
-            wrapped = type(output) is tuple and len(output) == 1
-            result = output[0] if wrapped else output
             if len(weights.unread) < len(weights.names) or not isinstance(result, Tensor) or result is given:
                 return
             if not any(parameter.requires_grad for parameter in part.parameters()):
-                calls.append(_Call(given, result, wrapped, result._version, _size(part), (part,)))
+                calls.append(_Call(given, result, result._version, _size(part), (part,)))
 
         with ExitStack() as stack:
             for part in weights.module.modules():
@@ -95,7 +106,7 @@ class _Chain:
         for call in calls:
             if counted[call.chain[0]] == 1:
                 before = best.get(id(call.given))
-                # a module inside the one that takes an output is only one of several to take it
+                # only the outermost module that takes a result may follow: those inside it may be several that read it
                 if before is not None and takers[id(call.given)][1] is call.chain[0]:
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
                 if call.size >= best.get(id(call.result), call).size:
@@ -104,28 +115,33 @@ class _Chain:
         if found is None or found.size < _WORTHWHILE * _size(weights.module):
             return False
         self._modules = found.chain
-        self._wrapped = {call.chain[0] for call in calls if call.wrapped}
         # a module above that writes its input in place would write what is kept
         return found.result._version == found.version
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
-        """Return the chain's outputs for the records, shape (records, rows of a record, ...), and the batch itself.
-        Outputs of several lengths are padded with 0 at the end of their second axis."""
+        """Return the outputs of the chain's last module for the records, each evaluated alone, and the records' batch.
+
+        Outputs have the shape (rows, ...): where a record has several rows, as a pair of answers has two, the first
+        rows of all records come before the second ones. Outputs of several lengths are padded with 0 at the end of
+        their first axis after the rows.
+        """
         outputs = [self._of(record) for record in records]
         longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
         if longest:
             outputs = [
                 functional.pad(found, (*[0] * (2 * found.ndim - 4), 0, longest - found.shape[1])) for found in outputs
             ]
-        return torch.stack(outputs), self._join(records)
+        return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        """Return the losses of a batch that `collate` made; each module of the chain returns the chain's output."""
-        with self._returning(batch[0].transpose(0, 1).flatten(0, 1)):
+        """Return the losses of a pair (outputs, batch) that `collate` made. The modules of the chain do not run: each
+        returns the outputs of the last one."""
+        with self._returning(batch[0]):
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
-        """Whether records have the same losses with and without the chain, at shifted weights and up to rounding."""
+        """Whether records have the same losses, up to rounding, if the chain runs and if its outputs are put in its
+        place, at weights that are shifted along a direction."""
         plain, mine, trace = self._join(records), self.collate(records), Trace()
 
         def whole(module: nn.Module) -> object:
@@ -156,7 +172,7 @@ class _Chain:
         found: list[Tensor] = []
 
         def reached(part: nn.Module, args: Any, output: Any) -> None:
-            found.append(output[0] if part in self._wrapped else output)
+            found.append(output)
             raise _Reached
 
         hook = self._modules[-1].register_forward_hook(reached)
@@ -170,12 +186,10 @@ class _Chain:
     @contextmanager
     def _returning(self, output: Tensor) -> Iterator[None]:
         before = [vars(part).get("forward") for part in self._modules]
-        device = next(self._weights.module.parameters()).device
-        output = output.to(device)
+        output = output.to(self._weights.parameters[0].device)
         try:
             for part in self._modules:
-                result = (output,) if part in self._wrapped else output
-                vars(part)["forward"] = lambda *args, result=result, **named: result
+                vars(part)["forward"] = lambda *args, **named: output
             yield
         finally:
             for part, forward in zip(self._modules, before, strict=True):
@@ -193,8 +207,10 @@ def with_states(
     rounding. That is looked for with at most eight records. Nothing is raised for records that raise.
 
     Args:
-        module, losses, collate: as in `make_private`.
+        module: the module, of which the parameters with requires_grad are trained.
+        losses: a function (module, batch) -> one loss for each record, shape (batch,).
         data: the records.
+        collate: a function from a list of records to the batch; torch's default_collate if None.
         gigabytes: how much host memory, in units of 2^30 bytes, outputs of the frozen layers may take; records beyond
             it are run again in each step, once for all its points. 0 returns the arguments.
     """
@@ -214,12 +230,11 @@ def with_states(
 
 
 def _first(args: Any, named: Any) -> Any:
-    """Return the first argument of a call, by position or else by name; None if there is none."""
     return args[0] if args else next(iter(named.values()), None)
 
 
 def _size(module: nn.Module) -> int:
-    """Return the number of a module's parameters, embeddings left out, which cost no time."""
+    # The number of parameters that take time: a look-up in an embedding takes none.
     found = {id(p): p.numel() for p in module.parameters()}
     for part in module.modules():
         if isinstance(part, nn.Embedding):

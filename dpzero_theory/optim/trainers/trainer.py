@@ -154,7 +154,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation, engine)
 
     def _begin(self, private: Any, losses: Losses | None, public_evaluation: bool, engine: Engine | str | None) -> None:
-        """Store these arguments of the class.
+        """Store the arguments of the class from which `train` starts the run.
 
         Raises ValueError for a Trainer with an optimizer or steps of its own, with a quantised model that cannot be
         saved, or with both losses and an engine.
@@ -175,7 +175,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if engine is not None and losses is not None:
             raise ValueError(f"losses must be None with an engine, which evaluates them; got {losses!r:.60}")
         self._engine = engine
-        # `_started` reads None as compute_loss, if there is no engine.
+        # None stands for the engine or, without an engine, for the Trainer's own compute_loss, record by record.
         self._losses = known_losses(self) if losses is None and engine is None else losses
         if private == "auto":
             delta = min(1e-5, 0.1 / len(self.train_dataset or (0,)))
@@ -289,10 +289,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if `data` shares a record with the training data, or cannot be compared with it.
-
-        Nothing is raised if `public_evaluation` is True, or if `data` or the training data is None.
-        """
+        # Metrics on training records would release them. A set is compared once: its id is kept, with the set itself.
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"

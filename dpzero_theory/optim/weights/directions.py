@@ -67,8 +67,8 @@ _Factors = tuple[Tensor, Tensor | None]
 
 @lru_cache(maxsize=8)
 def _lengths(shapes: _Shapes, rank: int) -> list[int]:
-    """Return how many signs of a direction of this rank are dealt out, in order: two numbers for each parameter. These
-    are the signs of a_1, ..., a_rank and of b_1, ..., b_rank of a matrix; and the entries and 0 of a vector."""
+    """Return how many signs of a low-rank direction parameters get, in the order in which signs are dealt out: for each
+    matrix the two numbers rank * rows and rank * columns, for each vector the number of its entries and 0."""
     found = []
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
@@ -77,8 +77,9 @@ def _lengths(shapes: _Shapes, rank: int) -> list[int]:
 
 
 def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_Factors]:
-    """Return views of two tensors for each parameter: the first of `Directions.factors` of `first`, the other one of
-    `second`. Both tensors have the shape of what `Directions.signs` returns, (P, signs of a direction)."""
+    """Return for each parameter its signs in two tensors of shape (P, signs of a direction), as views: of a matrix
+    those of its rows in `first`, shape (P, rank, rows), and of its columns in `second`, shape (P, rank, columns); of a
+    vector those in `first`, shape (P, entries), and None. The signs of a direction may be multiplied by a number."""
     lengths, split = _lengths(shapes, rank), (len(first), rank, -1)
     return [
         (a.view(split), b.view(split)) if b.numel() else (a, None)
@@ -95,7 +96,7 @@ class _Kept:
             a number; "vector", the amounts, which multiply the signs of vectors; or "matrix", the amounts over the
             square root of the rank, for those of matrices.
         written: the keys of the tensors whose values are up to date.
-        views: what `_dealt` returned for two of the tensors.
+        views: for pairs of the tensors, by parameter, the views of its signs (`_dealt`).
     """
 
     def __init__(self) -> None:
@@ -314,12 +315,13 @@ class Directions:
     def scaled(
         self, numbers: tuple[int, ...], scale: Tensor, shapes: _Shapes, dtype: torch.dtype, device: torch.device
     ) -> list[_Factors]:
-        """Return for each parameter what `factors` does, with the directions times numbers.
+        """Return for each parameter two factors of P low-rank directions, each times a number.
 
-        `scale`, of shape (P,), has a number for each of the P directions. It multiplies the signs of a vector, and
-        divided by the square root of the rank the a_r of a matrix, so that the sum over r of a_r b_r^T is the direction
-        times its number. `numbers`, `shapes`, `dtype` and `device` are as in `factors`. Unless `scale` is a dual number
-        the tensors are kept, so the next call for as many directions writes into them.
+        Of a matrix they have the shapes (P, rank, rows) and (P, rank, columns), and the sum over the rank of the outer
+        products of their vectors is the direction times its number. Of a vector they are the direction times its
+        number, shape (P, entries), and None. Unless `scale` is a dual number the tensors are kept, so the next call for
+        as many directions writes into them. `numbers` are the numbers of the directions, `scale` has the number that
+        multiplies each, shape (P,), and `shapes` are the shapes of all parameters.
         """
         wide = WIDE.get(dtype, torch.float32)
         signs, scale = self.signs(numbers, shapes, wide, device), scale.to(device, wide)[:, None]
@@ -333,7 +335,7 @@ class Directions:
         return found if root == 1 else [(a if b is None else a / root, b) for a, b in found]
 
     def _views(self, first: Tensor, second: Tensor, shapes: _Shapes) -> list[_Factors]:
-        """Return `_dealt` of two tensors that are kept, and keep the views too, as making them takes long."""
+        # The views of tensors that are kept are kept too, as making them takes long.
         kept = self._kept[len(first)].views
         name = id(first), id(second), id(shapes)  # the entry has the objects, so that no others get their ids
         if name not in kept:

@@ -137,7 +137,7 @@ class Shifted(TorchFunctionMode):
             return self._shifted(func, args, kwargs or {})
 
     def _reads(self, values: Any) -> bool:
-        """Whether one of the arguments `values` of a function, or an entry of a list among them, is trainable."""
+        """Whether a trainable parameter is among the arguments `values` of a function, or in a list among them."""
         ids, sharded = self._ids, self._weights.collective
         for value in values:
             if ids.get(id(value)) is not None or (sharded and self._weights.index(value) is not None):
@@ -211,7 +211,7 @@ class Shifted(TorchFunctionMode):
         index = self._read(value)
         if index is None:
             return value
-        with nullcontext() if self._guard is None else _disable_current_modes():  # as `_hidden`, whose call takes time
+        with nullcontext() if self._guard is None else _disable_current_modes():  # `_hidden`, whose call takes time
             own, dtype = value.detach(), value.dtype
             summed = WIDE.get(dtype, torch.float32)
             if self._directions.law.rank:
@@ -304,13 +304,13 @@ class Shifted(TorchFunctionMode):
         return output.contiguous().view(self._points, -1, output.shape[-1]).baddbmm(along, left).view(output.shape)
 
     def _may_addmm(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """Whether `addmm_` may add the product x W^T to a tensor: all values have one type, and no derivatives."""
+        # `addmm_`, which adds the product x W^T in place, needs one type of all values, and carries no derivative.
         same = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
         return same and not self._exact and not torch.is_autocast_enabled(x.device.type)
 
     def _is_cheaper(self, x: Tensor, weight: Tensor, width: int) -> bool:
-        """Whether shifting the whole weight takes less time than adding to its product with x, and rounds no more. x
-        has `width` columns."""
+        # Whether to shift the whole weight takes less time than to add to its product with x, and rounds no more. x has
+        # `width` columns.
         return (
             weight.numel() <= _SMALL
             and x.numel() >= _MANY_ROWS * width * width
@@ -337,9 +337,8 @@ class Shifted(TorchFunctionMode):
         return (out + rows.mT @ right if self._exact else out.baddbmm_(rows.mT, right)).view(y.shape)  # type: ignore[operator]
 
     def _few_rows(self, func: Any, ids: Tensor, weight: Tensor, index: int) -> Any:
-        """Look up ids by `func` in a trainable matrix of which only the rows that are looked up are shifted, on a CPU.
-        Returns NotImplemented if so many rows are looked up that shifting the whole matrix takes less time. `index` is
-        that of the matrix among the trainable parameters."""
+        # Only the rows that are looked up are shifted, on a CPU, unless they are so many that it takes less time to
+        # shift the whole matrix.
         if ids.device.type != "cpu" or ids.numel() * _ROWS_SHARE > len(weight):
             return NotImplemented
         width, summed = weight.shape[1], WIDE.get(weight.dtype, torch.float32)
@@ -405,7 +404,8 @@ class Shifted(TorchFunctionMode):
         return out.view(y.shape)
 
     def _stacked(self, value: Tensor) -> Tensor:
-        """Return the values of a trainable vector or matrix at all points, stacked; of a frozen one `value[None]`."""
+        """Return the shifted values of a trainable vector or matrix at all points, stacked along a new first axis; of a
+        frozen one its values, with a first axis of length 1."""
         index = self._read(value)
         if index is None:
             return value[None]
@@ -414,9 +414,9 @@ class Shifted(TorchFunctionMode):
         return value.detach() + moved.view(self._points, *value.shape)
 
     def _grouped(self, x: Tensor, index: int | None) -> Tensor:
-        """Return x with an equal block of rows for each point along its first axis: x itself if it has a multiple of
-        (records times points) rows, or x repeated so often if it has one row. Any other x raises ValueError, which
-        names the trainable parameter with this index, or none with None."""
+        """Return x with an equal block of rows for each point along its first axis: x itself if its number of rows is a
+        multiple of records times points, or its only row, repeated. Raises ValueError for any other x; the message
+        names the trainable parameter with this index, if it is not None."""
         if len(x) % self._rows == 0:
             return x
         if len(x) == 1:

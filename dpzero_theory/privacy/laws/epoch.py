@@ -4,12 +4,9 @@ x_i is the output of step i of an epoch of t steps, s the noise multiplier. With
 ratio of the outputs to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
 replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1.
 
-From above, for one step: without a record under Q, the law of S under R is bounded by one on few points that is larger
-in convex order, and is at once a pair that dominates. With another record the divergence at a ratio a is
-E_R (S - a S')_+, the mean of the positive part of a sum of independent variables V_i = Y_i - a Y'_i less a constant,
-which is composed by `fourier.sums` for each of some ratios. From below, for any number of steps: for each of a few
-numbers c, the sum over an epoch of the log(1 - c + c Y_i), rounded to a grid, is a function of the outputs whose laws
-are known. Statements and proofs: derivation.md, section 7.
+From above, for a record in one step: laws larger in convex order than those of S or, with another record, of S - a S'
+for each of some ratios a (`dominating_pairs`). From below, for any number of steps: the probabilities of events about
+sums over an epoch of log(1 - c + c Y_i) for a few numbers c (`dominated_pairs`). Proofs: derivation.md, section 7.
 """
 
 import itertools
