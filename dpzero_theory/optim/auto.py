@@ -263,7 +263,7 @@ class _Public:
         self.at_once = settings.get("points_at_once", min(len(points), max(1, fit // self.micro_batch)))
         if self.at_once > 1 and "points_at_once" not in settings:
             together = one + math.inf
-            with suppress(Exception):  # losses that cannot be evaluated so say it in many ways
+            with suppress(Exception):  # losses for several points in one pass may raise anything
                 together = self._evaluation.at(weights, points[:2], batch, 2)
             if not np.abs(together - one).max() <= rounding(float(torch.finfo(torch.float32).eps), one):
                 self.at_once = 1
