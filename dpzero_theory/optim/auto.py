@@ -146,8 +146,9 @@ def choose(
         target = {"step_size": 0.0, **settings, **changes}
         return Plan.for_target(n=n, **{name: target[name] for name in target if name in Target.__annotations__})
 
-    def minutes(plan: Plan, each: float) -> float:
-        return plan.steps * plan.expected_batch * points * each / 60
+    def minutes(plan: Plan, each: float, once: float = 0.0) -> float:
+        drawn = plan.steps * plan.expected_batch
+        return (drawn * points * each + min(n, drawn) * once) / 60
 
     lengths = [length for length in _LENGTHS if length[0] <= (1000 if seen else kind.steps)]
     if given["target_epsilon"] * n < _LITTLE:
@@ -168,7 +169,7 @@ def choose(
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"
     if seen:
-        takes = f"about {minutes(plan, seen.seconds):,.1f} min; peak memory so far {_peak():.1f} GiB"
+        takes = f"about {minutes(plan, seen.seconds, seen.once):,.1f} min; peak memory so far {_peak():.1f} GiB"
     else:
         held = sum(parameter.nbytes for parameter in module.parameters()) / 2**30
         takes = (
@@ -205,6 +206,7 @@ class _Public:
         smoothing: the smoothing lambda; 0 for exact differences.
         norm: the median norm of a record's gradient.
         micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
+        once: how many seconds it takes to read a record for the first time, when frozen layers run.
         seconds: how long the evaluation of one record at one point takes.
     """
 
@@ -218,7 +220,7 @@ class _Public:
             self._say(f"read {read} of {len(rows)} public records")
             evaluation.batch(rows[read : read + _FEW])  # This runs the frozen layers, whose outputs are kept
             read += _FEW
-        self._rows = rows[:read]
+        self._rows, self.once = rows[:read], (time.monotonic() - began) / read
         few, start = self._rows[:_FEW], time.monotonic()
         own, tried, width = rule if rule.smoothing else DIFFERENCES["central"], 0, settings["smoothing"] or 1e-2
         best = math.inf, width
