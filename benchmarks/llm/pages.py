@@ -95,6 +95,24 @@ def language_models() -> str:
     return markdown(["method", *(task(name).title for name in names)], lines)
 
 
+def encoder() -> str:
+    """Return a table of every method's accuracy on the encoder of RoBERTa-base's size, beside the paper's on
+    RoBERTa-large. Zeroth-order methods have `directions_total.MEZO` directions in all."""
+    rows, paper = read_rows(RESULTS / "llm_directions_total_mpnet"), read_rows(RESULTS / "llm_dpzero_mezo_summary")
+    found, lines = directions_total.ends(rows), []
+    names = [name for name in directions_total.TASKS if (name, "zero-shot", NONE, "0") in found]
+    for (text, method, epsilon), part in paper.groupby(["row", "method", "epsilon"], sort=False):
+        directions = str(directions_total.MEZO if method in ("dpzero", "mezo") else 0)
+        ours = [found.get((name, method, str(epsilon), directions)) for name in names]
+        theirs = part.set_index("task").loc[names].to_dict("records")
+        cells = [
+            f"{'-' if end is None else end.text()} / {_number(row, 'paper', 'paper_error')}"
+            for end, row in zip(ours, theirs, strict=True)
+        ]
+        lines += [[str(text), *cells]] * any(ours)
+    return markdown(["method", *(task(name).title for name in names)], lines)
+
+
 def _number(row: Mapping[Hashable, Any], mean: str, error: str) -> str:
     if pd.isna(row[mean]):
         return "-"
@@ -110,6 +128,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "only_d": lambda: only_d.table(only_d.committed(), read_rows(RESULTS / "llm_only_d_rank")),
     "llm_last_layer": lambda: last_layer.table(read_rows(RESULTS / "llm_last_layer")),
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
+    "llm_encoder": encoder,
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_shaped": lambda: directions_total.shaped_table(
         *(read_rows(RESULTS / f"llm_directions_{name}") for name in ("total", "shaped", "shaped_adamw"))

@@ -79,6 +79,4 @@ def test_the_runs_of_the_encoder(small: Path, monkeypatch: pytest.MonkeyPatch) -
     chosen = rows[rows["setting"] == CHOSEN]
     assert sorted(chosen["method"]) == sorted([*["adamw", "dp-adamw", "dpzero", "mezo"] * 2, "zero-shot"])
     assert chosen["test_loss"].nunique() == len(chosen)
-    header, _, line = directions_total.table(rows).splitlines()
-    assert header.endswith("| MeZO, K T = 8 |")
-    assert line.startswith("| SST-2 | 2 |")
+    assert directions_total.table(rows).splitlines()[2].startswith("| SST-2 | 2 |")
