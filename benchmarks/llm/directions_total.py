@@ -41,7 +41,7 @@ from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
 from dpzero_theory.optim.losses.shaping import public_shape
 
 N, SMOOTHING = 1024, 1e-2
-TASKS = ("sst2", "trec", "sst5", "rte")
+TASKS = ("sst2", "trec", "sst5")
 SIZES = {"sst2": last_norm_tasks.Size(N, 500, last_norm.TEST, last_norm.LENGTH), **last_norm_tasks.SIZES}
 """The sizes of the tasks with a sentence encoder."""
 EPSILONS = ("2", "0.5", "6", "0.1")
@@ -199,7 +199,7 @@ EXPERIMENT = studied(
     folder=lambda options: RESULTS / ("llm_directions_total" + f"_{options.model}" * (options.model != MODEL)),
     flags=[
         flag("--model", choices=tuple(STUDIES), default=MODEL, help=f"which model (default: {MODEL})"),
-        flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS[:3]), help="which tasks (default: all but rte)"),
+        flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="which tasks (default: all)"),
         flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="which (default: all)"),
         flag("--shaped", action="store_true", help="only runs whose directions have a public shape"),
         flag("--least", type=int, choices=tuple(SPLITS), default=0, help="the smallest K T that is run"),

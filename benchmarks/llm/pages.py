@@ -103,7 +103,7 @@ def encoder() -> str:
     names = [name for name in directions_total.TASKS if (name, "zero-shot", NONE, "0") in found]
     for (text, method, epsilon), part in paper.groupby(["row", "method", "epsilon"], sort=False):
         directions = str(directions_total.MEZO if method in ("dpzero", "mezo") else 0)
-        ours = [found.get((name, method, str(epsilon), directions)) for name in names]
+        ours = [found.get((name, str(method), str(epsilon), directions)) for name in names]
         theirs = part.set_index("task").loc[names].to_dict("records")
         cells = [
             f"{'-' if end is None else end.text()} / {_number(row, 'paper', 'paper_error')}"
@@ -129,6 +129,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "llm_last_layer": lambda: last_layer.table(read_rows(RESULTS / "llm_last_layer")),
     "llm_directions_total": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total")),
     "llm_encoder": encoder,
+    "llm_directions_total_mpnet": lambda: directions_total.table(read_rows(RESULTS / "llm_directions_total_mpnet")),
     "llm_directions_split": lambda: directions_total.splits_table(read_rows(RESULTS / "llm_directions_total")),
     "llm_directions_shaped": lambda: directions_total.shaped_table(
         *(read_rows(RESULTS / f"llm_directions_{name}") for name in ("total", "shaped", "shaped_adamw"))

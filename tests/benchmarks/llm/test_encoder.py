@@ -1,5 +1,6 @@
 """A sentence encoder as a classifier, on a tiny random BERT in the pretrained one's place."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm import directions_total, encoder, last_norm_tasks
 from benchmarks.llm.encoder import SCALE, Sentences
 from benchmarks.llm.tasks import task
@@ -80,3 +82,23 @@ def test_the_runs_of_the_encoder(small: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(chosen["method"]) == sorted([*["adamw", "dp-adamw", "dpzero", "mezo"] * 2, "zero-shot"])
     assert chosen["test_loss"].nunique() == len(chosen)
     assert directions_total.table(rows).splitlines()[2].startswith("| SST-2 | 2 |")
+
+
+def test_the_encoder_is_level_with_dp_adamw_where_the_page_says() -> None:
+    """Level: the 95% interval of the difference contains 0."""
+    rows = read_rows(RESULTS / "llm_directions_total_mpnet")
+    private = rows[rows["epsilon_upper"].notna()]
+    assert (private["epsilon_upper"] <= private["epsilon"].astype(float)).all()
+    found, gaps = directions_total.ends(rows), {}
+    for name in ("sst2", "trec", "sst5"):
+        for epsilon in ("2", "6"):
+            ours, theirs = found[name, "dpzero", epsilon, "16000"], found[name, "dp-adamw", epsilon, "0"]
+            assert ours.runs == theirs.runs == 5
+            gaps[name, epsilon] = theirs.mean - ours.mean
+            level = (name, epsilon) not in {("trec", "6"), ("sst5", "6")}
+            assert (abs(gaps[name, epsilon]) <= math.hypot(ours.half, theirs.half)) == level
+    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "language-models.md").read_text().split())
+    assert "it is {:.1f} points behind on TREC and {:.1f} on SST-5".format(gaps["trec", "6"], gaps["sst5", "6"]) in page
+    assert "the gap on TREC is {:.1f} points".format(gaps["trec", "2"]) in page
+    limit = found["trec", "adamw", "none", "0"].mean - found["trec", "mezo", "none", "16000"].mean
+    assert f"no privacy, is {limit:.1f} points behind AdamW" in page

@@ -31,7 +31,6 @@ GOLDEN = {
     ("trec", "masked"): "<s><mask>: Who is it ?</s>",
     **dict.fromkeys((("sst2", "encoder"), ("sst5", "encoder")), "[CLS] a fine film . [SEP]"),
     ("trec", "encoder"): "[CLS] W ##h ##o i ##s i ##t ? [SEP]",
-    ("rte", "encoder"): "[CLS] A man p ##l ##a ##y ##s ? T ##h ##e film m ##o ##v ##e ##s . [SEP]",
     ("sst2", "causal"): "</s>a fine film . It was",
     ("boolq", "causal"): "</s>It is so. Is it so?\n",
 }
