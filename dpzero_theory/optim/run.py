@@ -127,8 +127,9 @@ class Run:
         Raises:
             ValueError: the weights of several ranks differ at the end; or what `step` raises.
         """
-        self.catch_up()
-        descent = self.descent(loss_at_start)
+        records = self._ranks.lead(self._records)
+        self._catch_up(records)
+        descent = Descent(self.plan, loss_at_start, records)
         watched = sys.stderr.isatty() or "ipykernel" in sys.modules
         shown = self._ranks.rank == 0 and (watched if progress is None else progress)
         told, started = -math.inf, time.monotonic()
@@ -164,9 +165,13 @@ class Run:
                 ends before the checkpoint.
             ValueError: the weights of several ranks differ afterwards.
         """
+        if not self._current:
+            self._catch_up(self._ranks.lead(self._records))
+
+    def _catch_up(self, records: list[Record]) -> None:
+        """Move the weights as `catch_up` does, and raise what it raises. `records` has all releases in the file."""
         if self._current:
             return
-        records = self._ranks.lead(self._records)
         if self._position is None:
             if self.weights.fingerprint() != self._header.fingerprint:
                 raise TranscriptError(

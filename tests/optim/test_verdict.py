@@ -13,6 +13,7 @@ from dpzero_theory.optim.files.transcript import Record, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.verdict import Descent
+from dpzero_theory.privacy.ledger import Ledger
 from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, plan, private
 
 STEPS = 200
@@ -95,13 +96,16 @@ def test_a_run_that_diverges_is_told_once_and_soon() -> None:
     assert len(told) == 1
 
 
-def test_a_resumed_run_knows_its_whole_descent(tmp_path: Path) -> None:
+def test_a_resumed_run_knows_its_whole_descent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = private(tmp_path / "run", steps=6)
     for _ in range(3):
         run.step()
     run.close()
     resumed = private(tmp_path / "run", steps=6, resume=True)
+    reads = []
+    monkeypatch.setattr(Ledger, "records", lambda self, own=Ledger.records: reads.append(self) or own(self))
     resumed.run()
+    assert len(reads) == 1  # the weights catch up by the records that the descent sums up
     whole = Descent(resumed.plan, records=read(tmp_path / "run").records)
     assert resumed.descent().verdict == whole.verdict
     with pytest.raises(ValueError, match=r"^loss_at_start must "):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import TrainingArguments
 
 from dpzero_theory.optim.engines.engine import trained
-from dpzero_theory.optim.engines.probe import probe
+from dpzero_theory.optim.engines.probe import _random_factor, probe
 from dpzero_theory.optim.engines.texts import adapted as adapted_from
 from dpzero_theory.optim.engines.texts import losses_of_records, texts_of
 from dpzero_theory.optim.files.transcript import Checkpoint, read
@@ -117,6 +117,14 @@ def test_the_probe_refuses_another_model(change: Any, said: str, tmp_path: Path)
         )
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rank", [1, 4, 64])
+def test_the_probe_adds_products_whose_size_is_one_half_over_the_rank(rank: int) -> None:
+    draw = torch.Generator().manual_seed(3)
+    first, second = torch.zeros(rank, 256), torch.zeros(512, rank)
+    product = _random_factor("q.lora_B.weight", second, draw) @ _random_factor("q.lora_A.weight", first, draw)
+    assert float((product @ torch.randn(256, 200, generator=draw)).std()) == pytest.approx(0.5 / rank, rel=0.2)
 
 
 def test_the_probe_counts_bits_where_an_engine_is_invariant() -> None:
