@@ -249,16 +249,18 @@ def step_lengths() -> str:
 
 def low_rank_steps() -> str:
     """Return a table by model and batch of the time of a private step over that of as many plain forward passes, by
-    direction law and number K of directions, and of its peak memory over that of inference."""
+    direction law and number K of directions, and of its peak memory over that of inference, with and without code."""
     rows, lines = read_rows(RESULTS / "optimizer_step_low_rank"), []
     laws = {"low-rank": "rank 1", "rademacher": "random signs"}
     methods = {f"{law}-{k}": f"{said}, K = {k}" for law, said in laws.items() for k in (1, 4, 16)}
-    methods["stacked-16"] = "rank 1, 17 points in one pass"
+    methods |= {"stacked-16": "rank 1, 17 points in one pass", "together-17": "17 copies in one plain pass"}
+    peaks = {"peak_to_inference": "memory, rank 1, K = 1", "peak_less_code_to_inference": "the same without code"}
     for (size, batch, length), part in rows.groupby(["size", "batch", "length"], sort=False):
         of = part.set_index("method")
         shown = [f"{of['ratio'][name]:.2f}" if name in of.index else "-" for name in methods]
-        lines.append([str(size), f"{batch} of {length}", *shown, f"{of['peak_to_inference']['low-rank-1']:.2f}"])
-    return markdown(["model", "records of tokens", *methods.values(), "memory, rank 1, K = 1"], lines)
+        shown += [f"{of[peak]['low-rank-1']:.2f}" for peak in peaks]
+        lines.append([str(size), f"{batch} of {length}", *shown])
+    return markdown(["model", "records of tokens", *methods.values(), *peaks.values()], lines)
 
 
 def calculator() -> str:

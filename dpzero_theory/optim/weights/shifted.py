@@ -196,13 +196,12 @@ class Shifted(TorchFunctionMode):
         (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer products is shift u; the first
         one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None. `index` is
         that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors."""
-        found = self._factored.get((dtype, device))
-        if found is None:
+        place = dtype, device
+        if place not in self._factored:
+            asked = self._numbers, self._scale, self._weights.shapes
             with self._hidden():
-                shapes = self._weights.shapes
-                found = self._directions.scaled(self._numbers, self._scale, shapes, dtype, device)
-                self._factored[dtype, device] = found
-        return found[index]
+                self._factored[place] = self._directions.scaled(*asked, *place)
+        return self._factored[place][index]
 
     def _whole(self, value: Any) -> Any:
         """Return x + shift u at the only point that is evaluated, rounded to x's type, if `value` is a trainable
@@ -314,9 +313,8 @@ class Shifted(TorchFunctionMode):
         return (
             weight.numel() <= _SMALL
             and x.numel() >= _MANY_ROWS * width * width
-            and weight.dtype == x.dtype
             and weight.dtype in (torch.float32, torch.float64)
-            and not torch.is_autocast_enabled(x.device.type)
+            and self._may_addmm(x, weight, None)
         )
 
     def _embedding(
