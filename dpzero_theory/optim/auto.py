@@ -129,32 +129,39 @@ def choose(
     """
     began = time.monotonic()
     weights = Weights(module, Directions(bytes(16), "gaussian", given.get("shape", "")))
-    kind, rule = _kind(weights), DIFFERENCES[given.get("difference", "forward")]
+    kind = _kind(weights)
     settings: dict[str, Any] = {
-        "relation": "add-remove", "sampling": "poisson", "difference": rule.name, "direction": "low-rank",
-        "directions_per_step": min(16, weights.d), "smoothing": kind.smoothing if rule.smoothing else 0.0, **given,
+        "relation": "add-remove", "sampling": "poisson", "difference": "forward", "direction": "low-rank",
+        "directions_per_step": min(16, weights.d), **given,
     }  # fmt: skip
-    k, norm, factor, seen = settings["directions_per_step"], kind.norm, kind.factor, None
-    points = len(rule.at(range(k), 1.0))
-    if public is not None:
-        seen = _Public(weights, public, count, rule, settings, began)
-        norm = seen.norm
-        settings |= {"smoothing": seen.smoothing, "micro_batch": seen.micro_batch, "points_at_once": seen.at_once}
-    settings = {"clip": _short(math.sqrt(k) * norm), **settings, **given}
+    settings.setdefault("smoothing", 0.0 if settings["difference"] == "exact" else kind.smoothing)
 
     def plan_of(**changes: Any) -> Plan:
         target = {"step_size": 0.0, **settings, **changes}
         return Plan.for_target(n=n, **{name: target[name] for name in target if name in Target.__annotations__})
 
+    length = {} if "steps" in given or "epochs" in given else {"steps": kind.steps}
+    # This refuses given settings outside their ranges before anything is read
+    plan = plan_of(**{"clip": 1.0, "expected_batch": n, **length, **given})
+    k, norm, factor, seen = plan.directions_per_step, kind.norm, kind.factor, None
+    points = len(plan.difference_rule.at(range(k), 1.0))
+    if public is not None:
+        seen = _Public(weights, public, count, plan.difference_rule, settings, began)
+        norm = seen.norm
+        settings |= {"smoothing": seen.smoothing, "micro_batch": seen.micro_batch, "points_at_once": seen.at_once}
+    settings = {"clip": _short(math.sqrt(k) * norm), **settings, **given}
+
     def minutes(plan: Plan, each: float, once: float = 0.0) -> float:
         drawn = plan.steps * plan.expected_batch
         return (drawn * points * each + min(n, drawn) * once) / 60
 
-    lengths = [length for length in _LENGTHS if length[0] <= (1000 if seen else kind.steps)]
+    lengths = [pair for pair in _LENGTHS if pair[0] <= (1000 if seen else kind.steps)]
     if given["target_epsilon"] * n < _LITTLE:
-        lengths = [length for length in lengths if length[0] < 100]
+        lengths = [pair for pair in lengths if pair[0] < 100]
+    if "steps" in given:
+        lengths = [pair for pair in lengths if pair[0] <= plan.steps] or lengths[-2:]
     for steps, part in lengths:
-        length = {} if "steps" in given or "epochs" in given else {"steps": steps}
+        length = {"steps": steps} if length else {}
         batch = n if settings["sampling"] == "full" else max(1.0, n / part)
         plan = plan_of(**length, **({} if "expected_batch" in given else {"expected_batch": batch}))
         if seen is None or minutes(plan, seen.seconds) * 60 <= _RUN:

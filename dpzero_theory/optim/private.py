@@ -126,7 +126,13 @@ def make_private_with_epsilon(
     _require(module, losses, data, folder, options)
     if settings is not None:
         choice("settings", settings, ("auto",))
-        options = _chosen(module, losses, data, folder, public_data, options)
+        narrowed = narrow(module)
+        try:
+            options = _chosen(module, losses, data, folder, public_data, options, narrowed)
+        except BaseException:
+            if narrowed:
+                module.requires_grad_(True)
+            raise
     elif public_data is not None:
         raise ValueError("public_data must be left out without settings='auto', which reads it")
     how: Any = {name: value for name, value in options.items() if name in _Execution.__annotations__}
@@ -346,7 +352,9 @@ def _make(
         raise
 
 
-def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any) -> Any:
+def _chosen(
+    module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any, narrowed: bool
+) -> Any:
     """Return `options`, keyword arguments of `make_private_with_epsilon`, with the settings that settings="auto"
     chooses; and print them as a program. A resumed run gets the settings in its folder, and nothing is printed."""
     if options.get("engine") is not None or Ranks().count > 1:
@@ -359,7 +367,7 @@ def _chosen(module: nn.Module, losses: Any, data: Data, folder: _Place, public_d
         begun = {**plan.settings, "expected_batch": plan.expected_batch, "step_size": plan.step_size}
         given = {name: value for name, value in begun.items() if name in Target.__annotations__} | given
         given.pop("epochs", None)
-    narrowed, public = narrow(module), None
+    public = None
     if public_data is not None:
         require_data(public_data, "public_data")
         micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)

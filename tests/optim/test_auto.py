@@ -124,6 +124,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"settings": None, "public_data": PUBLIC}, r"public_data must be left out without settings='auto'.*"),
         ({"settings": None}, r"sampling, relation, .* must be given: there is no default"),
         ({"public_data": PUBLIC, **flat}, r"public_data must show a slope.*"),
+        ({"steps": "ten"}, r"steps must be an integer with .*; got 'ten'"),
+        ({"target_epsilon": "two"}, r"target_epsilon must be a finite number .*; got 'two'"),
+        ({"difference": "none"}, r"difference must be one of .*; got 'none'"),
         ({"clip": -1.0}, r"clip must be a finite number with 0 < clip < inf; got -1.0"),
     ):
         given = {"losses": losses, **GOAL, **changes}
@@ -147,3 +150,14 @@ def test_what_is_trained_of_a_model_of_transformers() -> None:
         assert [name for name, weight in made.named_parameters() if weight.requires_grad] == trained
         assert not auto.narrow(made)
     assert not auto.narrow(model())
+
+
+def test_a_refusal_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=2
+    )
+    llama = transformers.LlamaForCausalLM(config)
+    with pytest.raises(ValueError, match="steps must be an integer"):
+        make_private_with_epsilon(llama, losses, PRIVATE, folder=tmp_path / "run", **GOAL, steps=0)
+    assert all(weight.requires_grad for weight in llama.parameters())
