@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from dpzero_theory import check
-from dpzero_theory.bisection import smallest
+from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy import contour, grid
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
@@ -34,6 +34,7 @@ _VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampli
 _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.
 _MOST_IN_GROUP = 10**9  # the largest number of records in a group
+_GROUPED = 2e-4  # the relative error that is allowed for the epsilon of a group by changing one record after another
 _ONE_BY_ONE = "one record after another"
 _LARGE = 10.0  # above this epsilon a note says that the guarantee protects hardly anything
 _ABOUT_EXACT = 1.1  # Where upper <= this * lower for a group, changing one record after another would gain little.
@@ -192,10 +193,18 @@ class Group:
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
         least = _cost_epsilon(self.one, delta, ends="lower").lower
+
+        def missed(each: float) -> float:
+            found = self._one_by_one(each, delta)
+            return math.log(found / delta) if found > 0 else -math.inf
+
         # One record alone costs at least `least`, so the search for the epsilon of each changed record begins there.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if first <= most:
-            share = smallest(lambda x: self._one_by_one(x, delta) <= delta, first, most, 1e-3)
+            # The log of delta falls about `slope` times as fast as the log of epsilon rises.
+            slope = -2 * math.log(delta) + 1
+            aim = (-_GROUPED * slope, 0.0)
+            _, share = crossing(missed, 2 * first, least=first, most=most, share=_GROUPED, slope=slope, aim=aim)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
                 upper, self._method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
         return Bounds(min(max(found.lower, least), upper), upper)
@@ -325,24 +334,25 @@ def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends 
 def _bounds(
     cost: Cost,
     ends: Ends,
-    composed: Callable[[list[Parts]], Bounds],
+    composed: Callable[[list[Parts], Ends], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
     """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; an end that is not
     used is true, but may be trivial. `composed` returns bounds on the largest delta (or epsilon) of several
-    compositions of laws. `plain` returns a bound for Gaussian releases without sampling from the sum of their mu^2 and
-    0 for an upper bound or 1 for a lower one: it is `_plain_delta` or `_plain_epsilon` without its first argument."""
+    compositions of laws, of which the given ends are used. `plain` returns a bound for Gaussian releases without
+    sampling from the sum of their mu^2 and 0 for an upper bound or 1 for a lower one: it is `_plain_delta` or
+    `_plain_epsilon` without its first argument."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
-        found = composed(_compositions(cost, 0))
+        found = composed(_compositions(cost, 0), ends)
     else:
         upper, lower = math.inf, 0.0
         if known and ends != "lower":
-            upper = plain(cost.squares[0], 0) if closed else composed(_compositions(cost, 0)).upper
+            upper = plain(cost.squares[0], 0) if closed else composed(_compositions(cost, 0), "upper").upper
         if ends != "upper":
             below = any(cost.below)
-            lower = composed(_compositions(cost, 1)).lower if below else plain(cost.squares[1], 1)
+            lower = composed(_compositions(cost, 1), "lower").lower if below else plain(cost.squares[1], 1)
         found = Bounds(min(lower, upper), upper)
     if not closed and cost.unamplified < math.inf and (not exact or found.upper > _VAGUE * found.lower):
         found = found.within(Bounds(0.0, plain(cost.unamplified, 0)))
@@ -365,14 +375,18 @@ def _integral_epsilon(parts: Parts, delta: float, lower_at: float) -> Bounds | N
 
 
 def _largest(
-    integral: Callable[[Parts], Bounds | None], gridded: Callable[[list[Parts]], Bounds], compositions: list[Parts]
+    integral: Callable[[Parts], Bounds | None],
+    gridded: Callable[..., Bounds],
+    compositions: list[Parts],
+    ends: Ends,
 ) -> Bounds:
-    """Bounds on the largest delta (or epsilon) of one or more compositions. `integral` bounds that of one, or returns
-    None where the integral of module `contour` does not fit its laws; `gridded` bounds the largest of several."""
+    """Bounds on the largest delta (or epsilon) of one or more compositions, of which the caller uses `ends`. `integral`
+    bounds that of one, or returns None where the integral of module `contour` does not fit its laws; `gridded` bounds
+    the largest of several."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
-        found.append(gridded(left))
+        found.append(gridded(left, ends=ends))
     return Bounds(max(one.lower for one in found), max(one.upper for one in found))
 
 

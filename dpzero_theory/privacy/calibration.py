@@ -1,15 +1,12 @@
-"""The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta).
-
-`crossing` searches for it, and for every other number that is found from some ten answers of the accountant.
-"""
+"""The smallest noise multiplier with which a number of steps meets a privacy target (epsilon, delta)."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from dpzero_theory import check
-from dpzero_theory.bisection import outward
+from dpzero_theory.bisection import crossing, outward
 from dpzero_theory.privacy.accountant import Group
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.grid import LEAST_DELTA
@@ -24,17 +21,17 @@ LARGEST_EPSILON = 1e4  # the largest target_epsilon with sampled batches; a larg
 _BEYOND = 1e300  # the largest noise multiplier and the largest target epsilon that are considered
 _LOUD = 1e6  # A noise multiplier that every noise law accepts
 _PURE_ACCURACY = 1e-10  # a bound on the relative error of the multiplier of a law with pure epsilon, at delta = 0
-_ROUGH, _FINEST, _FINE = 0.5, 1e-3, 0.01
-"""The relative width of bounds on delta: the first where delta is far from the target; the others are the least and the
-largest width where delta is near the target."""
-_NARROW = 1e-4  # about the relative error of the multiplier that the width of bounds on delta may cause
+_ROUGH, _FINE = 0.5, 1e-3
+"""The relative width of bounds on delta: where delta is far from the target, and where it is near; with the second one
+bounds are those that `delta_of_history` gives."""
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
-_NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 1e-4
+_NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 0.01
 """The relative accuracy of the multiplier: of the first, rough search; of the answer; of the answer where delta has a
 closed form; and the largest first step by which the answer is raised where the accountant still misses the target."""
-_APPROACHES = 4  # how many points are tried by secants from one side before both sides are searched
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
-_SECANTS = 6  # how many steps outward have lengths chosen by secants; each later one is at least twice the last
+_APART, _FARTHEST = 3e-4, 0.3
+"""The relative distance of the lower end at which it is tried first where its laws are others than those of the upper
+end; and the largest one by which it is moved after a look at delta."""
 
 _Deltas = Callable[[float, float, Ends], Bounds]
 """A function that bounds delta. Its arguments are a noise multiplier, the relative width that is wanted, and the ends
@@ -96,8 +93,9 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
     known, size = loud.one, loud.size
 
     def deltas(noise: float, wanted: float, ends: Ends) -> Bounds:
+        near = None if wanted == _FINE else delta
         try:
-            return Group(made.with_noise(noise), size, n).delta(epsilon, near=delta, wanted=wanted, ends=ends)
+            return Group(made.with_noise(noise), size, n).delta(epsilon, near=near, wanted=wanted, ends=ends)
         except OverflowError:
             return Bounds(0.0, 1.0)
 
@@ -168,8 +166,8 @@ def _least_noise(
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
-    fine = min(max(_NARROW * root, _FINEST), _FINE)
 
+    @cache
     def beyond(noise: float, wanted: float, ends: Ends) -> float:
         found = deltas(noise, wanted, ends)
         delta = found.lower if ends == "lower" else found.upper
@@ -178,62 +176,57 @@ def _least_noise(
             delta = found.lower + (found.upper - found.lower) / 3
         return _log_mu(epsilon, delta) - log_target
 
-    rough = partial(beyond, wanted=_ROUGH, ends="upper")
-    missed, met = crossing(rough, start, share=max(share, _NEAR), least=max(least, 1e-300), most=_BEYOND, slope=1)
+    rough: dict[float, float] = {}
+
+    def roughly(noise: float) -> float:
+        rough[noise] = beyond(noise, _ROUGH, "upper")
+        return rough[noise]
+
+    near = max(share, _NEAR)
+    missed, met = crossing(
+        roughly, start, share=near, least=max(least, 1e-300), most=_BEYOND, slope=1, aim=(-near, near)
+    )
     if met == least and deltas(least, _ROUGH, "upper").upper <= target:
         return None
-    guess, slope = met or missed or start, 1.0
-    if missed and met and (first := rough(missed)) < math.inf and (last := rough(met)) > -math.inf:
-        slope = max((first - last) / math.log(met / missed), 0.5)
-        guess = met * math.exp(last / slope)
+    guess, slope = _root(rough)
+    at_guess = deltas(guess, _FINE, "upper")
     # Bounds so narrow come from an integral (module `contour`), which is so fast that a finer search pays.
-    at_guess = deltas(guess, fine, "both")
     narrow = at_guess.upper - at_guess.lower < _SHARP * at_guess.upper
 
     def search(near: float, share: float, wanted: float, ends: Ends) -> tuple[float | None, float | None]:
+        aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
         excess = partial(beyond, wanted=wanted, ends=ends)
-        if not narrow and (found := _approached(excess, near, slope, share, above=ends == "lower")) is not None:
-            return (found, None) if ends == "lower" else (None, found)
+        if narrow:
+            return crossing(excess, near, most=_BEYOND, slope=slope, share=min(share, _SHARP))
         # Bounds that jump where the noise moves a little are not worth the finest search.
-        return crossing(excess, near, most=_BEYOND, slope=slope, share=share if narrow else max(share, _JUMP))
+        return crossing(excess, near, most=_BEYOND, slope=slope, share=max(share, _JUMP), aim=aim)
 
-    share = min(share, _SHARP) if narrow else share
-    missed, met = search(guess, share, fine, "upper")
+    missed, met = search(guess, share, _FINE, "upper")
     if met is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
-    near = missed or guess
-    gap = beyond(near, fine, "lower")
-    if gap <= 0 or not narrow:
-        # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
-        apart = max(beyond(near, fine, "upper") - gap, 0.0)
-        wide, coarse = max(share, min(apart, 0.01) / 16), max(fine, min(apart * root / 16, _ROUGH))
-        near = search(near if gap > -math.inf else 0.75 * near, wide, coarse, "lower")[0] or 0.0
+    if narrow and missed and beyond(missed, _FINE, "lower") > 0:
+        return Bounds(missed, met)
+    # The bounds at `met` say how far the lower end is; bounds that are far apart from the target need not be narrow.
+    both = beyond(met, _FINE, "lower") if at_guess.lower > 0 else -_APART * slope
+    near = met * math.exp(max(both, -_FARTHEST) / slope - share / 2)
+    if (gap := beyond(near, _FINE, "lower")) <= 0:
+        apart = min(met / near - 1 - gap / slope, 0.01)
+        coarse = max(_FINE, min(apart * root / 16, _ROUGH))
+        near = search(near * math.exp(max(gap, -_FARTHEST) / slope), max(share, apart / 16), coarse, "lower")[0] or 0.0
     return Bounds(near, met)
 
 
-def _approached(
-    excess: Callable[[float], float], guess: float, slope: float, share: float, *, above: bool
-) -> float | None:
-    """A point x > 0 near the root of a falling function, by secants from one side; `crossing` tells both sides, and so
-    calls the function more often. The search begins at `guess`, where the function falls by about `slope` while x rises
-    by a factor e, and ends at about the relative distance `share` from the root. The value at the returned point is
-    above 0 if `above`, and else at most 0. If a few calls find none, because the function jumps or is infinite, the
-    best point up to the distance `_JUMP` is returned, or None."""
-    x, before, last, found = guess, math.nan, math.nan, (_JUMP * slope, 0.0)
-    for _ in range(_APPROACHES):
-        value = excess(x)
-        if not math.isfinite(value):
-            break
-        if (value > 0) == above:
-            if abs(value) <= share * slope:
-                return x
-            found = min(found, (abs(value), x))
-        if (change := (last - value) / math.log(x / before) if x != before else 0.0) > 0:
-            slope = min(max(change, slope / 2), 2 * slope)
-        before, last = x, value
-        # The next point is in the middle of the range in which the search ends.
-        x *= math.exp(min(max(value / slope + (-0.5 if above else 0.5) * share, -1.0), 1.0))
-    return found[1] or None
+def _root(values: dict[float, float]) -> tuple[float, float]:
+    """About the root of a falling function, from its values at some points, and about how much it falls there while its
+    argument rises by a factor e, at least 0.5. It serves to begin a search, so its errors do not affect an answer."""
+    finite = sorted((abs(value), x) for x, value in values.items() if math.isfinite(value))
+    if not finite:
+        return max(values), 1.0
+    (_, x), slope = finite[0], 1.0
+    if len(finite) > 1:
+        other = finite[1][1]
+        slope = max((values[other] - values[x]) / math.log(x / other), 0.5)
+    return x * math.exp(min(max(values[x] / slope, -1.0), 1.0)), slope
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
@@ -243,81 +236,8 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     as `Group.excess` of the steps with this noise does. Raises ValueError if no float is enough."""
     value = bracket.upper
     if (missed := beyond(value)) > 0:
-        step = value * min(max(missed, _CLOSED), _SETTLED)
+        step = value * min(1.1 * max(missed, _CLOSED), _SETTLED)
         value = outward(lambda noise: beyond(noise) <= 0, value + step, step, most=_BEYOND)[1]
     if value == _BEYOND:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     return replace(bracket, value=value, upper=value)
-
-
-def crossing(
-    excess: Callable[[float], float],
-    guess: float,
-    *,
-    least: float = 1e-300,
-    most: float = 1e300,
-    rising: bool = False,
-    share: float = 0.0,
-    whole: bool = False,
-    slope: float = 5,
-) -> tuple[float | None, float | None]:
-    """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
-
-    The search goes outward from a guess, then by secants in log x between the two ends that it has. So it calls the
-    function, which may take seconds, only a few times where the function is smooth and the guess is near.
-
-    Args:
-        excess: the function, such as the amount by which a run with x misses a target: x is good where it is at most 0.
-            Its values may be infinite.
-        guess: where the search begins.
-        least, most: the range of x.
-        rising: whether the function rises, so that small x are good; otherwise large x are.
-        share: the search ends once the two ends differ by at most this share of x.
-        whole: whether only integers are tried; then the search ends at two neighbouring integers.
-        slope: about how much the function changes while x changes by a factor e; it chooses the first step.
-
-    Returns:
-        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
-        most 0. One of them is None if the function has one sign in the whole range.
-    """
-    way = -1 if rising else 1
-    # For each side of the change (False: above 0) the nearest x so far: `way` times its log, and the value there.
-    ends: dict[bool, tuple[float, float]] = {}
-    points: dict[bool, float] = {}
-    x = min(max(round(guess) if whole else guess, least), most)
-    step, last, widths = share, None, [math.inf] * 3
-    for tried in range(100):
-        value = excess(x)
-        side, here = value <= 0, way * math.log(x)
-        if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]) and value != ends[side][1]:
-            # The secant through the last two points, a little beyond the root.
-            secant = 1.2 * abs(value * (here - ends[side][0]) / (value - ends[side][1]))
-            outer = min(max(secant, share if tried < _SECANTS else 2 * step), 16 * step)
-        else:
-            outer = max(2 * step, min(1.1 * abs(value) / slope, 1.5))
-        ends[side], points[side] = (here, value), x
-        if len(ends) < 2:
-            step = max(outer, share, 1e-15)
-            bound = most if (way > 0) != side else least
-            if x == bound:
-                break
-            x = x * math.exp((-1 if side else 1) * way * step)
-            x = (math.floor(x) if x < points[side] else math.ceil(x)) if whole else x
-            x = min(max(x, least), most)
-            continue
-        (start, above), (end, below) = ends[False], ends[True]
-        if end - start <= share or (whole and abs(points[True] - points[False]) <= 1):
-            break
-        if side is last:  # twice on one side: the other end counts half, so that the next point falls beyond the root
-            ends[not side] = (ends[not side][0], ends[not side][1] / 2)
-        last = side
-        halving = end - start > 0.5 * widths[-3] or not math.isfinite(above - below)
-        widths.append(end - start)
-        at = 0.5 if halving else above / (above - below)
-        room = min(share, end - start) / 2
-        x = math.exp(way * min(max(start + at * (end - start), start + room), end - room))
-        if whole:
-            x = min(max(round(x), min(points.values()) + 1), max(points.values()) - 1)
-        elif not min(points.values()) < x < max(points.values()):
-            break
-    return points.get(False), points.get(True)

@@ -16,25 +16,38 @@ from scipy.special import ndtri_exp
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bounds
-from dpzero_theory.privacy.laws.finite import FinitePair
+from dpzero_theory.privacy.laws.finite import Ends, FinitePair
 from dpzero_theory.privacy.laws.fourier import composed, window
-from dpzero_theory.privacy.laws.law import TILTS, UNIT, Cells, Parts, chernoff_epsilon, crossed, log_c, log_moments
+from dpzero_theory.privacy.laws.law import (
+    TILTS,
+    UNIT,
+    Cells,
+    Parts,
+    Span,
+    chernoff_epsilon,
+    crossed,
+    log_c,
+    log_moments,
+)
 
 LEAST_DELTA = 1e-30  # the smallest delta that a grid tells from 0
 _LEFT_OUT = 1e-7  # outputs of about this probability, as a share of delta, count as infinite losses, not in the sums
-_FEWEST, _MOST, _MOST_APART = 2**12, 2**19, 2**17  # the fewest and the most points of a grid
+_FEWEST, _MOST, _MOST_ROUGH, _MOST_APART = 2**12, 2**19, 2**16, 2**17
+"""The fewest and the most points of a grid, the most if wide bounds will do, and the most for small losses apart."""
 _MOST_OF_ONE = 2**17  # cells are so wide that the losses of one release fill at most this many, to save memory
 _MANY, _OMITTED, _OF_ONE, _SHORTER, _FEW = 4, 1e-6, 1e-5, 3.0, 30
 """Large losses are composed apart (`_Apart`) if the grid gets shorter by the factor `_SHORTER`. They have at most the
 probability `_OF_ONE` in one release, and more than `_MANY` of them about the share `_OMITTED` of delta. A law with at
 most `_FEW` releases beside one with more is not split."""
+_SELDOM, _KNOWN = 1e-9, 1e-3
+"""The probability of losses that are so far below 0 that `_Apart` raises them; and the relative error up to which the
+probability of a total of small losses serves for lower bounds, in which its ratios are losses."""
 _BLOCKS, _MERGED = 256, 16  # numbers of blocks of outcomes, and of outcomes of a block, that share one rounding error
 _NEAR_MOST = 20.0  # a tilt for losses near the largest total loss, times that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
-_COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
-"""Shares of the upper end that decide on finer grids: if the wanted width is above `_COARSE`, grids have at most 2^14
-points; below the width `_STUCK` the search ends when more points hardly help; above `_NOTHING` bounds say nothing, and
-16 times as many points are tried."""
+_COARSE, _NOTHING = 0.05, 0.9
+"""Shares of the upper end that decide on finer grids: wide bounds will do if the wanted width is above `_COARSE`; above
+`_NOTHING` bounds say nothing, and 16 times as many points are tried."""
 _ROUGH_LAW = 0.1
 """Bounds by a rough law (`Law.refined`) count as at least this wide, as a share of the upper end, so that a finer grid
 with a narrower law is tried."""
@@ -239,12 +252,14 @@ class _Apart:
         whole, rest = ([(n, *law.sketch(z)) for law, n in some] for some in (many, few))
         # Large losses are those above `cut`: `_MANY` + 1 of them have a probability that is small against delta.
         losses = np.concatenate([loss for _, loss, _ in whole])
-        order = np.argsort(losses)[::-1]
-        chance = np.cumsum(np.concatenate([n * np.exp(log_mass) for n, _, log_mass in whole])[order])
+        order, each = np.argsort(losses)[::-1], np.concatenate([n * np.exp(log_mass) for n, _, log_mass in whole])
+        chance = np.cumsum(each[order])
         seldom = (math.factorial(_MANY + 1) * _OMITTED * delta) ** (1 / (_MANY + 1))
         seldom = min(seldom, _OF_ONE * min(n for _, n in many))
         cut, most = float(losses[order][np.sum(chance <= seldom) - 1]), max(law.largest(z) for law, _ in many)
-        small = [(n, loss[loss <= cut], log_mass[loss <= cut]) for n, loss, log_mass in whole]
+        # Losses far below 0 are as seldom, and lengthen the grid as much; raised to `least` they hardly change delta.
+        least = float(losses[order[::-1]][np.sum(np.cumsum(each[order[::-1]]) <= _SELDOM)])
+        small = [(n, np.maximum(loss, least)[loss <= cut], log_mass[loss <= cut]) for n, loss, log_mass in whole]
         large = [(loss[loss > cut], log_mass[loss > cut] + math.log(n)) for n, loss, log_mass in whole]
         one = (1, np.concatenate([loss for loss, _ in large]), np.concatenate([log_mass for _, log_mass in large]))
         if not (0 < cut < 0.9 * most and chance[0] <= seldom and all(len(loss) for _, loss, _ in small)):
@@ -260,8 +275,8 @@ class _Apart:
         single, n = len(many) == 1, many[0][1]
         ways = [math.prod(1 - i / n * single for i in range(k)) / math.factorial(k) for k in range(_MANY + 1)]
         sure = _MANY if single and n > 250 * _MANY else 1
-        none = _total(many, small, z, near, points, cut, delta, 0)
-        some = _total(many, small, z, far, points, cut, delta, sure)
+        none = _total(many, small, z, near, points, (least, cut), delta, 0)
+        some = _total(many, small, z, far, points, (least, cut), delta, sure)
         made = [((none, 1), *few), *(((some, 1), (rare, k), *few) for k in range(1, _MANY + 1))]
         self._terms = [_Curve(term, epsilon, delta, points if few else max(points // 4, _FEWEST)) for term in made]
         self._ways, self._sure = ways, ways[: sure + 1]
@@ -302,9 +317,10 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
 
 
 def _total(
-    parts: Parts, small: _Sketches, z: float, tau: float, points: int, cut: float, delta: float, without: int
+    parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, delta: float, without: int
 ) -> FinitePair:
-    """The total of all releases' losses up to `cut`, of which `small` are sketches, as a pair, composed at the tilt
+    """The total of all releases' losses in `span`, of which `small` are sketches, as a pair; lower losses are raised to
+    its lower end. It is composed at the tilt
     `tau` with `points` points. The dominated pair lacks the number `without` of releases of each law, which have small
     losses too; with a single law and `without` > 0 the dominating pair lacks one. Raises OverflowError if errors are
     too large."""
@@ -313,7 +329,7 @@ def _total(
     low = min(low, least)
     low, high = low - 0.01 * (high - low), high + 0.01 * (high - low)
     width = (high - low) / points
-    laws = [(law.cells(z, tau, width, low - high, (-math.inf, cut)), n) for law, n in parts]
+    laws = [(law.cells(z, tau, width, max(low - high, span[0]), (-math.inf, span[1])), n) for law, n in parts]
     relative = 1.1 * math.fsum(n * (c.error + 40 * UNIT) for c, n in laws)
     relative += 16 * UNIT * (1 + (1 + tau) * (abs(low) + abs(high)))
     if relative > 0.01:
@@ -344,7 +360,7 @@ def _total(
     # Merged outcomes tell less, and have smaller errors. Those that are mostly rounding error are left out.
     p, less = merged(*composition("p", low - offset, tau, without))
     q, more = merged(*composition("q", low - offset, 1 + tau, without))
-    seen = (0.1 * p > less) & (0.1 * q > more) & np.isfinite(q)
+    seen = (_KNOWN * p > less) & (_KNOWN * q > more) & np.isfinite(q)
     p, q = (p - less) * (1 - relative), (q + more) * (1 + relative)
     back = [np.minimum(c.log_scale - tau * width * (c.first + np.arange(len(c.p))), 700.0) for c, _ in laws]
     kept = min(*(float(c.p @ np.exp(logs)) * (1 - relative) for (c, _), logs in zip(laws, back, strict=True)), 1.0)
@@ -374,12 +390,13 @@ _Make = Callable[[int, _Class], tuple[Bounds, bool]]
 grid, and whether a finer grid has other laws with narrower bounds."""
 
 
-def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool]) -> Bounds:
+def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, far: Callable[[Bounds], bool]) -> Bounds:
     """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid, from its number of
     points and its class, `_Curve` or `_Apart`. The grids get finer until the width is the share `wanted` of the upper
-    end, until more points do not help, or until `far` says that bounds are so far from what the caller compares them
-    with that they need not be narrower. A number that certainly is not the largest keeps its first bounds. Wide bounds
-    do not end the search: a coarse grid gives them if its cells are wide against the losses of one release."""
+    end, until more points do not help the `ends` that are used, or until `far` says that bounds are so far from what
+    the caller compares them with that they need not be narrower. A number that certainly is not the largest keeps its
+    first bounds. Wide bounds do not end the search: a coarse grid gives them if its cells are wide against the losses
+    of one release."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = []
@@ -387,25 +404,48 @@ def _largest(makes: Sequence[_Make], wanted: float, far: Callable[[Bounds], bool
         bounds, rough = _tried(make, _FEWEST, _Curve)
         found.append((bounds, rough, max(_width(bounds), _ROUGH_LAW * rough)))
     for k, make in enumerate(makes):
-        (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else 2**14)
-        while width > wanted and not far(bounds):
-            said, before = width < _NOTHING, width
+        (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else _MOST_ROUGH)
+        last: dict[_Class, Bounds] = {} if rough else {_Curve: bounds}
+        curves: list[_Class] = [_Curve, _Apart]
+        while width > wanted and points < most and not far(bounds):
             known = max((other.lower for other, still_rough, _ in found if not still_rough), default=0.0)
-            if bounds.upper <= known or points >= (most if said else _MOST):
+            if bounds.upper <= known:
                 break
             # The width falls as the square of the number of points, which says how many more are needed.
-            share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if said else 16
-            points *= min(share, _MOST // points)
-            better, _ = _tried(make, points, _Curve)
-            bounds = better if rough else bounds.within(better)
-            if _width(bounds) > wanted and not far(bounds):
-                bounds = bounds.within(_tried(make, min(points // 2, _MOST_APART), _Apart)[0])
-            rough, width = False, _width(bounds)
+            share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if width < _NOTHING else 16
+            finer = min(share, most // points)
+            points, before = points * finer, last
+            last = {}
+            for curve in curves:
+                last[curve], _ = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve)
+                bounds, rough = last[curve] if rough else bounds.within(last[curve]), False
+                width = _width(bounds)
+                if width <= wanted or far(bounds):
+                    break
             found[k] = bounds, rough, width
-            if width > 0.7 * before and before < _STUCK:
+            # Of the two classes the one with the narrower bounds goes on, if it still gets better.
+            curves = [min(last, key=lambda one: _lacking(last[one], ends))]
+            if before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted:
                 break
     upper = max(one[0].upper for one in found)
     return Bounds(min(max(one[0].lower for one in found), upper), upper)
+
+
+def _lacking(bounds: Bounds, ends: Ends) -> tuple[float, float]:
+    """A pair that is smaller for better bounds: their width, and then the better end of those that the caller uses."""
+    return min(_width(bounds), _NOTHING), -bounds.lower if ends == "lower" else bounds.upper
+
+
+def _gained(coarse: Bounds, fine: Bounds, ends: Ends, finer: int) -> float:
+    """About how much a grid with `finer` times as many points as the one of the bounds `fine` would narrow them, times
+    5, as a share, where `coarse` are those with as many times fewer points: errors fall as the square of the number.
+    It is 1 while an end that is used says nothing."""
+    gains = []
+    if ends != "lower":
+        gains.append(1 - fine.upper / coarse.upper if fine.upper < _NOTHING else 1.0)
+    if ends != "upper":
+        gains.append(1 - coarse.lower / fine.lower if fine.lower > 0 else 1.0)
+    return max(gains) * 5 / min(finer**2 - 1, 15)
 
 
 def _tried(make: _Make, points: int, curve: _Class) -> tuple[Bounds, bool]:
@@ -435,12 +475,13 @@ def delta_bounds(
     lower_at: float | None = None,
     near: float | None = None,
     wanted: float = 1e-3,
+    ends: Ends = "both",
 ) -> Bounds:
     """Bounds on the largest delta(epsilon) of `compositions`, such as those for the two orders of neighbouring data
     sets: the upper one at `epsilon` >= 0, the lower one at `lower_at`, or at `epsilon` too with None. If some laws
     bound delta from above and others from below, call this function once for each end. Bounds far from `near`, a delta
     with which the caller compares the answer, may be wide; with None there is no such delta. The search for narrower
-    bounds ends at the relative width `wanted`."""
+    bounds ends at the relative width `wanted`, or where the `ends` that the caller uses hardly move."""
     lower_epsilon = epsilon if lower_at is None else lower_at
 
     def make(parts: Parts) -> _Make:
@@ -448,7 +489,7 @@ def delta_bounds(
 
         def bounds(points: int, curve: _Class) -> tuple[Bounds, bool]:
             nonlocal guess
-            guess = guess or _guess(parts, epsilon, wanted)
+            guess = guess or _guess(parts, epsilon)
             laws, rough = _refined(parts, guess, points, wanted)
             found = _at(laws, epsilon, lower_epsilon, guess, points, curve)
             if near is None:
@@ -460,28 +501,34 @@ def delta_bounds(
     def far(found: Bounds) -> bool:
         return found.upper <= 100 * LEAST_DELTA if near is None else found.upper < near / 3 or found.lower > 3 * near
 
-    found = _largest([make(parts) for parts in compositions], wanted, far)
+    found = _largest([make(parts) for parts in compositions], wanted, ends, far)
     return Bounds(found.lower, min(found.upper, 1.0))
 
 
-def _guess(parts: Parts, epsilon: float, wanted: float) -> float:
-    """About delta(epsilon), from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws. Serves only to choose
-    a grid, so its error does not affect any bound. `wanted` is that of `_refined`."""
+def _guess(parts: Parts, epsilon: float) -> float:
+    """About delta(epsilon), from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws, of rough ones where a
+    law has such. Serves only to choose a grid, so its error does not affect any bound."""
     tiny = 1e-20 / _LEFT_OUT
-    laws, _ = _refined(parts, tiny, _FEWEST, wanted)
+    laws, _ = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
 
 def epsilon_bounds(
-    compositions: Sequence[Parts], delta: float, *, lower_at: float | None = None, wanted: float = 1e-4
+    compositions: Sequence[Parts],
+    delta: float,
+    *,
+    lower_at: float | None = None,
+    wanted: float = 1e-4,
+    ends: Ends = "both",
 ) -> Bounds:
     """Bounds on the least epsilon >= 0 at which no delta(epsilon) of `compositions` is above a delta: the upper bound
     for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too
     with None. Callers give a larger one where the laws are known up to a factor only. The upper bound is infinite if no
-    such epsilon is known. The search for narrower bounds ends at the relative width `wanted`."""
+    such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or where the `ends` that
+    the caller uses hardly move."""
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
-    return _largest(makes, wanted, lambda _: False)
+    return _largest(makes, wanted, ends, lambda _: False)
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
@@ -502,7 +549,7 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
                 upper, at = curve.known, 0.8 * curve.known
                 continue
             upper = crossed(curve.upper, delta, at, 1 + curve.tau, way=1)
-            if abs(upper - at) < 3 / (1 + curve.tau) or upper > 1.2 * at + 0.01:
+            if abs(upper - at) < min(3 / (1 + curve.tau), 0.3 * at) or upper > 1.2 * at + 0.01:
                 break
             at = upper
         lower = crossed(curve.lower, lower_at, min(upper, 1.2 * at + 0.01), 1 + curve.tau, way=-1)

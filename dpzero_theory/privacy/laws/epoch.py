@@ -510,11 +510,21 @@ _Family = tuple[Array, Array]
 under the second, as two rows."""
 
 
-def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool, points: int, shift: float) -> _Family:
+def _family(
+    noise: float,
+    epoch: int,
+    released: int,
+    taken: int,
+    replaced: bool,
+    points: int,
+    shift: float,
+    longest: int = _LONGEST,
+) -> _Family:
     """Bounds on the probabilities of events for (P, Q) and for (Q, P): a row of lower ones under the first law, a row
     of upper ones under the second. The events are that the sum over the steps of the losses log(1 - c + c Y_i), or with
     `replaced` of those between the record's two values, is above a level, for (Q, P) below it. The odds c/(1-c) are
-    e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1. Other arguments: `dominated_pairs`."""
+    e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1. Tilted sums that need more than `longest` cells are
+    left out. Other arguments: `dominated_pairs`."""
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
@@ -546,7 +556,7 @@ def _family(noise: float, epoch: int, released: int, taken: int, replaced: bool,
             for tilt, sign, (mean, chances) in ((theta, -1, there), (theta + 1, 1, without))
         ]
         with suppress(OverflowError):
-            first, second = sums((way * cells)[::way], width, products, -40.0, _LONGEST)
+            first, second = sums((way * cells)[::way], width, products, -40.0, longest)
             p, q = first.tails(-1), second.tails(1)
             at = np.unique(np.minimum(np.searchsorted(-p, -_EVENTS), len(p) - 1))
             found[way].append(np.array([p[at], np.minimum(q[at] + missing, 1.0)]))
@@ -569,7 +579,8 @@ def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: 
     found: dict[float, Array] = {}
     ratio = np.exp(_LEVELS)[:, None]
     for shift in _REPLACED if replaced else _REMOVED:
-        pairs = _pairs([_family(noise, epoch, released, taken, replaced, _FEW_POINTS, shift)], replaced)
+        family = _family(noise, epoch, released, taken, replaced, _FEW_POINTS, shift, 4 * _FEW_POINTS)
+        pairs = _pairs([family], replaced)
         found[shift] = np.concatenate([np.maximum(one.p - ratio * one.q, 0.0).sum(axis=1) for one in pairs])
     gaps = np.array(list(found.values()))
     good = (gaps >= gaps.max(axis=0) * (1 - _SAME)) & (gaps > _LEAST_GAP)

@@ -235,6 +235,12 @@ def composed(
         is counted at other points of it.
     """
     mixture = mixture or [(0.0, [n for *_, n in laws])]
+    if len(laws) == 1 == laws[0][2]:  # the law itself, without errors
+        (first, mass, _), law = laws[0], np.zeros(size)
+        at = first - start + np.arange(len(mass))
+        inside = (at >= 0) & (at < size)
+        law[at[inside]] = mass[inside]
+        return law, 0.0, float(np.sum(mass[~inside])) * (1 + len(mass) * UNIT)
     modes = [int(np.argmax(mass)) for _, mass, _ in laws]
     if len(mixture) > 1:
         modes = [modes[int(np.argmax(mixture[0][1]))]] * len(laws)
