@@ -208,7 +208,8 @@ def crossing(
         if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]):
             rate = abs((value - ends[side][1]) / (here - ends[side][0]))
         if aimed:
-            outer = min(abs(value - middle) / min(max(rate or slope, slope / 2), 2 * slope), 1.5)
+            slope = min(max(rate or slope, slope / 4), 4 * slope)
+            outer = min(abs(value - middle) / slope, 1.5)
         elif rate > 0:
             # The secant through the last two points, a little beyond the root.
             outer = min(max(1.2 * abs(value) / rate, share if tried < _SECANTS else 2 * step), 16 * step)

@@ -159,3 +159,25 @@ def test_few_calls_find_a_smooth_crossing_and_steep_or_infinite_ones_are_found_t
     assert crossing(lambda x: -math.inf if x > 5 else 3.0, 100.0, share=1e-9)[0] == pytest.approx(5, rel=1e-8)
     assert crossing(lambda _: 1.0, 2.0, most=7.0) == (7.0, None)
     assert crossing(lambda _: -1.0, 2.0, least=0.5) == (None, 0.5)
+
+
+@pytest.mark.parametrize(("aim", "met"), [((-0.01, 0.0), True), ((1e-9, 0.01), False), ((-0.01, 0.01), None)])
+def test_a_search_that_aims_at_values_ends_at_the_first_of_them(aim: tuple[float, float], met: bool | None) -> None:
+    asked: list[float] = []
+
+    def excess(x: float) -> float:
+        asked.append(x)
+        return -6 * math.log(x / 12.5) - math.log(x / 12.5) ** 2
+
+    found = crossing(excess, 11.0, share=1e-3, slope=3, aim=aim)
+    assert aim[0] <= excess(asked[-1]) <= aim[1]
+    assert asked[-2] in found
+    assert len(asked) <= 5
+    if met is not None:
+        assert found[met] == asked[-2]
+        assert aim[0] <= excess(found[met] or math.nan) <= aim[1]
+    # A function that jumps over the values is enclosed all the same.
+    lower, upper = crossing(lambda x: 1.0 if x < 7 else -1.0, 11.0, share=1e-3, slope=3, aim=aim)
+    assert lower is not None
+    assert upper is not None
+    assert lower < 7 <= upper <= 1.0011 * lower

@@ -25,7 +25,7 @@ _ROUGH, _FINE = 0.5, 1e-3
 """The relative width of bounds on delta: where delta is far from the target, and where it is near; with the second one
 bounds are those that `delta_of_history` gives."""
 _SHARP = 1e-7  # if bounds on delta have at most this relative width, the multiplier is searched for to this accuracy
-_NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 0.01
+_NEAR, _SHARE, _CLOSED, _SETTLED = 0.02, 5e-5, 1e-11, 4e-4
 """The relative accuracy of the multiplier: of the first, rough search; of the answer; of the answer where delta has a
 closed form; and the largest first step by which the answer is raised where the accountant still misses the target."""
 _JUMP = 2e-4  # the relative distance from the answer at which a search may end where bounds on delta jump
@@ -118,8 +118,9 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
         check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
 
     least_sought = 0.0 if known.closed else made.sampling.least_sought(made.relation)
+    floor = MECHANISMS[made.mechanism].least(made)
     share = _CLOSED if known.closed else _SHARE
-    sought = _least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share, least_sought)
+    sought = _least_noise(deltas, epsilon, delta, size * _guess(made, epsilon, delta), share, least_sought, floor)
     if sought is None:
         rule = f"target_epsilon must need a noise multiplier of at least {least_sought:g}"
         rule += f" with sampling {made.sampling.word}"
@@ -155,17 +156,26 @@ def _guess(made: Step, epsilon: float, delta: float) -> float:
 
 
 def _least_noise(
-    deltas: _Deltas, epsilon: float, target: float, start: float, share: float = _SHARE, least: float = 0.0
+    deltas: _Deltas,
+    epsilon: float,
+    target: float,
+    start: float,
+    share: float = _SHARE,
+    least: float = 0.0,
+    floor: float = 0.0,
 ) -> Bounds | None:
     """Bounds on the noise multiplier at which delta(epsilon) equals `target` > 0, for one `epsilon` > 0. `deltas`
     bounds delta(epsilon) for a noise multiplier, the relative width that is wanted, and the ends that are used. The
     search begins at the guess `start`. At `upper` the upper bound on delta is at most the target; `upper` has the
     relative accuracy `share`, or a finer one if bounds on delta are very narrow. At `lower` the lower bound on delta is
     above the target, or `lower` is 0. Returns None if the multiplier `least` meets the target already: less is not
-    tried. Raises ValueError if no noise multiplier up to 1e300 is enough."""
+    tried, nor is less than `floor`, below which nothing is known. Raises ValueError if no noise multiplier up to 1e300
+    is enough."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
+
+    seen: dict[str, dict[float, float]] = {"rough": {}, "upper": {}, "lower": {}}
 
     @cache
     def beyond(noise: float, wanted: float, ends: Ends) -> float:
@@ -174,59 +184,61 @@ def _least_noise(
         if wanted == _ROUGH and ends == "upper" and found.lower > 0.3 * found.upper:
             # Delta is mostly nearer to the lower end, unless that is so far below the upper one that it says nothing.
             delta = found.lower + (found.upper - found.lower) / 3
-        return _log_mu(epsilon, delta) - log_target
+        value = _log_mu(epsilon, delta) - log_target
+        seen["rough" if wanted == _ROUGH else ends][noise] = value
+        return value
 
-    rough: dict[float, float] = {}
-
-    def roughly(noise: float) -> float:
-        rough[noise] = beyond(noise, _ROUGH, "upper")
-        return rough[noise]
-
-    near = max(share, _NEAR)
-    missed, met = crossing(
-        roughly, start, share=near, least=max(least, 1e-300), most=_BEYOND, slope=1, aim=(-near, near)
-    )
-    if met == least and deltas(least, _ROUGH, "upper").upper <= target:
+    rough, near = partial(beyond, wanted=_ROUGH, ends="upper"), max(share, _NEAR)
+    within = partial(crossing, least=max(least, floor, 1e-300), most=_BEYOND)
+    missed, met = within(rough, start, share=near, slope=1, aim=(-near, near))
+    if met == least > floor and deltas(least, _ROUGH, "upper").upper <= target:
         return None
-    guess, slope = _root(rough)
-    at_guess = deltas(guess, _FINE, "upper")
-    # Bounds so narrow come from an integral (module `contour`), which is so fast that a finer search pays.
+    guess, slope = _root(seen["rough"])
+    guess = max(guess, floor)
+    at_guess = deltas(guess, _FINE, "both" if share < _SHARP else "upper")
+    # Bounds so narrow come from a closed form or an integral (module `contour`), so fast that a finer search pays.
     narrow = at_guess.upper - at_guess.lower < _SHARP * at_guess.upper
 
     def search(near: float, share: float, wanted: float, ends: Ends) -> tuple[float | None, float | None]:
-        aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
         excess = partial(beyond, wanted=wanted, ends=ends)
         if narrow:
-            return crossing(excess, near, most=_BEYOND, slope=slope, share=min(share, _SHARP))
+            return within(excess, near, slope=slope, share=min(share, _SHARP))
         # Bounds that jump where the noise moves a little are not worth the finest search.
-        return crossing(excess, near, most=_BEYOND, slope=slope, share=max(share, _JUMP), aim=aim)
+        aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
+        return within(excess, near, slope=slope, share=max(share, _JUMP), aim=aim)
 
     missed, met = search(guess, share, _FINE, "upper")
     if met is None:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
+    if met == floor:
+        return Bounds(0.0, met)
     if narrow and missed and beyond(missed, _FINE, "lower") > 0:
         return Bounds(missed, met)
-    # The bounds at `met` say how far the lower end is; bounds that are far apart from the target need not be narrow.
+    slope = max(_root(seen["upper"])[1], slope / 4)
+    # Where one evaluation gives both ends, the lower one at `met` says how far down it meets the target.
     both = beyond(met, _FINE, "lower") if at_guess.lower > 0 else -_APART * slope
     near = met * math.exp(max(both, -_FARTHEST) / slope - share / 2)
-    if (gap := beyond(near, _FINE, "lower")) <= 0:
-        apart = min(met / near - 1 - gap / slope, 0.01)
+    gap = beyond(near, _FINE, "lower")
+    if not 0 < gap <= _APART * slope:
+        # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
+        apart = min(max(met / near - 1 - gap / slope, 0.0), 0.01)
         coarse = max(_FINE, min(apart * root / 16, _ROUGH))
-        near = search(near * math.exp(max(gap, -_FARTHEST) / slope), max(share, apart / 16), coarse, "lower")[0] or 0.0
+        near = near * math.exp(max(min(gap, 0.0), -_FARTHEST) / slope)
+        near = search(near, max(share, apart / 16), coarse, "lower")[0] or 0.0
     return Bounds(near, met)
 
 
 def _root(values: dict[float, float]) -> tuple[float, float]:
     """About the root of a falling function, from its values at some points, and about how much it falls there while its
-    argument rises by a factor e, at least 0.5. It serves to begin a search, so its errors do not affect an answer."""
-    finite = sorted((abs(value), x) for x, value in values.items() if math.isfinite(value))
+    argument rises by a factor e, from 0.5 to 6. It serves to begin a search, so its errors do not affect an answer."""
+    finite = sorted((x, value) for x, value in values.items() if math.isfinite(value))
     if not finite:
         return max(values), 1.0
-    (_, x), slope = finite[0], 1.0
-    if len(finite) > 1:
-        other = finite[1][1]
-        slope = max((values[other] - values[x]) / math.log(x / other), 0.5)
-    return x * math.exp(min(max(values[x] / slope, -1.0), 1.0)), slope
+    # The two points on both sides of the root, or else the nearest two
+    k = min(max(sum(value > 0 for _, value in finite), 1), len(finite) - 1) if len(finite) > 1 else 0
+    (x, first), (other, last) = finite[k - 1], finite[k]
+    slope = min(max((first - last) / math.log(other / x), 0.5), 6.0) if k else 1.0
+    return other * math.exp(min(max(last / slope, -1.0), 1.0)), slope
 
 
 def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:

@@ -99,6 +99,11 @@ class Mechanism(ABC):
                 f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {step.coordinates}"
             )
 
+    def least(self, step: StepLike) -> float:
+        """The least noise multiplier with which the steps `step`, whose own noise is ignored, are accounted for; 0 if
+        there is no limit."""
+        return 0.0
+
     @abstractmethod
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """The privacy cost of all `step.steps` equal steps of `step`, for data sets that differ in up to `size` >= 1
@@ -185,11 +190,13 @@ class DiscreteGaussian(_OnLattice):
     def _can_be_summed(self, step: StepLike) -> bool:
         return step.coordinates == 1 and type(step.sampling) in (FullBatch, Poisson) and step.steps <= MOST_COMPOSED
 
+    def least(self, step: StepLike) -> float:
+        least = _least_multiplier(self._units, step.steps * step.coordinates)
+        return min(least, LEAST_DISCRETE) if self._can_be_summed(step) else least
+
     def require(self, step: StepLike) -> None:
         super().require(step)
-        least = _least_multiplier(self._units, step.steps * step.coordinates)
-        if self._can_be_summed(step):
-            least = min(least, LEAST_DISCRETE)
+        least = self.least(step)
         if not step.noise >= least:
             raise ValueError(
                 f"noise_multiplier must be at least {least:.6g} with mechanism {self.name}, sampling"

@@ -14,10 +14,12 @@ from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate
 from dpzero_theory.privacy.dp_accounting import history_from_event
 from dpzero_theory.privacy.grid import delta_bounds
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import TruncatedPoisson
+from dpzero_theory.privacy.step import Step
 from tests.privacy.oracle import RELATIONS, made, noise_for
 
 
@@ -112,6 +114,16 @@ def test_epsilon_noise_and_other_histories():
     assert 0 < found.lower < found.upper <= 1e-6
     whole, poisson = (delta_of_history(steps, 1.0) for steps in (truncated(50, 50, steps=9), made(1.5, 9, 0.05)))
     assert whole.upper == poisson.upper
+
+
+def test_seldom_losses_far_below_zero_do_not_widen_the_bounds():
+    """A full batch has losses of -0.5 with probability 1e-20, where the total of all small ones spreads over 3e-4."""
+    step = Step(1.06, TruncatedPoisson(3.139416e-7, 46, 76974366), "zero-out", steps=518737)
+    found = delta_bounds([step.cost().above[0]], 0.003683772)
+    assert 5.9e-11 < found.lower < found.upper < 1.02 * found.lower
+    assert calibrate(
+        epsilon=0.003683772, delta=1.495447e-10, steps=step.steps, sampling=step.sampling, relation="zero-out"
+    ).upper == pytest.approx(1.0237, rel=1e-3)
 
 
 def test_batches_have_the_law_of_the_enumeration():
