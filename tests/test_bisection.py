@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpzero_theory.bisection import (
-    crossing,
     halved,
     largest,
     outward,
     roots,
     smallest,
 )
+from dpzero_theory.privacy.laws.law import crossing
 
 
 @pytest.mark.parametrize("low", [1, 2, 7])

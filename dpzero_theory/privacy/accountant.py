@@ -17,14 +17,13 @@ from dataclasses import replace
 from functools import partial
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy import contour, grid
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp, epsilon_from_gdp
 from dpzero_theory.privacy.laws.concentrated import MOST_RHO, concentrated_pair
 from dpzero_theory.privacy.laws.finite import Ends
 from dpzero_theory.privacy.laws.gaussian import Gaussian
-from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, chernoff_epsilon, crossed
+from dpzero_theory.privacy.laws.law import NOTHING, Cost, Law, Parts, chernoff_epsilon, crossed, crossing
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
@@ -34,7 +33,9 @@ _VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampli
 _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.
 _MOST_IN_GROUP = 10**9  # the largest number of records in a group
-_GROUPED = 2e-4  # the relative error that is allowed for the epsilon of a group by changing one record after another
+_GROUPED, _BEGINNING = 2e-4, 0.1
+"""The relative error that is allowed for the epsilon of a group by changing one record after another; and the width of
+the bounds at which the search for it begins."""
 _ONE_BY_ONE = "one record after another"
 _LARGE = 10.0  # above this epsilon a note says that the guarantee protects hardly anything
 _ABOUT_EXACT = 1.1  # Where upper <= this * lower for a group, changing one record after another would gain little.
@@ -192,13 +193,13 @@ class Group:
         found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
         if found.upper <= _ABOUT_EXACT * found.lower or delta == 0:
             return found
-        least = _cost_epsilon(self.one, delta, ends="lower").lower
+        # One record alone costs at least `least`, so the search for the epsilon of each changed record begins there.
+        least = _cost_epsilon(self.one, delta, wanted=_BEGINNING, ends="lower").lower
 
         def missed(each: float) -> float:
             found = self._one_by_one(each, delta)
             return math.log(found / delta) if found > 0 else -math.inf
 
-        # One record alone costs at least `least`, so the search for the epsilon of each changed record begins there.
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if first <= most:
             # The log of delta falls about `slope` times as fast as the log of epsilon rises.
@@ -207,6 +208,8 @@ class Group:
             _, share = crossing(missed, 2 * first, least=first, most=most, share=_GROUPED, slope=slope, aim=aim)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
                 upper, self._method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
+        if ends != "upper":
+            least = _cost_epsilon(self.one, delta, ends="lower").lower
         return Bounds(min(max(found.lower, least), upper), upper)
 
     def excess(self, target_epsilon: float, target_delta: float) -> float:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from functools import cache, partial
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing, outward
+from dpzero_theory.bisection import outward
 from dpzero_theory.privacy.accountant import Group
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.grid import LEAST_DELTA
 from dpzero_theory.privacy.laws.finite import Ends
+from dpzero_theory.privacy.laws.law import crossing
 from dpzero_theory.privacy.laws.shifts import LEAST_LAPLACE
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
@@ -199,13 +200,15 @@ def _least_noise(
     # Bounds so narrow come from a closed form or an integral (module `contour`), so fast that a finer search pays.
     narrow = at_guess.upper - at_guess.lower < _SHARP * at_guess.upper
 
-    def search(near: float, share: float, wanted: float, ends: Ends) -> tuple[float | None, float | None]:
+    def search(
+        near: float, share: float, wanted: float, ends: Ends, jump: float = _JUMP
+    ) -> tuple[float | None, float | None]:
         excess = partial(beyond, wanted=wanted, ends=ends)
         if narrow:
             return within(excess, near, slope=slope, share=min(share, _SHARP))
         # Bounds that jump where the noise moves a little are not worth the finest search.
         aim = (1e-15, share * slope) if ends == "lower" else (-share * slope, 0.0)
-        return within(excess, near, slope=slope, share=max(share, _JUMP), aim=aim)
+        return within(excess, near, slope=slope, share=max(share, jump), aim=aim)
 
     missed, met = search(guess, share, _FINE, "upper")
     if met is None:
@@ -221,10 +224,11 @@ def _least_noise(
     gap = beyond(near, _FINE, "lower")
     if not 0 < gap <= _APART * slope:
         # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
-        apart = min(max(met / near - 1 - gap / slope, 0.0), 0.01)
-        coarse = max(_FINE, min(apart * root / 16, _ROUGH))
+        apart = min(max(met / near - 1 - gap / slope, 0.0), 0.5)
+        finest = min(apart, 0.01) / 16
         near = near * math.exp(max(min(gap, 0.0), -_FARTHEST) / slope)
-        near = search(near, max(share, apart / 16), coarse, "lower")[0] or 0.0
+        coarse = max(_FINE, min(finest * root, _ROUGH))
+        near = search(near, max(share, finest), coarse, "lower", max(apart / 16, _JUMP))[0] or 0.0
     return Bounds(near, met)
 
 

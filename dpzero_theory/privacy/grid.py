@@ -48,9 +48,7 @@ _REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon
 _COARSE, _NOTHING = 0.05, 0.9
 """Shares of the upper end that decide on finer grids: wide bounds will do if the wanted width is above `_COARSE`; above
 `_NOTHING` bounds say nothing, and 16 times as many points are tried."""
-_ROUGH_LAW = 0.1
-"""Bounds by a rough law (`Law.refined`) count as at least this wide, as a share of the upper end, so that a finer grid
-with a narrower law is tried."""
+_ROUGH_LAW = 0.1  # Bounds narrower than this, as a share of the upper end, come from sharp laws (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
 """For each law of a composition the number of its releases, and the losses and log probabilities of `Law.sketch`."""
 _Cut = Sequence[tuple[Cells, int]]  # for each law of a composition its cells and the number of its releases
@@ -367,15 +365,11 @@ def _total(
     return FinitePair(loss, mass, infinite, p[seen] * kept ** (without * len(parts)), q[seen])
 
 
-def _refined(parts: Parts, delta: float, points: int, wanted: float) -> tuple[Parts, bool]:
+def _refined(parts: Parts, delta: float, points: int, wanted: float) -> Parts:
     """The composition with the laws to use for a grid of `points` points (`Law.refined`), where delta is about `delta`
-    and bounds of the relative width `wanted` are wanted, and whether a finer grid has other laws with narrower bounds.
-    The rough laws of the fewest points are skipped if they would not be enough."""
-    if not parts:
-        return parts, False
-    z, fine = _reach(parts, delta), wanted < _ROUGH_LAW
-    found = tuple((law.refined(max(points, 2 * _FEWEST) if fine else points, z), count) for law, count in parts)
-    return found, points == _FEWEST and not fine and found != parts
+    and bounds of the relative width `wanted` are wanted. Narrow ones do not come from the rough laws of few points."""
+    points, z = max(points, 2 * _FEWEST) if wanted < _ROUGH_LAW else points, _reach(parts, delta) if parts else 0.0
+    return tuple((law.refined(points, z), count) for law, count in parts)
 
 
 def _made(curve: "_Class", parts: Parts, epsilon: float, delta: float, points: int) -> "_Curve | _Apart | FinitePair":
@@ -385,9 +379,8 @@ def _made(curve: "_Class", parts: Parts, epsilon: float, delta: float, points: i
 
 
 _Class = Callable[..., _Curve | _Apart]  # one of these two classes
-_Make = Callable[[int, _Class], tuple[Bounds, bool]]
-"""A function of the number of points of a grid, and of a class for one grid or for two. It returns bounds by such a
-grid, and whether a finer grid has other laws with narrower bounds."""
+_Make = Callable[[int, _Class], Bounds]
+"""A function of the number of points of a grid, and of a class for one grid or for two, that returns bounds by it."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, far: Callable[[Bounds], bool]) -> Bounds:
@@ -399,17 +392,14 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, far: Callable[[B
     of one release."""
     if not makes:
         return Bounds(0.0, math.inf)
-    found = []
-    for make in makes:
-        bounds, rough = _tried(make, _FEWEST, _Curve)
-        found.append((bounds, rough, max(_width(bounds), _ROUGH_LAW * rough)))
+    found = [_tried(make, _FEWEST, _Curve) for make in makes]
     for k, make in enumerate(makes):
-        (bounds, rough, width), points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else _MOST_ROUGH)
-        last: dict[_Class, Bounds] = {} if rough else {_Curve: bounds}
+        bounds, points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else _MOST_ROUGH)
+        width = _width(bounds)
+        last: dict[_Class, Bounds] = {_Curve: bounds}
         curves: list[_Class] = [_Curve, _Apart]
         while width > wanted and points < most and not far(bounds):
-            known = max((other.lower for other, still_rough, _ in found if not still_rough), default=0.0)
-            if bounds.upper <= known:
+            if bounds.upper <= max(one.lower for one in found):
                 break
             # The width falls as the square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if width < _NOTHING else 16
@@ -417,18 +407,18 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, far: Callable[[B
             points, before = points * finer, last
             last = {}
             for curve in curves:
-                last[curve], _ = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve)
-                bounds, rough = last[curve] if rough else bounds.within(last[curve]), False
+                last[curve] = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve)
+                bounds = bounds.within(last[curve])
                 width = _width(bounds)
                 if width <= wanted or far(bounds):
                     break
-            found[k] = bounds, rough, width
+            found[k] = bounds
             # Of the two classes the one with the narrower bounds goes on, if it still gets better.
             curves = [min(last, key=lambda one: _lacking(last[one], ends))]
             if before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted:
                 break
-    upper = max(one[0].upper for one in found)
-    return Bounds(min(max(one[0].lower for one in found), upper), upper)
+    upper = max(one.upper for one in found)
+    return Bounds(min(max(one.lower for one in found), upper), upper)
 
 
 def _lacking(bounds: Bounds, ends: Ends) -> tuple[float, float]:
@@ -448,11 +438,11 @@ def _gained(coarse: Bounds, fine: Bounds, ends: Ends, finer: int) -> float:
     return max(gains) * 5 / min(finer**2 - 1, 15)
 
 
-def _tried(make: _Make, points: int, curve: _Class) -> tuple[Bounds, bool]:
+def _tried(make: _Make, points: int, curve: _Class) -> Bounds:
     try:
         return make(points, curve)
     except OverflowError:
-        return Bounds(0.0, math.inf), False
+        return Bounds(0.0, math.inf)
 
 
 def _width(bounds: Bounds) -> float:  # as a share of the upper end; 1 if that is infinite
@@ -487,14 +477,13 @@ def delta_bounds(
     def make(parts: Parts) -> _Make:
         guess = near
 
-        def bounds(points: int, curve: _Class) -> tuple[Bounds, bool]:
+        def bounds(points: int, curve: _Class) -> Bounds:
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
-            laws, rough = _refined(parts, guess, points, wanted)
-            found = _at(laws, epsilon, lower_epsilon, guess, points, curve)
+            found = _at(_refined(parts, guess, points, wanted), epsilon, lower_epsilon, guess, points, curve)
             if near is None:
                 guess = max(min(guess, found.upper), LEAST_DELTA)
-            return found, rough
+            return found
 
         return bounds
 
@@ -509,7 +498,7 @@ def _guess(parts: Parts, epsilon: float) -> float:
     """About delta(epsilon), from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws, of rough ones where a
     law has such. Serves only to choose a grid, so its error does not affect any bound."""
     tiny = 1e-20 / _LEFT_OUT
-    laws, _ = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
+    laws = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
@@ -537,12 +526,12 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
     wanted, which decides whether rough laws will do."""
     start: float | None = None
 
-    def bounds(points: int, made: _Class) -> tuple[Bounds, bool]:
+    def bounds(points: int, made: _Class) -> Bounds:
         nonlocal start
         if start is None:
-            laws, z = _refined(parts, delta, _FEWEST, wanted)[0], _reach(parts, delta)
+            laws, z = _refined(parts, delta, _FEWEST, wanted), _reach(parts, delta)
             start = 0.95 * chernoff_epsilon([(count, *law.sketch(z)) for law, count in laws], delta)
-        (laws, rough), at = _refined(parts, delta, points, wanted), start
+        laws, at = _refined(parts, delta, points, wanted), start
         for _ in range(8):
             curve = _made(made, laws, at, delta, points)
             if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is lower than this curve knows
@@ -554,6 +543,6 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
             at = upper
         lower = crossed(curve.lower, lower_at, min(upper, 1.2 * at + 0.01), 1 + curve.tau, way=-1)
         start = upper if lower > 0.9 * upper or upper < at else at
-        return Bounds(min(lower, upper), upper), rough
+        return Bounds(min(lower, upper), upper)
 
     return bounds

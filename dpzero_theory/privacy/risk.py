@@ -26,10 +26,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import Group, delta_of_history, deltas_of_both_orders
 from dpzero_theory.privacy.bracket import Bounds, Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.laws.law import crossing
 from dpzero_theory.privacy.step import Steps, steps_of
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9  # noise multipliers between which `calibrate_risk` searches

@@ -12,11 +12,11 @@ from functools import cache, partial
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.bisection import crossing
 from dpzero_theory.privacy.accountant import Group, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrated, settled
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.laws.law import crossing
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import MOST_STEPS, Step, step_of
 

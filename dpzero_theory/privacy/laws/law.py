@@ -76,6 +76,9 @@ def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
     return top - ndtr(first), CDF_ERROR * (1 + np.clip(second, -40.0, 0.0) ** 2 / 3) * top
 
 
+_SECANTS, _AIMED = 6, 5
+"""How many steps outward of `crossing` have lengths chosen by secants, each later one being at least twice the last;
+and how many points are chosen for the values that its caller aims at."""
 TILTS = np.geomspace(1e-3, 1e5, 56)  # values of tau > 0 among which the best is sought, to bound delta (`log_c`)
 
 
@@ -114,6 +117,92 @@ def crossed(bound: Callable[[float], float], target: float, near: float, slope: 
     while (x > 0 or way > 0) and x < math.inf and (bound(x) > target) == (way > 0):
         x, step = max(x + step, 0.0), 2 * step
     return x
+
+
+def crossing(
+    excess: Callable[[float], float],
+    guess: float,
+    *,
+    least: float = 1e-300,
+    most: float = 1e300,
+    rising: bool = False,
+    share: float = 0.0,
+    whole: bool = False,
+    slope: float = 5,
+    aim: tuple[float, float] | None = None,
+) -> tuple[float | None, float | None]:
+    """Narrow down the x > 0 at which a monotone function changes from above 0 to at most 0.
+
+    The search goes outward from a guess, then by secants in log x between the two ends that it has. So it calls the
+    function, which may take seconds, only a few times where the function is smooth and the guess is near.
+
+    Args:
+        excess: the function, such as the amount by which a run with x misses a target: x is good where it is at most 0.
+            Its values may be infinite.
+        guess: where the search begins.
+        least, most: the range of x.
+        rising: whether the function rises, so that small x are good; otherwise large x are.
+        share: the search ends once the two ends differ by at most this share of x.
+        whole: whether only integers are tried; then the search ends at two neighbouring integers.
+        slope: about how much the function changes while x changes by a factor e; it chooses the first step.
+        aim: two values of the function. A search that meets a value between them ends there at once, so that one call
+            may do; the points that it tries are chosen for such a value.
+
+    Returns:
+        A pair (missed, met): the tried x nearest to the change with a value above 0, and the nearest with a value of at
+        most 0. One of them is None if all values that were met have one sign, as in a range without a root.
+    """
+    way = -1 if rising else 1
+    # For each side of the change (False: above 0) the nearest x so far: `way` times its log, and the value there.
+    ends: dict[bool, tuple[float, float]] = {}
+    points: dict[bool, float] = {}
+    x = min(max(round(guess) if whole else guess, least), most)
+    step, last, widths = share, None, [math.inf] * 3
+    middle = sum(aim) / 2 if aim else 0.0
+    for tried in range(100):
+        value = excess(x)
+        side, here = value <= 0, way * math.log(x)
+        if aim and aim[0] <= value <= aim[1]:
+            points[side] = x
+            break
+        aimed = aim is not None and tried < _AIMED and math.isfinite(value)
+        rate = 0.0  # how fast the function changes from the last point on this side
+        if len(ends) < 2 and side in ends and math.isfinite(value - ends[side][1]):
+            rate = abs((value - ends[side][1]) / (here - ends[side][0]))
+        if aimed:
+            slope = min(max(rate or slope, slope / 4), 4 * slope)
+            outer = min(abs(value - middle) / slope, 1.5)
+        elif rate > 0:
+            # The secant through the last two points, a little beyond the root.
+            outer = min(max(1.2 * abs(value) / rate, share if tried < _SECANTS else 2 * step), 16 * step)
+        else:
+            outer = max(2 * step, min(1.1 * abs(value) / slope, 1.5))
+        ends[side], points[side] = (here, value), x
+        if len(ends) < 2:
+            step = max(outer, 1e-15 if aimed else share, 1e-15)
+            bound = most if (way > 0) != side else least
+            if x == bound:
+                break
+            x = x * math.exp((-1 if side else 1) * way * step)
+            x = (math.floor(x) if x < points[side] else math.ceil(x)) if whole else x
+            x = min(max(x, least), most)
+            continue
+        (start, above), (end, below) = ends[False], ends[True]
+        if end - start <= share or (whole and abs(points[True] - points[False]) <= 1):
+            break
+        if side is last:  # twice on one side: the other end counts half, so that the next point falls beyond the root
+            ends[not side] = (ends[not side][0], ends[not side][1] / 2)
+        last = side
+        halving = end - start > 0.5 * widths[-3] or not math.isfinite(above - below)
+        widths.append(end - start)
+        at = 0.5 if halving else (above - middle) / (above - below)
+        room = min(share, end - start) / (50 if aimed else 2)
+        x = math.exp(way * min(max(start + at * (end - start), start + room), end - room))
+        if whole:
+            x = min(max(round(x), min(points.values()) + 1), max(points.values()) - 1)
+        elif not min(points.values()) < x < max(points.values()):
+            break
+    return points.get(False), points.get(True)
 
 
 @dataclass(frozen=True)
