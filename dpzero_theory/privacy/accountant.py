@@ -389,7 +389,7 @@ def _largest(
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
-        found.append(gridded(left, ends=ends))
+        found.append(gridded(left, ends=ends, known=max((one.lower for one in found), default=0.0)))
     return Bounds(max(one.lower for one in found), max(one.upper for one in found))
 
 

@@ -256,7 +256,8 @@ class _Apart:
         seldom = min(seldom, _OF_ONE * min(n for _, n in many))
         cut, most = float(losses[order][np.sum(chance <= seldom) - 1]), max(law.largest(z) for law, _ in many)
         # Losses far below 0 are as seldom, and lengthen the grid as much; raised to `least` they hardly change delta.
-        least = float(losses[order[::-1]][np.sum(np.cumsum(each[order[::-1]]) <= _SELDOM)])
+        below = int(np.sum(np.cumsum(each[order[::-1]]) <= _SELDOM))
+        least = float(losses[order[::-1]][min(below, len(order) - 1)])
         small = [(n, np.maximum(loss, least)[loss <= cut], log_mass[loss <= cut]) for n, loss, log_mass in whole]
         large = [(loss[loss > cut], log_mass[loss > cut] + math.log(n)) for n, loss, log_mass in whole]
         one = (1, np.concatenate([loss for loss, _ in large]), np.concatenate([log_mass for _, log_mass in large]))
@@ -383,13 +384,13 @@ _Make = Callable[[int, _Class], Bounds]
 """A function of the number of points of a grid, and of a class for one grid or for two, that returns bounds by it."""
 
 
-def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, far: Callable[[Bounds], bool]) -> Bounds:
+def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, far: Callable[[Bounds], bool]) -> Bounds:
     """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid, from its number of
     points and its class, `_Curve` or `_Apart`. The grids get finer until the width is the share `wanted` of the upper
     end, until more points do not help the `ends` that are used, or until `far` says that bounds are so far from what
-    the caller compares them with that they need not be narrower. A number that certainly is not the largest keeps its
-    first bounds. Wide bounds do not end the search: a coarse grid gives them if its cells are wide against the losses
-    of one release."""
+    the caller compares them with that they need not be narrower. A number that certainly is not the largest, as another
+    one or `known` is larger, keeps its first bounds. Wide bounds do not end the search: a coarse grid gives them if its
+    cells are wide against the losses of one release."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = [_tried(make, _FEWEST, _Curve) for make in makes]
@@ -399,7 +400,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, far: Callable[[B
         last: dict[_Class, Bounds] = {_Curve: bounds}
         curves: list[_Class] = [_Curve, _Apart]
         while width > wanted and points < most and not far(bounds):
-            if bounds.upper <= max(one.lower for one in found):
+            if bounds.upper <= max(known, *(one.lower for one in found)):
                 break
             # The width falls as the square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if width < _NOTHING else 16
@@ -466,12 +467,14 @@ def delta_bounds(
     near: float | None = None,
     wanted: float = 1e-3,
     ends: Ends = "both",
+    known: float = 0.0,
 ) -> Bounds:
     """Bounds on the largest delta(epsilon) of `compositions`, such as those for the two orders of neighbouring data
     sets: the upper one at `epsilon` >= 0, the lower one at `lower_at`, or at `epsilon` too with None. If some laws
     bound delta from above and others from below, call this function once for each end. Bounds far from `near`, a delta
     with which the caller compares the answer, may be wide; with None there is no such delta. The search for narrower
-    bounds ends at the relative width `wanted`, or where the `ends` that the caller uses hardly move."""
+    bounds ends at the relative width `wanted`, or where the `ends` that the caller uses hardly move. Bounds on a delta
+    that is below `known`, with which the caller takes the maximum, stay wide."""
     lower_epsilon = epsilon if lower_at is None else lower_at
 
     def make(parts: Parts) -> _Make:
@@ -490,7 +493,7 @@ def delta_bounds(
     def far(found: Bounds) -> bool:
         return found.upper <= 100 * LEAST_DELTA if near is None else found.upper < near / 3 or found.lower > 3 * near
 
-    found = _largest([make(parts) for parts in compositions], wanted, ends, far)
+    found = _largest([make(parts) for parts in compositions], wanted, ends, known, far)
     return Bounds(found.lower, min(found.upper, 1.0))
 
 
@@ -510,14 +513,15 @@ def epsilon_bounds(
     lower_at: float | None = None,
     wanted: float = 1e-4,
     ends: Ends = "both",
+    known: float = 0.0,
 ) -> Bounds:
     """Bounds on the least epsilon >= 0 at which no delta(epsilon) of `compositions` is above a delta: the upper bound
     for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too
     with None. Callers give a larger one where the laws are known up to a factor only. The upper bound is infinite if no
     such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or where the `ends` that
-    the caller uses hardly move."""
+    the caller uses hardly move. Bounds below `known`, with which the caller takes the maximum, stay wide."""
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
-    return _largest(makes, wanted, ends, lambda _: False)
+    return _largest(makes, wanted, ends, known, lambda _: False)
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:

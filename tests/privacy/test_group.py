@@ -229,6 +229,15 @@ def test_noise_steps_batch_and_records_for_groups():
     assert sought("n", batch=4, **target, **fixed).value == 7
 
 
+def test_a_group_whose_losses_all_but_never_occur():
+    """Of a law whose losses all are as seldom as those far below 0 that are raised, none is raised."""
+    found = noise_for(
+        target_epsilon=12.878058, target_delta=2.5648560e-4, group=24, steps=6, sampling="poisson",
+        sample_rate=4.4996948e-4, relation="replace-one",
+    )  # fmt: skip
+    assert 0.28675 < found.lower < found.upper < 0.28704
+
+
 def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
     """2 of 6 records are drawn, and 3 are removed one after another; each removal's delta is a sum over all batches,
     with the record at 1 and the others at -1."""
