@@ -202,10 +202,8 @@ class Group:
 
         upper, first, most = found.upper, max(least, 1e-6), min(found.upper / self.size, _MOST_EPSILON)
         if first <= most:
-            # The log of delta falls about `slope` times as fast as the log of epsilon rises.
-            slope = -2 * math.log(delta) + 1
-            aim = (-_GROUPED * slope, 0.0)
-            _, share = crossing(missed, 2 * first, least=first, most=most, share=_GROUPED, slope=slope, aim=aim)
+            guess = 2 * first if least > 0 else math.sqrt(first * most)
+            _, share = crossing(missed, guess, least=first, most=most, share=_GROUPED)
             if share is not None and share * self.size * (1 + _ROUNDING) < upper:
                 upper, self._method = share * self.size * (1 + _ROUNDING), _ONE_BY_ONE
         if ends != "upper":

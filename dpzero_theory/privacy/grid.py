@@ -45,9 +45,10 @@ probability of a total of small losses serves for lower bounds, in which its rat
 _BLOCKS, _MERGED = 256, 16  # numbers of blocks of outcomes, and of outcomes of a block, that share one rounding error
 _NEAR_MOST = 20.0  # a tilt for losses near the largest total loss, times that loss
 _REACH = 25.0  # a composition for one epsilon bounds delta down to that epsilon minus this over (1 + tau)
-_COARSE, _NOTHING = 0.05, 0.9
-"""Shares of the upper end that decide on finer grids: wide bounds will do if the wanted width is above `_COARSE`; above
-`_NOTHING` bounds say nothing, and 16 times as many points are tried."""
+_COARSE, _STUCK, _NOTHING = 0.05, 0.3, 0.9
+"""Shares of the upper end that decide on finer grids: wide bounds will do if the wanted width is above `_COARSE`; below
+the width `_STUCK` the search ends when more points hardly narrow the bounds; above `_NOTHING` bounds say nothing, and
+16 times as many points are tried."""
 _ROUGH_LAW = 0.1  # Bounds narrower than this, as a share of the upper end, come from sharp laws (`Law.refined`).
 _Sketches = Sequence[tuple[int, Array, Array]]
 """For each law of a composition the number of its releases, and the losses and log probabilities of `Law.sketch`."""
@@ -405,7 +406,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
             # The width falls as the square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if width < _NOTHING else 16
             finer = min(share, most // points)
-            points, before = points * finer, last
+            points, before, wide = points * finer, last, width
             last = {}
             for curve in curves:
                 last[curve] = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve)
@@ -416,7 +417,8 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
             found[k] = bounds
             # Of the two classes the one with the narrower bounds goes on, if it still gets better.
             curves = [min(last, key=lambda one: _lacking(last[one], ends))]
-            if before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted:
+            settled = before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted
+            if settled or (width > 0.7 * wide and wide < _STUCK):
                 break
     upper = max(one.upper for one in found)
     return Bounds(min(max(one.lower for one in found), upper), upper)
