@@ -215,8 +215,9 @@ def _least_noise(
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")
     if met == floor:
         return Bounds(0.0, met)
-    if narrow and missed and beyond(missed, _FINE, "lower") > 0:
-        return Bounds(missed, met)
+    if narrow:
+        known = missed is not None and beyond(missed, _FINE, "lower") > 0
+        return Bounds((missed if known else search(missed or met, share, _FINE, "lower")[0]) or 0.0, met)
     slope = max(_root(seen["upper"])[1], slope / 4)
     # Where one evaluation gives both ends, the lower one at `met` says how far down it meets the target.
     both = beyond(met, _FINE, "lower") if at_guess.lower > 0 else -_APART * slope
