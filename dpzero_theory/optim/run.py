@@ -169,7 +169,7 @@ class Run:
             self._catch_up(self._ranks.lead(self._records))
 
     def _catch_up(self, records: list[Record]) -> None:
-        """Move the weights as `catch_up` does, and raise what it raises. `records` has all releases in the file."""
+        """Move the weights by the releases that they do not have yet, of `records`, all releases in the run's file."""
         if self._current:
             return
         if self._position is None:

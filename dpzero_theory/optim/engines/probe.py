@@ -57,7 +57,7 @@ def probe(engine: Engine, module: nn.Module, adapter: Adapter) -> None:
     sizes[-2:] = min(_LONG, engine.longest)
     records = [_record(draw.integers(0, vocabulary, size).tolist()) for size in sizes]
     generator = torch.Generator().manual_seed(0)
-    large = {name: _factor(name, value, generator) for name, value in adapter.items()}
+    large = {name: _random_factor(name, value, generator) for name, value in adapter.items()}
     without = {name: torch.zeros_like(value) for name, value in adapter.items()}
     points = [without, large, {name: -value if "lora_B" in name else value for name, value in large.items()}]
     targets = sorted({name.partition(".lora_")[0] for name in adapter})
@@ -170,7 +170,7 @@ def _record(ids: list[int]) -> dict[str, Any]:
     return {"input_ids": ids, "labels": [IGNORED] * (len(ids) // 2) + ids[len(ids) // 2 :]}
 
 
-def _factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _random_factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     # If the entries of a layer's input x are independent and about 1 in size, so are those of A x, with the factor A of
     # shape (rank, inputs), and those of B A x are about _SIZE/rank, with the factor B of shape (outputs, rank).
     size = (1.0 if "lora_A" in name else _SIZE / value.shape[-1]) / math.sqrt(value.shape[-1])
