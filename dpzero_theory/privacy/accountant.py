@@ -235,9 +235,8 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Return bounds that `delta` or `epsilon` of this object gave as a `Bracket`, with the notes of the history and
-        the method by which they were found. Its value is the upper end; `delta_of_history` replaces it by an
-        estimate."""
+        """Return bounds, which `delta` or `epsilon` of this object gave, as a `Bracket` with the history's notes and
+        the method by which they were found. Its value is the upper end."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -381,9 +380,8 @@ def _largest(
     compositions: list[Parts],
     ends: Ends,
 ) -> Bounds:
-    """Bounds on the largest delta (or epsilon) of one or more compositions, of which the caller uses `ends`. `integral`
-    bounds that of one, or returns None where the integral of module `contour` does not fit its laws; `gridded` bounds
-    the largest of several."""
+    """Bounds on the largest delta (or epsilon) of several compositions, of which the caller uses `ends`: of each by
+    `integral`, and of all for which that returns None, as it does not fit their laws, by `gridded`."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:

@@ -319,11 +319,11 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
 def _total(
     parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, delta: float, without: int
 ) -> FinitePair:
-    """The total of all releases' losses in `span`, of which `small` are sketches, as a pair; lower losses are raised to
-    its lower end. It is composed at the tilt
-    `tau` with `points` points. The dominated pair lacks the number `without` of releases of each law, which have small
-    losses too; with a single law and `without` > 0 the dominating pair lacks one. Raises OverflowError if errors are
-    too large."""
+    """The total of all releases' losses up to the upper end of `span`, as a pair of laws; losses below its lower end
+    are raised to that. `small` are sketches of these losses. The total is composed at the tilt `tau` with `points`
+    points. The dominated pair lacks the number `without` of releases of each law, which have small losses too; with a
+    single law and `without` > 0 the dominating pair lacks one. Raises OverflowError if errors are too large for
+    `delta`."""
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -368,14 +368,14 @@ def _total(
 
 
 def _refined(parts: Parts, delta: float, points: int, wanted: float) -> Parts:
-    """The composition with the laws to use for a grid of `points` points (`Law.refined`), where delta is about `delta`
-    and bounds of the relative width `wanted` are wanted. Narrow ones do not come from the rough laws of few points."""
+    """The composition with the laws to use for a grid of `points` points where delta is about `delta`. Some laws have a
+    rough form for few points, which is not used if the relative width `wanted` of the bounds is small."""
     points, z = max(points, 2 * _FEWEST) if wanted < _ROUGH_LAW else points, _reach(parts, delta) if parts else 0.0
     return tuple((law.refined(points, z), count) for law, count in parts)
 
 
 def _made(curve: "_Class", parts: Parts, epsilon: float, delta: float, points: int) -> "_Curve | _Apart | FinitePair":
-    """An object of the class `curve`; or for one release with finitely many outcomes its law, which needs no grid."""
+    # One release with finitely many outcomes needs no grid: its law has the same methods.
     first, count = parts[0] if len(parts) == 1 else (None, 0)
     return first if count == 1 and isinstance(first, FinitePair) else curve(parts, epsilon, delta, points)
 
@@ -403,7 +403,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
         while width > wanted and points < most and not far(bounds):
             if bounds.upper <= max(known, *(one.lower for one in found)):
                 break
-            # The width falls as the square of the number of points, which says how many more are needed.
+            # The width falls as the inverse square of the number of points, which says how many more are needed.
             share = 2 ** min(max(math.ceil(math.log2(width / wanted) / 2), 1), 6) if width < _NOTHING else 16
             finer = min(share, most // points)
             points, before, wide = points * finer, last, width
@@ -425,14 +425,14 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
 
 
 def _lacking(bounds: Bounds, ends: Ends) -> tuple[float, float]:
-    """A pair that is smaller for better bounds: their width, and then the better end of those that the caller uses."""
+    # A pair that is smaller for better bounds: their width, and then the better end of those that the caller uses
     return min(_width(bounds), _NOTHING), -bounds.lower if ends == "lower" else bounds.upper
 
 
 def _gained(coarse: Bounds, fine: Bounds, ends: Ends, finer: int) -> float:
-    """About how much a grid with `finer` times as many points as the one of the bounds `fine` would narrow them, times
-    5, as a share, where `coarse` are those with as many times fewer points: errors fall as the square of the number.
-    It is 1 while an end that is used says nothing."""
+    # About the share by which a grid with `finer` times as many points would narrow the bounds `fine`, times 5. The
+    # bounds `coarse` are those with 1/`finer` of the points, and errors fall as the inverse square of the number of
+    # points. It is 1 while an end that is used says nothing.
     gains = []
     if ends != "lower":
         gains.append(1 - fine.upper / coarse.upper if fine.upper < _NOTHING else 1.0)

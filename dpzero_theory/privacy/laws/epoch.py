@@ -522,9 +522,10 @@ def _family(
 ) -> _Family:
     """Bounds on the probabilities of events for (P, Q) and for (Q, P): a row of lower ones under the first law, a row
     of upper ones under the second. The events are that the sum over the steps of the losses log(1 - c + c Y_i), or with
-    `replaced` of those between the record's two values, is above a level, for (Q, P) below it. The odds c/(1-c) are
+    `replaced` of those between the record's two values, is above a level, for (Q, P) below it; Y_i is the density ratio
+    of step i with the record and without. With s the noise, t = `epoch` and k = `taken`, the odds c/(1-c) are
     e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1. Tilted sums that need more than `longest` cells are
-    left out. Other arguments: `dominated_pairs`."""
+    left out. `released`, `replaced` and `points` are those of `dominated_pairs`."""
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
