@@ -172,6 +172,7 @@ def choose(
         if seen is not None:
             factor = seen.factor(factor, points, plan, lambda steps: plan_of(steps=steps))
         settings["step_size"] = _Falling(_short(_first(factor, plan.steps, norm)), plan.steps)
+    weights.untrained.settle()
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"

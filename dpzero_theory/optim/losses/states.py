@@ -223,9 +223,12 @@ def with_states(
         weights = Weights(module, Directions(bytes(16), "low-rank"))
         records = read(data, numbers, alike=True)
         chain = _Chain(weights, losses, join, math.ldexp(gigabytes, 30))
-        if not weights.collective and chain.find(records[0]) and chain.alike(records):
-            weights.guarded = False
-            return wraps(losses)(partial(chain.losses)), chain.collate
+        try:
+            if not weights.collective and chain.find(records[0]) and chain.alike(records):
+                weights.guarded = False
+                return wraps(losses)(partial(chain.losses)), chain.collate
+        finally:
+            weights.untrained.settle()  # what these records have left in buffers must not be there when the run begins
     return losses, collate
 
 
