@@ -8,6 +8,7 @@ import pandas as pd
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm import (
+    auto,
     directions_total,
     engine,
     last_layer,
@@ -135,5 +136,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
         *(read_rows(RESULTS / f"llm_directions_{name}") for name in ("total", "shaped", "shaped_adamw"))
     ),
     "llm_many_directions": many_directions.table,
+    "llm_auto": lambda: auto.table(read_rows(RESULTS / "llm_auto")),
     "llm_engine": lambda: engine.table(read_rows(RESULTS / "llm_engine")),
 }
