@@ -195,7 +195,7 @@ class _Influence:
     def loudest(self) -> Records | None:
         """The data set of n equal records, the extreme record that adds the most to every step's sum.
 
-        None if no extreme record adds more than half a clip, the largest length that the claim allows it to add.
+        None if none adds more than half a clip. A clip is the largest length that the claim allows a record to add.
         """
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:

@@ -41,10 +41,11 @@ class Shape:
     Attributes:
         scale: the number c > 0 by which all coordinates of a direction are multiplied.
         exponents: for each parameter, by name, the exponents e of its rows and of its columns: entry (i, j) of a
-            direction is also multiplied by 2^(e_i + e_j). A vector has no columns, and its rows are its entries.
+            direction is also multiplied by 2^(e_i + e_j). A vector has no columns, and its rows are its entries. Of
+            three or more axes, all but the first are flattened into columns.
         records: the digests of the public records from which the shape was measured (`identity.inputs_digest`).
-        smallest, largest: the smallest and the largest of all (c 2^e)^2, the mean squares of a direction's coordinates.
-            `theory.problem.Problem.shaped` takes them.
+        smallest, largest: the smallest and the largest mean square (c 2^e)^2 of a coordinate, where e is e_i + e_j in a
+            matrix. `theory.problem.Problem.shaped` takes them.
 
     Raises:
         ValueError: a text that `public_shape` has not made, or a law whose vectors are scaled to one length.

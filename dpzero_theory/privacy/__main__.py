@@ -116,9 +116,9 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number to find: the one for which `given`, the six numbers of the flags by name, has None.
-    If epsilon or noise_multiplier is None it is that one; a batch of None does not count with full batches (`sampling`
-    "full" or None). Raises ValueError if no number, or more than one, is left out."""
+    """Return the name of the number to find in `given` (its keys are those of `_FLAGS`): the one of epsilon and
+    noise_multiplier that is None, whatever else is; else the one of delta, steps, n and batch, of which batch does not
+    count if `sampling` is None, or "full" and another is None. Raises ValueError if it is not one number."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")

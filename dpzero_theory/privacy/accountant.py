@@ -28,7 +28,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Step, Steps, steps_of
 
-_CLOSE = 3.0  # An integral is made for one epsilon and a tilt tau. Farther than this/(1 + tau) from it bounds are wide.
+_CLOSE = 3.0  # This/(1 + tilt) or more from the epsilon that `contour` integrates for, bounds are wide: do it again.
 _VAGUE = 1.5  # Where upper > this * lower, the bound by releases without sampling is tried too, as it may be smaller.
 _ROUNDING = 1e-12  # `Group._one_by_one` has at most this relative rounding error, by which its answers are raised.
 _MOST_EPSILON = 700.0  # A group is bounded only up to this epsilon of one record, since e^700 must be a float.

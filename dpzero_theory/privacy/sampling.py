@@ -170,7 +170,7 @@ class Sampling:
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
-        """The least noise multiplier that calibration tries; 0 for no limit. With less it would take more than 5 s."""
+        """The least noise multiplier that calibration tries; 0 for no limit. With less, calibration takes over 5 s."""
         return 0.0
 
     def uses(self, steps: int) -> int:

@@ -26,9 +26,9 @@ class Step:
     """One step of a private loop, which releases the sum of a batch's clipped contributions plus noise; or several
     equal ones.
 
-    `step * T` is a history of T such steps. With random-allocation, cyclic-poisson and fixed-order, batches follow a
-    schedule, and a `Step` stands for the first `steps` steps of the schedule. Each `Step` in a history starts the
-    schedule anew. So describe a schedule that goes on, even if the run was resumed, by one `Step` with all its steps.
+    `step * T` is a history of one `Step` with steps = T; of T copies, if `step` has steps > 1. With random-allocation,
+    cyclic-poisson and fixed-order, batches follow a schedule, whose first `steps` steps a `Step` stands for. Each one
+    and each copy in a history starts it anew. So describe a schedule that goes on, even if resumed, by one `Step`.
 
     Args:
         noise: noise multiplier s > 0: the parameter of the noise on the sum, divided by the per-record clip C. The

@@ -248,9 +248,9 @@ def _with_sizes(runs: Sequence[tuple[Array | None, list[list[int]]]], claim: Cla
 
 
 def _sizes_at(numbers: Array, batches: list[list[int]]) -> set[tuple[int, int]]:
-    # Returns every (start, stride) such that number start + stride * t of an output (NaN for a word) is c times the
-    # size of batch t, with one c for all t. The factor lets records per second match, where c is one over the time of a
-    # step
+    # Returns every (start < 1000, stride <= 64) such that number start + stride * t of an output (NaN for a word) is c
+    # times the size of batch t, with one c for all t; none for under 4 batches or equal sizes. The factor lets records
+    # per second match, where c is one over the time of a step
     sizes = np.array([len(batch) for batch in batches], dtype=np.float64)
     if len(sizes) < _FEWEST_MATCHED or len(set(sizes)) < 2:
         return set()

@@ -86,7 +86,7 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 def _neighbour_moves(lab: Lab) -> Iterator[_Move]:
     # The first and the middle record of each data set are exchanged for extreme ones and, unless neighbours replace one
-    # record, removed. Runs have almost no noise
+    # record, removed (add-remove, if the loop can) or exchanged for one without effect. Runs have almost no noise
     nothing, removes = _without_effect(lab), lab.claim.relation == Relation.ADD_REMOVE
     for name, data in _bases(lab):
         base = lab.runs.at_start(data)

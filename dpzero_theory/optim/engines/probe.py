@@ -172,7 +172,8 @@ def _record(ids: list[int]) -> dict[str, Any]:
 
 def _random_factor(name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     # If the entries of a layer's input x are independent and about 1 in size, so are those of A x, with the factor A of
-    # shape (rank, inputs), and those of B A x are about _SIZE/rank, with the factor B of shape (outputs, rank).
+    # shape (rank, inputs), and those of B A x are about _SIZE/rank, with the factor B of shape (outputs, rank). Nothing
+    # rests on the division by the rank: any size serves that shows in a loss.
     size = (1.0 if "lora_A" in name else _SIZE / value.shape[-1]) / math.sqrt(value.shape[-1])
     return (size * torch.randn(value.shape, generator=generator, dtype=torch.float32)).to(value)
 

@@ -80,9 +80,9 @@ class Evaluation:
         self._recorded: Recorded | None = None
 
     def record(self, weights: Weights) -> None:
-        """Record the evaluation of later batches as CUDA graphs (`weights.recorded`), one for each shape of a batch.
+        """Record the evaluation of later batches as CUDA graphs (`optim.weights.recorded`), one for each batch shape.
 
-        Nothing changes if the weights are on no GPU, cannot be recorded (`Weights.recorder`), or an engine evaluates.
+        Nothing changes if the weights are on no GPU, cannot be recorded (`Weights.recorder`), or an `Engine` evaluates.
         """
         recorder = None if isinstance(self._losses, Engine) else weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])

@@ -134,8 +134,8 @@ class _Chain:
         return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        """Return the losses of a pair (outputs, batch) that `collate` made. The modules of the chain do not run: each
-        returns the outputs of the last one."""
+        """Return the losses of a pair (outputs, batch) that `collate` made. The frozen modules that `find` chose do not
+        run. Each returns the last one's outputs: the others are called too, but only the last one's result is used."""
         with self._returning(batch[0]):
             return self._losses(module, batch[1])
 

@@ -33,13 +33,15 @@ _Key = str | Callable[[Any], object] | Sequence[object]
 
 
 class ByUser:
-    """A map-style data set whose record i is the list of the texts of user i; `by_user` makes it.
+    """A map-style data set whose record i is a list of texts of user i, at most `at_most`; `by_user` makes it.
+
+    Of a user with more, data[i] is always the same draw. A run calls `drawn` instead, with a seed for each release that
+    follows from the secret key in the run's folder.
 
     Args:
         texts: the data set of texts.
         places: for each user, the indices in `texts` of the user's texts.
-        at_most: the largest number of a user's texts in a step, an integer >= 1. If a user has more, so many of them
-            are drawn anew for each release. None takes all.
+        at_most: the largest number of a user's texts in a step, an integer >= 1. None takes all.
     """
 
     def __init__(self, texts: Data, places: Sequence[Sequence[int]], at_most: int | None) -> None:

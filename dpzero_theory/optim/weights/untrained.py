@@ -90,8 +90,8 @@ class Untrained:
             self._restore()
 
     def _restore(self) -> None:
-        """Put back all that differs from what `begin` noted. A frozen parameter or large buffer that was written has no
-        copy to be put back: its name is kept, for `require_unwritten`."""
+        """Put back the submodules' dictionaries and buffers that differ from what `begin` noted. A frozen parameter or
+        large buffer that was written has no copy to be put back: its name is kept, for `require_unwritten`."""
         assert self._live is not None
         self.restored += 1
         for live, noted in zip(self._live, self._noted, strict=True):

@@ -41,8 +41,7 @@ _TILTS, _NEAR_TILTS = np.geomspace(1.0, 1e9, 32), np.geomspace(1 / 16, 16, 40)
 _FOLDED, _FOLDED_ONCE = -30.0, -18.0
 """The log of about the share of a tilted sum that lies beyond the grid, if its errors must be small, and if not."""
 _REACH, _FARTHER = 10, 4
-"""Laws reach so many standard deviations of the noise, or a multiple of the second number more: few laws serve all
-questions."""
+"""Laws reach so many standard deviations of the noise, or a multiple of the second more: few laws serve all calls."""
 _RATIO = 0.012
 _COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
 """The width of a grid's cells in standard deviations for neighbours with and without the record; and for two values of
@@ -200,9 +199,9 @@ class _Mesh:
         return np.asarray(found, dtype=np.float64)
 
     def placed(self, levels: _Levels) -> _Levels:
-        """The law `levels` of a sum, which is emptied, with each value moved to a lattice as wide as the cells are
-        there; its weight is split so that the mean stays the same. Weights below 1e-270 are dropped, which callers make
-        up for (`_LOST`)."""
+        """The law `levels` of a sum, with each value moved to the multiples of the power of 2 nearest to `widths` there
+        (if it is on a finer level); its weight is split so that the mean stays the same. The dict `levels` is emptied.
+        Weights below 1e-270 are dropped; `dominating_pairs` counts them (`_LOST`) as infinite losses."""
         found: _Levels = {}
         while levels:
             k = min(levels)
@@ -367,16 +366,16 @@ class _Grid:
 
 def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: float, least: float = 0.0) -> Array:
     """Upper bounds, at each entry l of `loss`, on the largest P(A) - e^l Q(A) over events A, P and Q being the laws of
-    what the first `released` steps of an epoch release from two values of a record that is in one random step; they
-    hold for Q and P exchanged too. Raises OverflowError if the noise is so small that the grid would be too long.
+    what the first `released` steps of an epoch release from opposite values, the worst, of a record in one random step;
+    they hold for Q and P exchanged too. Raises OverflowError if the noise is so small that the grid would be too long.
 
     Args:
         noise: the noise multiplier s.
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0.
-        ratio: the width of the grid's cells, in standard deviations of what one step adds to the sum on the grid; what
-            the bounds lose falls as its square.
+        ratio: the width of a grid's cells over the standard deviation of one step's Y - e^l Y' (`_Grid`), whose sum
+            over the released steps is put on the grid; what the bounds lose falls as its square.
         least: from the first divergence on whose bound is at most this number, all get that bound.
     """
     if 2 * loss[-1] > 600:

@@ -64,8 +64,8 @@ class FinitePair(Law):
         return most + 1e-12 * abs(most) if math.isfinite(most) else most
 
     def _within(self, z: float) -> tuple[Array, Array, Array, Array]:
-        # The finite outcomes of both pairs, without those with the largest losses, which have at most the probability
-        # Phi(-z) under P, Phi being the normal distribution function
+        # `loss`, `mass`, `p` and `q` without the outcomes with the largest losses, which have at most the probability
+        # Phi(-z) under the first pair's first law, Phi being the normal distribution function
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > float(ndtr(-z)))), 1)
         near = np.log(self.p) - np.log(self.q) <= (self.loss[kept - 1] if kept < len(self.loss) else math.inf)
         return self.loss[:kept], self.mass[:kept], self.p[near], self.q[near]

@@ -178,8 +178,7 @@ def window(
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
         log_folded: the log of the probability that may be beyond each end, < 0.
-        mixture: for several sums, in place of these numbers: for each the log of its probability, and its numbers of
-            copies.
+        mixture: for several sums, in place of these numbers: each one's log probability and numbers of copies.
 
     Returns:
         The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
@@ -228,7 +227,8 @@ def composed(
         width, start, size: the width of a cell of the grid, its first integer and its number of points.
         up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
             `window` returns make the bounds small.
-        mixture: as for `window`. Each sum has as many copies in all, and all laws have one first integer.
+        mixture: the sums one of which is chosen at random, as for `window`. If there are several, all sums must have
+            the same total number of copies, and all laws the same first integer.
 
     Returns:
         The weights, a bound on the Euclidean norm of their errors, and a bound on the mass that is outside the grid and

@@ -72,10 +72,12 @@ class _Noise(ABC):
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs of a release into intervals. Under the law P the centre of the noise is a random shift with
-        the law `shifts`, pairs (shift in clips, log of its probability); `bottom` is the least centre under P and Q: 0,
-        or minus the largest shift. Returns the first and the last output of each interval, in rising order. The outer
-        two intervals are unbounded, and of each only the inner end is used."""
+        """Cut all outputs of a release into intervals: for Gaussian noise up to 250 to a standard deviation near likely
+        centres and 10 farther out, for Laplace up to 1500 to a clip between centres, or single integers
+        (`IntegerNoise`). Under P the centre is a random shift with the law `shifts`, pairs (clips, log of its
+        probability); `bottom` is the least centre under P and Q, in clips. Returns the first and last output of each,
+        rising; on the line neighbours share an end, on a lattice one begins a point after the other ends. Of the
+        unbounded outer two only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:

@@ -188,8 +188,8 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _Run
     """Return a bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
     It is the smallest of three: the theorem's bound over a grid of its free numbers theta and kappa, which depends on
-    the parameters alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which always
-    holds.
+    the parameters alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which no
+    gradient exceeds.
 
     Args:
         problem: the constants.
@@ -198,7 +198,7 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _Run
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: a direction law or a number of directions that the theorem does not cover.
+        PreconditionError: a problem without `lipschitz`, or directions that the theorem does not cover.
     """
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)

@@ -92,7 +92,7 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
     A is `Problem.gradient_unit`. `clip` is c > 0, a number or an array, `direction` the name of the law of the
     directions and `directions_per_step` K. Raises ValueError for an argument outside its range, and PreconditionError
-    for a law or a K that the theorem does not cover.
+    for a law or a K that the sharpened theorem (`certificate`) does not cover.
     """
     p = problem
     k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
@@ -104,9 +104,10 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
     """Return for each clip in `terms` the root y of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes,
     in units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
-    # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (`Terms` has q, p and K). Some
-    # alpha meets it if and only if kept y - first >= sqrt(2 (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y +
-    # constant. The left side rises in y and the right side falls, so that the least such y is found by bisection.
+    # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (q, p and K, which
+    # is not the number of directions, are as in `Terms`). Some alpha meets it if and only if kept y - first >= sqrt(2
+    # (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y + constant. The left side rises in y and the right side
+    # falls, so that the least such y is found by bisection.
     a = 2 * gap_per_step
     # The upper end of the interval is at least the root: each of the three terms of 2 gap/T Q(y)/y^2 is at most a third
     # of the left side squared there, since kept <= 1.
@@ -182,9 +183,10 @@ class Search:
     ) -> int:
         """Return the best K, the number of directions a step, among the rounded 2^(j/4), j >= 0, and the largest K.
 
-        If evaluations or points are capped, K T is capped; as K grows the bound then falls and rises again, and the
-        search goes downhill from K = 1. Else the bound only falls, and the smallest K is returned whose value is at
-        most (1 + share) times the value of the largest K.
+        The largest K is 2^16, or less if the law of the directions or one step within the caps allows less. With
+        `max_evaluations` or `max_points` (see `SearchOptions`), K T is capped; as K grows the bound then falls and
+        rises again, and the search goes downhill from K = 1. Else the bound only falls, and the smallest K is returned
+        whose value is at most (1 + share) times the value of the largest K.
 
         Args:
             problem: with the direction law "frame", K is at most its d.
