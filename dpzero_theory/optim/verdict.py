@@ -95,12 +95,16 @@ class Descent:
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
         if found - error > limit:
-            rule = f"a loss of about {start:g} cannot fall so far: divide step_size by about {found / start:.1g}"
+            rule = f"a loss of about {start:g} cannot fall so far: divide step_size by about {_short(found / start)}"
             return Verdict("diverges", found, error, rule)
         if found + error < _STILL * start:
-            more = f"multiply step_size by about {start / found:.1g}" if found > error else "raise step_size"
+            more = f"multiply step_size by about {_short(start / found)}" if found > error else "raise step_size"
             return Verdict("stands still", found, error, f"{more}, or make more steps")
         if found < error:
             rule = "take a smaller clip, larger batches, fewer weights or more epsilon"
             return Verdict("hidden", found, error, rule)
         return Verdict("learns", found, error, "")
+
+
+def _short(factor: float) -> str:
+    return f"{float(f'{factor:.1g}'):g}"

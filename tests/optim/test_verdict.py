@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dpzero_theory as dz
+from dpzero_theory.optim import verdict
 from dpzero_theory.optim.files.transcript import Record, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -50,10 +51,10 @@ def fed(of: Plan, slope: float, **named: Any) -> Descent:
 @pytest.mark.parametrize(
     ("share", "word", "told"),
     [
-        (0.02, "stands still", "multiply step_size by about 5e+01"),
+        (0.02, "stands still", "multiply step_size by about 50"),
         (0.5, "learns", ""),
         (3.5, "learns", ""),
-        (10.0, "diverges", "divide step_size by about 1e+01"),
+        (10.0, "diverges", "divide step_size by about 10"),
     ],
 )
 def test_the_descent_is_compared_with_the_loss_at_the_start(share: float, word: str, told: str) -> None:
@@ -64,6 +65,13 @@ def test_the_descent_is_compared_with_the_loss_at_the_start(share: float, word: 
     assert found.descent == pytest.approx(share * 0.7, rel=0.01)
     assert told in found.remedy
     assert bool(found.remedy) == bool(told)
+
+
+def test_the_page_on_verdicts_has_their_limits() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "expect.md").read_text()
+    assert f"**stands still**: less than {verdict._STILL:.0%} of it" in page
+    assert "**diverges**: five times as much (twice, at the first steps)" in page
+    assert (verdict._LATE, verdict._SOON) == (5, 2)
 
 
 @pytest.mark.parametrize(("noise", "second", "fourth"), [("gaussian", 1, 2), ("laplace", 2, 20)])
