@@ -1,6 +1,7 @@
-"""Private preference tuning (DPO) in the shape of TRL's trainer.  python examples/dpo.py MODEL"""
+"""Private preference tuning (DPO) in the shape of TRL's trainer; minutes of one core.  python examples/dpo.py MODEL"""
 
 import sys
+import time
 
 from datasets import Dataset
 from reviews import reviews
@@ -9,30 +10,36 @@ from trl import DPOConfig
 
 from dpzero_theory.optim import DPZeroDPOTrainer
 
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-model.requires_grad_(False)
-[part for name, part in model.named_modules() if name.endswith("norm")][-1].requires_grad_(True)  # the last one
-answers = {True: (" great", " terrible"), False: (" terrible", " great")}  # the chosen and the rejected answer
-made = reviews(100)
-rows = [
-    dict(zip(("prompt", "chosen", "rejected"), (text + ". It was", *answers[bool(liked)]), strict=True))
-    for text, liked in zip(made["text"], made["label"], strict=True)
-]
+ANSWERS = {1: (" great", " terrible"), 0: (" terrible", " great")}  # the chosen and the rejected answer
+
+
+def pairs(count, seed):
+    made = reviews(count, seed)
+    return [
+        dict(zip(("prompt", "chosen", "rejected"), (text + ". It was", *ANSWERS[liked]), strict=True))
+        for text, liked in zip(made["text"], made["label"], strict=True)
+    ]
+
+
+private = pairs(200, seed=0)
+public = [pair for pair in pairs(60, seed=1) if pair not in private]
 trainer = DPZeroDPOTrainer(
-    model, DPOConfig("out/dpo", max_length=64, beta=0.5, report_to="none", save_strategy="no", bf16=False),
-    train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
+    AutoModelForCausalLM.from_pretrained(sys.argv[1]),
+    DPOConfig(
+        "out/dpo", max_length=64, beta=0.5, report_to="none", save_strategy="no", logging_strategy="no", bf16=False
+    ),
+    train_dataset=Dataset.from_list(private), eval_dataset=Dataset.from_list(public),
+    processing_class=AutoTokenizer.from_pretrained(sys.argv[1]),
     private={
-        "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "steps": 20,
-        "expected_batch": 25, "clip": 2.0, "step_size": 1.0, "smoothing": 1e-2, "directions_per_step": 4,
-        "difference": "forward",
+        "settings": "auto", "target_epsilon": 2, "target_delta": 1e-5, "steps": 60, "directions_per_step": 4,
     },
 )  # fmt: skip
+before, began = trainer.evaluate(), time.monotonic()
 trainer.train()
-trainer.create_model_card()
+minutes, after = (time.monotonic() - began) / 60, trainer.evaluate()
+print(f"loss {before['eval_loss']:.3f} before, {after['eval_loss']:.3f} after {minutes:.1f} minutes")
 print(f"epsilon {trainer.run.get_epsilon(1e-5):.3f} for {trainer.run.weights.d} weights")
 
 # It prints:
-# {'epsilon': '1.431', 'step_size': '1', 'released': '0.2093', 'epoch': '2.5'}
-# {'epsilon': '2', 'step_size': '1', 'released': '0.3481', 'epoch': '5'}
+# loss 0.693 before, 0.203 after 2.2 minutes
 # epsilon 2.000 for 576 weights

@@ -4,8 +4,14 @@ import random
 from importlib.util import find_spec
 from pathlib import Path
 
-WORDS = {0: ("dull", "tedious", "clumsy", "flat"), 1: ("moving", "fresh", "tender", "gripping")}
-TOPICS = ("a house", "two sisters", "the sea", "a trial", "one summer", "a forger", "the war", "a choir", "an island")
+WORDS = {
+    0: ("dull", "tedious", "clumsy", "flat", "shallow", "tiresome", "hollow", "lifeless"),
+    1: ("moving", "fresh", "tender", "gripping", "witty", "graceful", "brilliant", "charming"),
+}
+TOPICS = (
+    "a house", "two sisters", "the sea", "a trial", "one summer", "a forger", "the war", "a choir", "an island",
+    "a lost letter", "the night train", "a village", "three brothers", "an old bridge", "the harvest", "a violin",
+)  # fmt: skip
 
 
 def reviews(count: int, seed: int = 0) -> dict[str, list]:

@@ -176,6 +176,8 @@ def choose(
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"
+    if seen and not seen.tried and "step_size" not in given:
+        how += f" (the step size as tested for {kind.name}: there was no time for short runs)"
     if seen:
         takes = f"about {minutes(plan, seen.seconds, seen.once):,.1f} min; peak memory so far {_peak():.1f} GiB"
     else:
@@ -216,7 +218,10 @@ class _Public:
         micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
         once: how many seconds it takes to read a record for the first time, when frozen layers run.
         seconds: how long the evaluation of one record at one point takes.
+        tried: whether there was time for short runs, from which the step size comes.
     """
+
+    tried = False
 
     def __init__(
         self, weights: Weights, evaluation: Evaluation, count: int, rule: Difference, settings: Any, began: float
@@ -290,9 +295,10 @@ class _Public:
         """
         cost, most = points * self.seconds, min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
-        steps = min(most, int(_PILOT / (cost * len(rows))))
-        if steps < min(plan.steps, _FEWEST_STEPS):
+        steps = min(most, max(_FEWEST_STEPS, int(_PILOT / (cost * len(rows)))))
+        if steps * cost * len(rows) > 3 * _PILOT:
             return guess
+        self.tried = True
         plan, before = plan_of(steps), self._weights.values()
         found: dict[int, tuple[float, float]] = {}
 

@@ -92,6 +92,8 @@ class Descent:
     @property
     def verdict(self) -> Verdict:
         """What the releases so far say of the training."""
+        if not self._made:
+            return Verdict("hidden", 0.0, 0.0, "no step has been made")
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
         if found - error > limit:

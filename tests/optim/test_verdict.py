@@ -67,6 +67,10 @@ def test_the_descent_is_compared_with_the_loss_at_the_start(share: float, word: 
     assert bool(found.remedy) == bool(told)
 
 
+def test_a_run_without_steps_is_not_judged() -> None:
+    assert str(Descent(plan(steps=STEPS)).verdict).endswith("no step has been made")
+
+
 def test_the_page_on_verdicts_has_their_limits() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "expect.md").read_text()
     assert f"**stands still**: less than {verdict._STILL:.0%} of it" in page
