@@ -89,7 +89,7 @@ QUESTIONS = (
     "are the numbers those that the file stands for?",
     "what does `dtype=torch.bfloat16` do to them?",
     "does the model count as quantised?",
-    "does a Trainer take it?",
+    "does transformers' own Trainer take it?",
     "`dequantize()`",
     "can it be saved?",
     "can a new model be saved that was given its weights?",
