@@ -20,6 +20,7 @@ correct = float((model(features).argmax(1) == data.tensors[1]).float().mean())
 epsilon = run.get_epsilon(1e-5)  # asked of every rank, known to rank 0
 if dist.get_rank() == 0:
     print(f"epsilon {epsilon:.3f}, {100 * correct:.0f}% of the training records right")
+dist.barrier()  # so that no rank leaves while another still hears from it
 dist.destroy_process_group()
 
 # It prints:
