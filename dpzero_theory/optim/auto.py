@@ -37,6 +37,7 @@ from dpzero_theory.optim.engines.probe import rounding
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation
 from dpzero_theory.optim.plan import Plan, Target
+from dpzero_theory.optim.run import watched
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.verdict import Descent
 from dpzero_theory.optim.weights.directions import Directions
@@ -56,7 +57,7 @@ in it if there are so many: on fewer it learns these by heart, which small step 
 
 
 class _Kind(NamedTuple):
-    """What worked in earlier runs that trained one kind of weights.
+    """Settings that were good in earlier runs which trained weights of one kind, such as adapters.
 
     Attributes:
         name: the kind of weights, in words.
@@ -143,7 +144,7 @@ def choose(
     length = {} if "steps" in given or "epochs" in given else {"steps": kind.steps}
     # This refuses given settings outside their ranges before anything is read
     plan = plan_of(**{"clip": 1.0, "expected_batch": n, **length, **given})
-    k, norm, factor, seen = plan.directions_per_step, kind.norm, kind.factor, None
+    k, norm, seen = plan.directions_per_step, kind.norm, None
     points = len(plan.difference_rule.at(range(k), 1.0))
     if public is not None:
         seen = _Public(weights, public, count, plan.difference_rule, settings, began)
@@ -155,7 +156,7 @@ def choose(
         drawn = plan.steps * plan.expected_batch
         return (drawn * points * each + min(n, drawn) * once) / 60
 
-    lengths = [pair for pair in _LENGTHS if pair[0] <= (1000 if seen else kind.steps)]
+    lengths = [pair for pair in _LENGTHS if seen or pair[0] <= kind.steps]
     if given["target_epsilon"] * n < _LITTLE:
         lengths = [pair for pair in lengths if pair[0] < 100]
     if "steps" in given:
@@ -168,16 +169,16 @@ def choose(
             break
     settings = {**settings, "expected_batch": plan.expected_batch, "steps": plan.steps}
     settings.pop("epochs", None)
+    how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"
     if "step_size" not in given:
-        if seen is not None:
-            factor = seen.factor(factor, points, plan, lambda steps: plan_of(steps=steps))
-        settings["step_size"] = _Falling(_short(_first(factor, plan.steps, norm)), plan.steps)
+        factor = seen.factor(kind.factor, points, plan, lambda steps: plan_of(steps=steps)) if seen else None
+        if seen and factor is None:
+            how += f" (the step size as tested for {kind.name}: there was no time for short runs)"
+        first = _first(kind.factor if factor is None else factor, plan.steps, norm)
+        settings["step_size"] = _Falling(_short(first), plan.steps)
     weights.untrained.settle()
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
-    how = f"from {count:,} public records" if seen else f"without public records, as tested for {kind.name}"
-    if seen and not seen.tried and "step_size" not in given:
-        how += f" (the step size as tested for {kind.name}: there was no time for short runs)"
     if seen:
         takes = f"about {minutes(plan, seen.seconds, seen.once):,.1f} min; peak memory so far {_peak():.1f} GiB"
     else:
@@ -218,10 +219,7 @@ class _Public:
         micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
         once: how many seconds it takes to read a record for the first time, when frozen layers run.
         seconds: how long the evaluation of one record at one point takes.
-        tried: whether there was time for short runs, from which the step size comes.
     """
-
-    tried = False
 
     def __init__(
         self, weights: Weights, evaluation: Evaluation, count: int, rule: Difference, settings: Any, began: float
@@ -287,18 +285,18 @@ class _Public:
             self._evaluation.at(weights, points, self._evaluation.batch(some), self.at_once)
             self.seconds = (time.monotonic() - start) / (len(some) * len(points))
 
-    def factor(self, guess: float, points: int, plan: Plan, plan_of: Callable[[int], Plan]) -> float:
-        """Return the factor of the step size with which a short run on public records ends at the least loss.
+    def factor(self, guess: float, points: int, plan: Plan, plan_of: Callable[[int], Plan]) -> float | None:
+        """Return the factor of the step size with which a short run on public records ends at the least loss, or None
+        if there is no time for short runs.
 
-        The short runs begin with the factor `guess`, which is returned if there is no time for them. `plan` is the plan
-        of the private run, a step of which evaluates `points` points, and plan_of(T) is a like plan with T steps.
+        The first of them has the factor `guess`. `plan` is the plan of the private run, a step of which evaluates
+        `points` points, and plan_of(T) is a like plan with T steps.
         """
         cost, most = points * self.seconds, min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
         steps = min(most, max(_FEWEST_STEPS, int(_PILOT / (cost * len(rows)))))
         if steps * cost * len(rows) > 3 * _PILOT:
-            return guess
-        self.tried = True
+            return None
         plan, before = plan_of(steps), self._weights.values()
         found: dict[int, tuple[float, float]] = {}
 
@@ -324,7 +322,8 @@ class _Public:
         averages that `plan` releases and a step size that falls from `first` to 0. Return the mean loss of other public
         records at its end, infinity if it diverges; and by what the run's verdict says to multiply the step size."""
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
-        sizes = tuple(first * (1 - step / plan.steps) for step in range(plan.steps))
+        falling = _Falling(first, plan.steps)
+        sizes = tuple(falling(step) for step in range(plan.steps))
         plan = replace(plan, n=len(rows), step=replace(release, sampling=FullBatch()), step_sizes=sizes)
         sums = BatchSum(plan, self._weights, self._evaluation, Ranks(), self.micro_batch, self.at_once)
         descent, noise = Descent(plan, max(self._loss, 1e-6)), SeededNoise(0)
@@ -341,7 +340,7 @@ class _Public:
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
     def _say(self, what: str) -> None:
-        if sys.stderr.isatty() or "ipykernel" in sys.modules:
+        if watched():
             bar = "#" * round(20 * min(1.0, (time.monotonic() - self._began) / _CHOOSING))
             print(f"\r[{bar:20}] choosing settings: {what:40}", end="", file=sys.stderr, flush=True)
 

@@ -42,6 +42,11 @@ _REFRESH = 0.5
 """The least time between two lines of progress, in seconds."""
 
 
+def watched() -> bool:
+    """Whether standard error is shown by a terminal or a notebook, where progress is of use."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
 class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
@@ -130,8 +135,7 @@ class Run:
         records = self._ranks.lead(self._records)
         self._catch_up(records)
         descent = Descent(self.plan, loss_at_start, records)
-        watched = sys.stderr.isatty() or "ipykernel" in sys.modules
-        shown = self._ranks.rank == 0 and (watched if progress is None else progress)
+        shown = self._ranks.rank == 0 and (watched() if progress is None else progress)
         told, started = -math.inf, time.monotonic()
         for made in itertools.count():
             left, now = self.releases_left, time.monotonic()

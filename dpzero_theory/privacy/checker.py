@@ -193,8 +193,8 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of two independent losses, with masses in units of 2^-bits. Up to `small` units at the low end
-    move to larger losses, and at the high end to an infinite one, which costs no less. Raises Refused if too long."""
+    """The law of the sum of two independent losses, with masses (probabilities) in units of 2^-bits. At the low end up
+    to `small` units move to larger losses, and at the high end to an infinite one. Raises Refused if it is too long."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:

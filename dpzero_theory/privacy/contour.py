@@ -178,7 +178,7 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether the integral may be tried: all laws have Gaussian noise, sampled batches and one formula of the loss."""
+    """Whether the integral may be tried: all releases are Gaussian, with sampled batches of no fixed size."""
     fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
     return bool(parts) and fit
 

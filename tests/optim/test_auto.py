@@ -112,6 +112,22 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, capsys: pytest.Capture
     assert not capsys.readouterr().err
 
 
+def test_it_is_said_where_short_runs_take_too_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pilot, said in ((1e-9, True), (0.3, False)):
+        monkeypatch.setattr(auto, "_PILOT", pilot)
+        make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / str(pilot), public_data=PUBLIC, **GOAL)
+        assert ("there was no time for short runs" in capsys.readouterr().err) is said
+
+
+def test_the_page_on_settings_has_what_is_chosen() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "settings.md").read_text()
+    assert "**A run of at most ten minutes** is chosen where 62 steps fit into them" in page
+    assert (auto._RUN, auto._MOST) == (600, 256)
+    assert "from 50 to 250 of them" in page
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     mixed = TensorDataset(
         *(torch.cat([mine, yours[:3]]) for mine, yours in zip(PUBLIC.tensors, PRIVATE.tensors, strict=True))

@@ -117,7 +117,8 @@ def test_epsilon_noise_and_other_histories():
 
 
 def test_seldom_losses_far_below_zero_do_not_widen_the_bounds():
-    """A full batch has losses of -0.5 with probability 1e-20, where the total of all small ones spreads over 3e-4."""
+    """A truncated step has a loss of -0.5 with probability 1e-20, if its batch is full. The total loss of all steps has
+    a standard deviation of about 3e-4, so that a grid that reaches to -0.5 would be too coarse for it."""
     step = Step(1.06, TruncatedPoisson(3.139416e-7, 46, 76974366), "zero-out", steps=518737)
     found = delta_bounds([step.cost().above[0]], 0.003683772)
     assert 5.9e-11 < found.lower < found.upper < 1.02 * found.lower

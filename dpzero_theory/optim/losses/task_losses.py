@@ -14,6 +14,7 @@ read, and nothing is written.
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
     """
     measures = {"cross-entropy": _cross_entropy, "error": _wrong, "expected-error": _chance_wrong}
     single = measures[check.choice("measure", measure, tuple(measures))]
-    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    bare = _bare(model)
     name, config = type(bare).__name__, getattr(bare, "config", None)
 
     def known(mappings: tuple[Mapping[str, Any], ...]) -> bool:
@@ -91,6 +92,11 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
         "losses must be given for a model that is no classifier and no language model of transformers, as a function "
         f"(module, batch) -> one loss for each record; got {name}"
     )
+
+
+def _bare(model: Any) -> nn.Module:
+    found: nn.Module = model.get_base_model() if hasattr(model, "get_base_model") else model  # inside peft's adapter
+    return found
 
 
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
@@ -177,6 +183,11 @@ def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
     return _logits(module, {**batch, "logits_to_keep": places}), labels.gather(1, places)
 
 
+@cache
+def _can_leave_out(kind: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(kind.forward).parameters
+
+
 def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
     """Return the positions at which a causal language model must compute logits, or None for all positions.
 
@@ -188,14 +199,13 @@ def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
         module: the model, of transformers or of peft.
         known: whether there is a label for the logits at a position, shape (records, positions).
     """
-    given: Any = module
-    bare = given.get_base_model() if hasattr(given, "get_base_model") else given
-    # Virtual tokens of a prompt that is learnt (peft) come before the record's own, whose positions they move.
-    virtual = bare is not given and getattr(given.active_peft_config, "is_prompt_learning", False)
+    kind: Any = type(bare := _bare(module))
     # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
-    if known.is_cuda or virtual or not _BY_RECORD:
+    if known.is_cuda or not _BY_RECORD or not _can_leave_out(kind):
         return None
-    if "logits_to_keep" not in inspect.signature(bare.forward).parameters:
+    # Virtual tokens of a prompt that is learnt (peft) come before the record's own, whose positions they move.
+    adapted: Any = module
+    if bare is not module and getattr(adapted.active_peft_config, "is_prompt_learning", False):
         return None
     most = max(1, int(known.sum(1).max()))
     if most >= known.shape[1] - 1:

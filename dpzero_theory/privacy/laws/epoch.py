@@ -424,8 +424,8 @@ def _losses(s: float, epoch: int, released: int, reach: float, near: float, rati
 def dominating_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs of laws that dominate (P, Q) and (Q, P), the laws of what the first `released` steps of an epoch
-    release with the protected record and without it. They bound delta from above only.
+    """Pairs of laws with finitely many outcomes that dominate (P, Q) and (Q, P), where P and Q are the laws of what the
+    first `released` steps of an epoch release with the protected record and without it: they bound delta from above.
 
     Args:
         noise: the noise multiplier s.
