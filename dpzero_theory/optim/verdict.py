@@ -28,6 +28,8 @@ _STILL, _SOON, _LATE = 0.03, 2.0, 5.0
 """A run stands still with a descent below the first number times the loss at the start. It diverges with one above the
 third, and at its first steps with one above the second; the limit rises evenly in between, since a run that learns may
 gain and lose at the level that it has reached. How often that is right: benchmarks/results/llm_verdicts."""
+_CHANCE = 1e-6
+"""The chance, over all steps of a run together, that its noise alone lifts the estimate above what it must exceed."""
 
 
 class Verdict(NamedTuple):
@@ -64,11 +66,14 @@ class Descent:
         self._plan = plan
         self._start = real("loss_at_start", loss_at_start, above=0)
         self._made, self._warned = 0, False
-        self._sum = self._variance = 0.0
+        self._sum = self._variance = self._noise_variance = self._peak = 0.0
         noise = plan.unit * plan.scale
         laplace = plan.law is not None and plan.law.noise == "laplace"
         self._second = noise**2 * (2 if laplace else 1)  # the variance of the noise on a released average
         self._fourth = noise**4 * (20 if laplace else 2)  # the variance of its square
+        # Squares of Laplace noise have no exponential moment; but for _CHANCE all of a run are below this many b^2
+        draws = plan.steps * plan.directions_per_step
+        self._tail = noise**2 * (math.log(draws / _CHANCE) ** 2 if laplace else 1)
         for record in records:
             self.add(record)
 
@@ -81,6 +86,8 @@ class Descent:
         # The square of h + e, for a difference h and noise e, has the variance of e^2 plus 4 h^2 times that of e
         spread = self._fourth + 4 * excess * self._second
         self._variance += (alpha / len(squares)) ** 2 * float(spread.sum())
+        self._noise_variance += alpha**2 / len(squares) * self._fourth
+        self._peak = max(self._peak, alpha / len(squares) * self._tail)
 
     def watch(self, record: Record) -> None:
         """Add a release, and warn once, with the remedy, as soon as the run diverges."""
@@ -89,6 +96,15 @@ class Descent:
             self._warned = True
             warnings.warn(f"after {self._made} of {self._plan.steps} steps the run {found}", stacklevel=3)
 
+    def _chance(self, descent: float) -> float:
+        """How far noise lifts the estimate of a true descent at most, in all steps of the run but for _CHANCE."""
+        # For Gaussian e, a = alpha s^2/K and t < 1/(2 a): log E exp(t (alpha/K) ((h + e)^2 - s^2)) is at most
+        # t (alpha/K) h^2 + t^2 (a^2 + 2 a (alpha/K) h^2)/(1 - 2 a t). Its sum is that of a sub-gamma variable, whose
+        # tail is Bernstein's; the steps share the chance. For Laplace noise below its tail this is Bernstein's bound.
+        share = math.log(self._plan.steps / _CHANCE)
+        spread = self._noise_variance / 2 + 2 * self._peak * descent
+        return 2 * math.sqrt(spread * share) + 2 * self._peak * share
+
     @property
     def verdict(self) -> Verdict:
         """What the releases so far say of the training."""
@@ -96,7 +112,7 @@ class Descent:
             return Verdict("hidden", 0.0, 0.0, "no step has been made")
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
         limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
-        if found - error > limit:
+        if found > limit + self._chance(limit):
             rule = f"a loss of about {start:g} cannot fall so far: divide step_size by about {_short(found / start)}"
             return Verdict("diverges", found, error, rule)
         if found + error < _STILL * start:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ncx2
 
 import dpzero_theory as dz
 from dpzero_theory.optim import verdict
@@ -75,7 +76,8 @@ def test_the_page_on_verdicts_has_their_limits() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "expect.md").read_text()
     assert f"**stands still**: less than {verdict._STILL:.0%} of it" in page
     assert "**diverges**: five times as much (twice, at the first steps)" in page
-    assert (verdict._LATE, verdict._SOON) == (5, 2)
+    assert (verdict._LATE, verdict._SOON, verdict._CHANCE) == (5, 2, 1e-6)
+    assert "but for a chance of 1e-6" in page
 
 
 @pytest.mark.parametrize(("noise", "second", "fourth"), [("gaussian", 1, 2), ("laplace", 2, 20)])
@@ -106,6 +108,33 @@ def test_a_run_that_diverges_is_told_once_and_soon() -> None:
     with pytest.warns(UserWarning, match=r"^after 5 of 200 steps the run diverges: .* divide step_size by") as told:
         _ = [descent.watch(record) for record in records]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(("noise", "k"), [("gaussian", 1), ("gaussian", 16), ("laplace", 1)])
+def test_noise_alone_is_never_called_divergence(noise: str, k: int) -> None:
+    """Two standard deviations at each step, asked in the middle of 50 runs of noise alone, would say so of some."""
+    of = plan(steps=STEPS, target_epsilon=0.1, noise=noise, directions_per_step=k)
+    generator, start, past = np.random.default_rng(2), of.step_size(0) * (of.scale * of.unit) ** 2 / 100, 0
+    for _ in range(50):
+        drawn = np.rint(getattr(generator, "normal" if noise == "gaussian" else noise)(size=(STEPS, k)) * of.scale)
+        descent, exceeded = Descent(of, start), False
+        for number, sums in enumerate(drawn.astype(np.int64)):
+            descent.watch(Record(number, tuple(sums.tolist())))
+            found = descent.verdict
+            exceeded |= found.descent - found.error > 5 * start
+        past += exceeded
+    assert past > 0
+
+
+def test_the_bound_on_the_noise_is_near_the_quantile_of_squares() -> None:
+    """One direction and a true difference h: the estimate is alpha ((h + e)^2 - s^2), a noncentral chi-square."""
+    of = plan(steps=STEPS, target_epsilon=1.0)
+    noise, alpha = of.scale * of.unit, of.step_size(0)
+    for square in (0.0, 1.0, 30.0):  # h^2 in s^2
+        descent = Descent(of, records=[Record(0, (round(noise / of.unit),))])
+        bound = square + descent._chance(alpha * noise**2 * square) / (alpha * noise**2)
+        exact = ncx2.isf(verdict._CHANCE / STEPS, 1, square) - 1
+        assert exact < bound < 1.6 * exact
 
 
 def test_a_resumed_run_knows_its_whole_descent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
