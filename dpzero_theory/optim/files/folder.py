@@ -2,9 +2,9 @@
 
     run.sqlite   what the run was begun with, what is paid for and what it released (`privacy.ledger`), from which the
                  run can be replayed. Everybody may see it
-    data.key     a secret key for the owner of the folder alone, mode 0600. It is the key of the digest of the records
-                 in run.sqlite, and of batches that depend on one another (`Sampling.lasting`). A key that others may
-                 read is refused
+    data.key     a secret key for the owner of the folder alone, mode 0600. From it come the digest of the records in
+                 run.sqlite, what a run's batches have in common (such as the order of an epoch), and records that are
+                 drawn anew in each step (`records.DrawnData`). A key that others may read is refused
 
 A release is paid for when run.sqlite has, on disk, that the release counts towards the budget, which is before its
 noise is drawn. Payments and releases are rows of one file, so they cannot disagree. A crash between them is no damage:
@@ -37,9 +37,11 @@ class Folder(NamedTuple):
 
     Attributes:
         header: what the run was begun with.
-        file: the run's file, open for payments and releases.
-        secret: the 32 bytes in data.key, the key of the digest of the records and of batches that depend on one
-            another.
+        file: the run's file, open for writing. It gets a payment before a release, which says that the release counts
+            towards the budget, and then the released numbers.
+        secret: the 32 bytes in data.key. They are the key of the digest of the records, and records that are drawn anew
+            in each step follow from them; in a private run also what batches have in common, such as the order of an
+            epoch.
     """
 
     header: Header
@@ -57,12 +59,13 @@ def create(
         header: what the run begins with; its entries `records` and `software` are filled in here.
         digest: a function from a secret key to the digest of the records under it.
         budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
-        paid_at_once: how many releases are paid for together, an integer >= 1; without a budget it has no effect.
+        paid_at_once: how many releases are paid for together, an integer >= 1: before the first of them the file says,
+            on disk, that they all count towards the budget. Without a budget it has no effect.
 
     Raises:
         FileExistsError: `path` is a file, or a folder that is not empty.
         OSError: the folder cannot be made.
-        ValueError: the plan costs more than the budget, or `path` is the working directory or a mount point.
+        ValueError: the header's plan costs more than the budget, or `path` is the working directory or a mount point.
     """
     path = path.resolve()
     with made_whole(path) as new:
@@ -95,12 +98,13 @@ def opened(
     Args:
         path: the folder.
         header: what the run must have been begun with. Compared are `private`, the plan, `isolation`, `losses`, `unit`
-            and, in a run from a seed, the key, which the seed determines. Not compared are a private run's key, which
-            was drawn at random, the fingerprint of the weights, and the software.
+            and, in a run that is not private, the key, which follows from the run's seed. The fingerprint of the
+            weights and the software are not compared, nor is the key of a private run, which was drawn at random.
         digest: a function from a secret key to the digest of the records under it, which must be the digest in the
             file.
         budget: (epsilon, delta) with which the run was begun; None for a run that is not private.
-        paid_at_once: how many releases are paid for together, as the run was begun; None for whatever that was.
+        paid_at_once: how many releases are counted towards the budget by one payment, the number with which the run was
+            begun; None for whatever that was.
         moved: whether the file may have another inode number than it had, as a copy has. That is sound only if no other
             copy of the folder is ever resumed.
 
@@ -108,7 +112,7 @@ def opened(
         FileNotFoundError, OSError: there is no run in the folder, or a file is missing.
         ValueError: a setting or the records differ from those with which the run was begun, or data.key is not of 32
             bytes or may be read by others.
-        LedgerError: run.sqlite is damaged, in use, or a copy although `moved` is False.
+        LedgerError: run.sqlite is damaged, in use, the file of no run, or a copy although `moved` is False.
     """
     path = path.resolve()
     names = [name for name in (RUN, KEY) if not (path / name).exists()]
@@ -136,10 +140,11 @@ def opened(
 
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
-    """A context manager that gives its block a new folder to fill, and moves it to `path`, on disk, after the block.
+    """A context manager that gives its block a new folder to fill, and renames it to `path` after the block.
 
-    If the block raises, the folder is deleted. A process that is killed inside leaves the folder, as `_NAME.*.new`
-    beside `path`, which nothing reads. Raises FileExistsError if there is anything but an empty folder at `path`,
+    The block's files are forced to disk (fsync) before that, and the new name after it. If the block raises, the folder
+    is deleted. If the process is killed, the folder is left beside `path`, under a name that begins with `_` and ends
+    with `.new`, and nothing reads it. Raises FileExistsError if there is anything but an empty folder at `path`,
     ValueError if that is the working directory or a mount point, and OSError if the folder cannot be made.
     """
     require_new(path)
@@ -192,8 +197,8 @@ def _require_same_budget(account: Account, epsilon: float, delta: float, paid_at
 
 
 def _require_begun_with(found: Header, given: Header) -> None:
-    """Raise ValueError, naming the first difference, if a run was begun with other settings (the header `found` in its
-    file) than it is resumed with (`given`). A private run's key, fingerprint and software are not compared."""
+    # `found` is the header in the run's file. The caller compares the records. Left out are the weights' fingerprint,
+    # since a checkpoint may be loaded, the software, and the key of a private run, which is drawn at random each time.
     if found.private != given.private:
         makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
         raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")

@@ -60,7 +60,8 @@ class Statement(NamedTuple):
             false positive rate; `true_positive_rate` bounds its true positive rate if its false positive rate is at
             most `false_positive_rate`, 0.01 (`privacy.risk`).
         assumed: sentences that say what the statement rests on.
-        history: the releases whose cost is claimed, all of the plan.
+        history: the releases whose cost is claimed, as `dpzero_theory.epsilon` takes them: one `Step`, whose `steps` is
+            the number of all releases of the plan, whether they were made or not.
         unit: what the guarantee protects, in one word: "record" for one entry of the data set, or "user".
     """
 
@@ -131,7 +132,8 @@ def _rounded(value: float, side: int = 1) -> str:
 
 
 def statement(content: Content) -> Statement:
-    """Return the privacy statement of the run with this content. Raises LedgerError for a run from a seed."""
+    """Return the privacy statement of the run whose file has this content. Raises LedgerError for a run that is not
+    private, whose noise comes from a seed: whoever knows the seed can take the noise away."""
     header, plan, account = content.header, content.header.plan, content.account
     if not header.private:
         raise LedgerError("a run from a seed is not private: whoever has the seed redraws its noise")

@@ -33,7 +33,10 @@ _KEY, _POSITION, _WEIGHTS = "run.key", "run.position", "weights."
 
 
 class TranscriptError(RuntimeError):
-    """Raised if a run's releases cannot move a module, because it does not have the weights with which they begin."""
+    """Raised if a run's recorded releases cannot be applied to a module's weights, since they do not follow from these.
+
+    The weights are neither the run's initial ones nor a checkpoint's, or the run's file ends before the checkpoint.
+    """
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,9 @@ class Record(NamedTuple):
 
     Attributes:
         release: the release's number, from 0.
-        sums: K numbers, the sums over the step's batch of what its records contribute, with the noise: integers in
-            units of `Algorithm.unit`; for the algorithm mezo real numbers without noise.
+        sums: one number for each of the step's K directions: the sum over the batch of how fast each record's loss
+            changes along the direction, clipped, plus noise. It is an integer, in units of clip/levels with the
+            algorithm's `levels`, 2^30 for dpzero. For mezo it is a float, without clip and noise.
     """
 
     release: int
@@ -108,8 +112,9 @@ class Content(NamedTuple):
     Attributes:
         header: what the run was begun with.
         records: what each step released, in order.
-        account: the file as `privacy.ledger` reads it: the budget, and how many releases are paid for, which means that
-            they count towards it. For a run from a seed its `step` is None.
+        account: the file as `privacy.ledger` reads it: the budget, and how many releases count towards it. Its `step`
+            is one release as the accountant counts it (a `Step`); None for a run that is not private, which has no
+            budget.
     """
 
     header: Header
@@ -193,7 +198,11 @@ class Checkpoint(NamedTuple):
     position: int | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a run's checkpoint as tensors by name, which `torch.save` and safetensors keep."""
+        """Return a run's checkpoint as tensors by name, which `torch.save` and safetensors keep.
+
+        The weights have "weights." before their names; "run.key" has the 16 bytes of the key, and "run.position" the
+        position. Call it only for a checkpoint with a position: otherwise torch raises.
+        """
         return {
             _KEY: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
             _POSITION: torch.tensor(self.position),
