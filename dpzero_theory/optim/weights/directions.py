@@ -15,8 +15,9 @@ the noise that protects the data is never drawn here.
     low-rank    of a matrix, entry (i, j) of rho^(-1/2) times the    products of independent signs; a vector has
                 sum over r of a_r[i] b_r[j]                          independent signs
 
-With a shape (`optim.shape`) each coordinate, or sign of a low-rank direction, is multiplied by a power of 2. The
-shape's scale c is not in what the methods return: the caller multiplies by `Directions.scale`.
+A shape (`optim.shape`) makes directions longer along some weights than along others: each coordinate, or sign of a
+low-rank direction, is multiplied by a power of 2, and all of them by one scale c. c is not in what the methods return,
+nor is the factor of the law sphere: the caller multiplies by `Directions.scale` and by what `factor` returns.
 
 rho is the RANK in `low-rank:RANK`. The signs of such a direction are the first coordinates that `rademacher` gives
 parameter 0, dealt out to the parameters in order: to a matrix a_1, ..., a_rho, then b_1, ..., b_rho. Parameters of two
@@ -77,9 +78,10 @@ def _lengths(shapes: _Shapes, rank: int) -> list[int]:
 
 
 def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_Factors]:
-    """Return for each parameter its signs in two tensors of shape (P, signs of a direction), as views: of a matrix
-    those of its rows in `first`, shape (P, rank, rows), and of its columns in `second`, shape (P, rank, columns); of a
-    vector those in `first`, shape (P, entries), and None. The signs of a direction may be multiplied by a number."""
+    # `first` and `second` have all signs of each of P directions, shape (P, signs), in one of them perhaps times a
+    # number for each direction. A matrix gets the signs of its rows from `first`, as a view of shape (P, rank, rows),
+    # and those of its columns from `second`, shape (P, rank, columns); a vector gets its own from `first`, shape (P,
+    # entries).
     lengths, split = _lengths(shapes, rank), (len(first), rank, -1)
     return [
         (a.view(split), b.view(split)) if b.numel() else (a, None)
@@ -88,15 +90,17 @@ def _dealt(first: Tensor, second: Tensor, shapes: _Shapes, rank: int) -> list[_F
 
 
 class _Kept:
-    """Tensors that recorded CUDA graphs read: the signs of low-rank directions, and the amounts that multiply them.
+    """Tensors that are made once for some number of low-rank directions and then overwritten, so that CUDA graphs which
+    read them can be replayed for other directions: the directions' signs, and the amounts that multiply these.
 
     Attributes:
-        numbers, amounts: the numbers of the directions, and the amount by which each is multiplied.
+        numbers, amounts: the numbers of the directions, and the amounts, one for each direction, by which a move of the
+            weights multiplies them.
         tensors: tensors by (content, type, device). The content is "signs"; "scaled", the signs of each direction times
-            a number; "vector", the amounts, which multiply the signs of vectors; or "matrix", the amounts over the
-            square root of the rank, for those of matrices.
+            the shift along it at which losses are evaluated; "vector", the amounts, for the signs of vectors; or
+            "matrix", the amounts over the square root of the rank, for the signs of matrices.
         written: the keys of the tensors whose values are up to date.
-        views: for pairs of the tensors, by parameter, the views of its signs (`_dealt`).
+        views: for pairs of the tensors, by parameter, views of the part that belongs to it.
     """
 
     def __init__(self) -> None:
@@ -107,8 +111,8 @@ class _Kept:
         self.views: dict[Any, Any] = {}
 
     def fresh(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """Return the tensor whose content is `what` (a key of `tensors`), a new one if none of this shape, type and
-        device is kept; and whether the caller must write its values, as they are not up to date."""
+        # Return the tensor with the content `what` ("signs", for example), a new one if none of this shape, type and
+        # device is kept; and whether the caller must write its values, as they are not up to date.
         name = what, dtype, device
         if name not in self.tensors or self.tensors[name].shape != shape:
             self.tensors[name] = torch.empty(shape, dtype=dtype, device=device)
@@ -123,22 +127,24 @@ class Directions:
 
     In the methods, `number` is the number of a direction in the run: direction k of step t has the number t K + k, with
     K directions a step. `parameter` is the index of a trained parameter, and its coordinates are in row-major order.
-    For the law `sphere` the methods give g instead of u = g sqrt(d)/||g||, since the factor sqrt(d)/||g|| needs the
-    coordinates of all parameters: the method `factor` computes it, and the caller multiplies by it.
+    The methods compute a vector v, and the direction is u = scale * factor * v, in which the caller multiplies by both
+    numbers: `scale` is an attribute, 1 without a shape, and the method `factor` returns 1 for all laws but sphere,
+    whose vectors v are Gaussian and become u = v sqrt(d)/||v||. A shape does not go with sphere.
 
     Args:
         key: the run's public key, an integer in [0, 2^128) or 16 bytes (little-endian).
         direction: the name of a law of `sphere.DIRECTIONS`, such as "rademacher" or "low-rank:4".
-        shape: the text of a shape (`optim.shape`); empty for directions with E[u u^T] = I.
+        shape: how much longer directions are along one weight than along another, as a text that
+            `losses.shaping.public_shape` returned; "" for directions with E[u u^T] = I.
 
     Attributes:
         key: the key as an integer.
         law: the law, a `sphere.DirectionLaw`.
         shape: the shape, an `optim.shape.Shape`, or None.
-        scale: the shape's scale c, by which what the other methods return must be multiplied to be u; 1 without one.
+        scale: the number by which a shape multiplies all coordinates; 1 without a shape.
 
     Raises:
-        ValueError: any other key, an unknown law, or a shape that is none or does not go with the law.
+        ValueError: any other key, an unknown law, a text that is neither empty nor a shape, or a shape with `sphere`.
     """
 
     def __init__(self, key: int | bytes, direction: str, shape: str = "") -> None:
@@ -182,11 +188,11 @@ class Directions:
         return found
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """Return the factor by which the vectors g of the other methods must be multiplied to be the direction u.
+        """Return the factor that gives the vector v of the other methods the length of a direction of the law.
 
-        It is sqrt(d)/||g|| for the law `sphere`, with the same bits on every device, and 1 for the other laws. `sizes`
-        are the numbers of coordinates of all parameters, whose sum is d. For `sphere` all coordinates are made once, on
-        `device`. The last answer is kept.
+        It is sqrt(d)/||v|| for the law `sphere`, with the same bits on every device, and 1 for all other laws, also
+        with a shape, whose `scale` it does not have. `sizes` are the numbers of coordinates of all parameters, whose
+        sum is d. For `sphere` all coordinates are made once, on `device`. The last answer is kept.
         """
         if not self.law.normalised:
             return 1.0
@@ -212,10 +218,12 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Tensor:
-        """Return `count` coordinates of one parameter of direction `number`, from `start` on, times `scale`.
+        """Return `count` coordinates of one parameter, from `start` on, of the vector v for direction `number`, times
+        `scale`.
 
-        The result is a vector on `device`. Each product is rounded once to dtype, float32 or float64. Not for low-rank
-        laws, which have `factors` and `sum`.
+        The direction itself is u = v times the class's attribute `scale`, and for the law `sphere` times what `factor`
+        returns; pass these in the argument `scale`. The result is a vector on `device`. Each product is rounded once to
+        dtype, float32 or float64. Not for low-rank laws, which have `factors` and `sum`.
         """
         table, skipped = self._table(scale, dtype, device), start % self._per_word
         words = self.words(number, parameter, start // self._per_word, -(-(count + skipped) // self._per_word))
@@ -238,10 +246,11 @@ class Directions:
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """Return source + scale u, where u is direction `number`. Not for low-rank laws.
+        """Return source + scale v, where v is the vector that `coordinates` gives for direction `number`. Not for
+        low-rank laws.
 
-        For the law `sphere`, where u is a factor times a Gaussian vector g, it is source + scale g: the caller must
-        have multiplied `scale` by what `factor` returns.
+        To shift along the direction u itself, the caller multiplies the argument `scale` by the attribute of that name,
+        and for the law `sphere` by what `factor` returns.
 
         `source`, which is contiguous, has the coordinates of the parameter with index `parameter` from `start` on. The
         sum is formed in float32 (float64 for float64), rounded once to the type of `source`, and written to `out` if
@@ -265,17 +274,18 @@ class Directions:
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        """Return the sum of several directions, each times a number, for one parameter and some of its rows.
+        """Return the sum of several vectors, each times a number, for one parameter and some of its rows.
 
         For low-rank laws call it inside the context manager `exactly`, so that no device rounds products to TF32. With
         rho the rank of the law, the sum is then one matrix product whose bits do not depend on the order of summation:
-        the K amounts, times rho^(-1/2), are first rounded to multiples of a power of two, so that every partial sum is
-        exact. This keeps 24 - log2(K rho) bits of the largest amount, or 53 - log2(K rho) where `dtype` is float64 or
-        K rho > 64, since the sum is then formed in float64. For other laws it is formed in the order given.
+        the K amounts, for a matrix times rho^(-1/2), are first rounded to multiples of a power of two, so that every
+        partial sum is exact. This keeps 24 - log2(K rho) bits of the largest amount, or 53 - log2(K rho) where `dtype`
+        is float64 or K rho > 64, since the sum is then formed in float64. For other laws it is formed in the order
+        given, in `dtype`.
 
         Args:
-            amounts: the K >= 1 pairs (number of a direction u, amount by which u is multiplied). For the law `sphere`
-                the caller has multiplied each amount by the direction's `factor`.
+            amounts: the K >= 1 pairs (number of a direction, amount by which its vector v is multiplied). For sums of
+                the directions u the caller has multiplied each amount by `scale` and `factor` (see the class).
             parameter: the index of the parameter; `shapes` are the shapes of all parameters.
             first, last: the first row, and the row after the last one. The rows of a vector are its entries.
             dtype, device: the type of the result, float32 or float64, and its device.
@@ -306,8 +316,9 @@ class Directions:
 
         Of a matrix a direction is rho^(-1/2) sum_r a_r b_r^T over rho pairs of vectors of signs. The results are views
         of what `signs` returns: the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns). Of a vector a
-        direction is its signs: these, shape (P, rows), and None. `numbers` are the numbers of the P directions, and
-        `shapes` the shapes of all parameters, of which `parameter` is the index of one.
+        direction is its signs: these, shape (P, rows), and None. With a shape, signs are multiplied by its powers of 2,
+        and the direction is `scale` times all this. `numbers` are the numbers of the P directions, and `shapes` the
+        shapes of all parameters, of which `parameter` is the index of one.
         """
         signs = self.signs(numbers, shapes, dtype, device)
         return self._views(signs, signs, shapes)[parameter]
@@ -320,8 +331,9 @@ class Directions:
         Of a matrix they have the shapes (P, rank, rows) and (P, rank, columns), and the sum over the rank of the outer
         products of their vectors is the direction times its number. Of a vector they are the direction times its
         number, shape (P, entries), and None. Unless `scale` is a dual number the tensors are kept, so the next call for
-        as many directions writes into them. `numbers` are the numbers of the directions, `scale` has the number that
-        multiplies each, shape (P,), and `shapes` are the shapes of all parameters.
+        as many directions writes into them. `numbers` are the numbers of the directions, and `scale` has the number
+        that multiplies each, shape (P,); with a shape the caller has multiplied it by the attribute `scale`. `shapes`
+        are the shapes of all parameters.
         """
         wide = WIDE.get(dtype, torch.float32)
         signs, scale = self.signs(numbers, shapes, wide, device), scale.to(device, wide)[:, None]
@@ -348,9 +360,9 @@ class Directions:
     ) -> Tensor:
         """Return the random signs of which low-rank directions are made, all signs of a direction in one row.
 
-        The tensor is kept: the next call for as many directions, of this type and device, writes into it. `numbers` are
-        the numbers of the directions, and `shapes` the shapes of all parameters, to which the signs are dealt out in
-        order.
+        With a shape each sign is multiplied by a power of 2. The tensor is kept: the next call for as many directions,
+        of this type and device, writes into it. `numbers` are the numbers of the directions, and `shapes` the shapes of
+        all parameters, to which the signs are dealt out in order.
         """
         kept, total = self._kept.setdefault(len(numbers), _Kept()), sum(_lengths(shapes, self.law.rank))
         if kept.numbers != numbers:
@@ -362,9 +374,9 @@ class Directions:
         return found
 
     def bits(self, number: int, start: int, count: int) -> NDArray[np.uint8]:
-        """Return `count` of the signs that `signs` returns for direction `number`, from `start` on, eight in a byte.
+        """Return `count` of the random signs of direction `number`, from `start` on, eight in a byte.
 
-        The lowest bit of a byte stands for the first of its signs; a 1 is the sign +1.
+        The lowest bit of a byte stands for the first of its signs; a 1 is the sign +1. A shape does not act on them.
         """
         words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[start % 64 :]
@@ -405,9 +417,9 @@ class Directions:
                 self.amounts(amounts, what == "matrix", dtype, device)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Any:
-        """Return the coordinates, times `scale` and rounded to `dtype`, that random bits stand for: an array for a CPU,
-        else a tensor. For random signs row b has the eight signs that the bits of byte b stand for, shape (256, 8); for
-        the other laws entry i is what the 16-bit number i stands for, shape (65536,). The last few tables are kept."""
+        # The coordinates, times `scale` and rounded to `dtype`, that random bits stand for: an array for a CPU, else a
+        # tensor. For random signs row b has the eight signs that the bits of byte b stand for, shape (256, 8); for the
+        # other laws entry i is what the 16-bit number i stands for, shape (65536,). The last few tables are kept.
         found = self._tables.get((scale, dtype, device))
         if found is None:
             if len(self._tables) >= 8:
@@ -424,12 +436,9 @@ class Directions:
 
 
 def _powers(shape: Shape | None, rank: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the powers of 2 by which a shape multiplies random numbers, as pairs of vectors; none without a shape.
-
-    With rank 0 there is a pair for each parameter: the powers of its rows and of its columns, [1] for a vector. For
-    low-rank laws there is one pair: the powers of all signs of a direction, in the order in which these are dealt out
-    to the parameters, and [1].
-    """
+    # The powers of 2 by which a shape (`optim.shape`) multiplies the coordinates or signs of directions. For a law
+    # without rank (0) there is a pair of vectors for each parameter: the powers of its rows and of its columns, [1] for
+    # a vector. For a low-rank law there is one pair: the powers of all signs, in the parameters' order, and [1].
     pairs = [] if shape is None else list(shape.exponents.values())
     if rank and pairs:
         dealt = [np.concatenate([np.tile(part, rank) for part in pair]) if len(pair[1]) else pair[0] for pair in pairs]

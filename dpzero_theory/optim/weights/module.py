@@ -45,8 +45,10 @@ class Weights:
     Attributes:
         names: the name of each parameter. A tied one is there once, with the alphabetically first of its names.
         parameters: the parameters.
-        shapes, sizes: the shapes of the whole parameters, and their numbers of coordinates. Those of a packed layer's
-            moves (`weights.packed`) are the shape and size of its weight.
+        shapes, sizes: the shapes of the weights that are trained, and their numbers of coordinates. They are those of
+            the whole parameters, with one exception. The weight W of a quantised linear layer that `train_packed` made
+            trainable cannot be written; the layer has a parameter `packed_moves` in its place, a list of what is to be
+            added to W. For that parameter they are the shape and size of W.
         d: the sum of the sizes.
         collective: whether all processes must take part in a forward, since the module is sharded. Then all of them
             must call `fingerprint` and `values` too.
@@ -60,8 +62,8 @@ class Weights:
     Raises:
         ValueError: a parameter that cannot be supported: on the meta device (offloaded), a tensor subclass (quantised),
             sharded in another way, or sharing memory with another one; no trainable parameter; torch.nn.DataParallel
-            and FSDP1; scripted parts; packed layers with directions that are not low-rank or have a shape; a shape of
-            other parameters.
+            and FSDP1; scripted parts; a parameter `packed_moves` with directions that are not low-rank, or that are
+            longer along some weights than along others (`Directions.shape`); such a shape, made for other parameters.
     """
 
     def __init__(self, module: nn.Module, directions: Directions) -> None:
@@ -196,9 +198,10 @@ class Weights:
             self.untrained.put_back(written=reads.written)
 
     def recorder(self) -> Callable[[Callable[[], Any]], Callable[[], Any]] | None:
-        """Return a function that records the kernels which a function starts as a CUDA graph, and returns the replay
-        (`recorded.recorder`). It is None on a CPU, on several devices, for sharded weights or packed layers, and for
-        directions that are not low-rank."""
+        """Return a function that records the kernels which a function starts as a CUDA graph, and returns the replay, a
+        function without arguments that runs them again (`recorded.recorder`). It is None on a CPU, on several devices,
+        for sharded weights, for quantised layers that `train_packed` made trainable, and for directions that are not
+        low-rank."""
         one = len({parameter.device for parameter in self.parameters}) == 1
         fixed = not self.collective and not self._packed
         return recorder(self.parameters[0].device) if one and self.directions.law.rank and fixed else None
@@ -246,9 +249,11 @@ class Weights:
         """Move the weights: x <- x + the sum of amount u_number over the pairs (number of a direction, amount) in
         `amounts`.
 
-        The new weights are a function of the old ones and `amounts` alone. The sum is formed in float32 (float64 for
-        float64) in the order given, and added at once. Raises ValueError for an amount that is not finite, and inside
-        `shifted`.
+        The new weights are a function of the old ones and `amounts` alone. The sum is formed first, in float32 (float64
+        for float64), and then added to x. For low-rank laws the amounts are rounded so that the sum has the same bits
+        in any order, and with more than 64 products of signs it is formed in float64 (`Directions.sum`); for other laws
+        it is formed in the order given. A layer made trainable by `train_packed` adds the pairs to its list. Raises
+        ValueError for an amount that is not finite, and inside `shifted`.
         """
         if self._evaluating:
             raise ValueError("move_ must not be called inside shifted")
@@ -280,8 +285,8 @@ class Weights:
         replay()
 
     def _move(self, scales: Sequence[tuple[int, float]]) -> None:
-        """Add to the parameters, or to the pieces of them that this process holds, the sum over the pairs (number,
-        scale) in `scales` of scale times the vector that `Directions` computes for the direction with this number."""
+        # Adds to what this process holds of the parameters the sum over the pairs (number of a direction, scale) in
+        # `scales` of scale times the vector that `Directions` computes for this direction.
         directions, rank = self.directions, self.directions.law.rank
         for index, (held, origin) in enumerate(self.pieces()):
             if index in self._packed:

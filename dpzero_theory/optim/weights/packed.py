@@ -72,7 +72,7 @@ def train_packed(module: nn.Module) -> list[str]:
 
 
 def _is_packed(part: nn.Module) -> bool:
-    """Whether a module is a linear layer with packed weights, and not a wrapper around a linear layer."""
+    # A linear layer with a quantised weight; no module that has such a layer inside, as peft's layers have.
     if not all(isinstance(getattr(part, name, None), int) for name in ("in_features", "out_features")):
         return False
     weight: Any = getattr(part, "weight", None)
@@ -82,7 +82,8 @@ def _is_packed(part: nn.Module) -> bool:
 
 def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
     """Return the shape of the weights that a run trains by a trainable parameter with this name: the parameter's own
-    or, for the parameter `packed_moves` of a packed layer, the shape (outputs, inputs) of the layer's packed weight.
+    or, for the parameter `packed_moves` of a quantised linear layer (`train_packed`), the shape (outputs, inputs) of
+    the layer's weight.
 
     Raises ValueError if `packed_moves` was cast from float64 to another type.
     """
@@ -95,12 +96,14 @@ def shape_of(name: str, parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def is_packed(name: str) -> bool:
-    """Whether a parameter with this name in a model, such as "layer.packed_moves", has the moves of a packed layer."""
+    """Whether a parameter with this name in a model, such as "layer.packed_moves", is the one that `train_packed` gives
+    to a quantised linear layer: the list of the changes that training has added to the layer's weight."""
     return name.rpartition(".")[2] == NAME
 
 
 def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: Sequence[tuple[int, float]]) -> None:
-    """Add moves W <- W + amount * u, along directions u, to the list that a packed layer keeps for its weight W.
+    """Add moves W <- W + amount * u, along directions u, to the list that a quantised linear layer keeps for its weight
+    W, which itself is not written.
 
     Args:
         parameter: the parameter `packed_moves` of the layer, which is changed.
@@ -110,7 +113,7 @@ def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: 
         amounts: the moves, pairs (number of a direction u, amount).
 
     Raises:
-        ValueError: the layer has moves along the directions of another run.
+        ValueError: the layer's list has moves along the directions of another run.
     """
     key = [directions.key >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)]
     head = [[directions.law.rank, first], key[:2], key[2:]]
@@ -121,17 +124,20 @@ def move_(parameter: nn.Parameter, directions: Directions, first: int, amounts: 
 
 
 def save_adapter(module: nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Write the moves of all packed layers as a low-rank adapter in peft's format, for serving on the packed module.
+    """Write what training has added to quantised linear layers as a low-rank adapter in peft's format, which serves on
+    the quantised model.
 
-    The adapter is exact up to the rounding of float32. Its rank R in a layer is the number of moves times the rank of
-    the directions, but at most the smaller side of the layer's weight. Needs safetensors, which the extra `hf` brings.
+    `train_packed` made the layers trainable. A step of a run with K directions changes the weight W of each of them by
+    K moves W <- W + amount * u along directions u of low rank, which the layer keeps as a list. The adapter is their
+    sum, exact up to the rounding of float32. Its rank in a layer is the number of moves, steps times K, times the rank
+    of the directions, but at most the smaller side of W. Needs safetensors, which the extra `hf` brings.
 
     Args:
-        module: a module whose packed layers were trained; the adapter has the names of its layers.
+        module: a module whose quantised layers were trained so; the adapter has the names of its layers.
         folder: where adapter_model.safetensors and adapter_config.json are written; it is made if it is not there.
 
     Raises:
-        ValueError: no packed layer has moves.
+        ValueError: no layer was trained so.
     """
     from safetensors.torch import save_file
 
@@ -163,15 +169,16 @@ def save_adapter(module: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
-    """Return output + x M^T, where M, of shape (outputs, inputs), is the sum of the moves of a packed layer.
+    """Return output + x M^T, where M, of shape (outputs, inputs), is what training has added to the weight of a
+    quantised linear layer: the sum of its moves, each an amount times a direction of low rank.
 
     While a run evaluates the layer at a shifted weight, x times the shift is added too (`shifted.Shifted`).
 
     Args:
         output: what the layer's kernel returns for x, shape (..., outputs).
         x: the input of the layer, shape (..., inputs).
-        moves: the parameter `packed_moves` of the layer.
-        hook: the layer's hook, which keeps the signs of the moves.
+        moves: the parameter `packed_moves` of the layer, the list of its moves.
+        hook: the layer's hook, which keeps the random signs of which their directions are made.
     """
     if has_torch_function((x, moves)):  # `shifted.Shifted` is active, and adds x times the shift of the weight
         return handle_torch_function(moved, (x, moves), output, x, moves, hook)
@@ -181,7 +188,8 @@ def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
 
 
 class _Hook:
-    """The forward hook of a packed layer, which adds its moves to the output of its kernel."""
+    """The forward hook of a quantised linear layer that `train_packed` made trainable. To the output x W^T of the
+    layer's kernel it adds x M^T, where M is the sum of what training has added to the weight W."""
 
     def __init__(self) -> None:
         self._known: Any = None
@@ -196,7 +204,8 @@ class _Hook:
 
     def factors(self, moves: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield pairs of factors (left, right) of type `dtype`, of shapes (terms, outputs) and (terms, inputs), whose
-        products left^T right sum to M, the sum of the layer's moves. `moves` is its parameter `packed_moves`."""
+        products left^T right sum to what training has added to the layer's weight. `moves` is the layer's parameter
+        `packed_moves`, from which it follows."""
         if len(moves) == _HEAD:
             return
         known = moves.data_ptr(), moves._version, len(moves)
@@ -214,8 +223,7 @@ class _Hook:
             yield left.reshape(-1, self._rows) * scale, right.reshape(-1, self._columns)
 
     def _read(self, moves: Tensor) -> None:
-        """Compute and keep the signs of the directions along which the layer was moved. `moves` is its parameter
-        `packed_moves`; only the signs of moves that were added since the last call are computed."""
+        # Keeps the signs of the directions along which the layer was moved; only those of new moves are computed.
         head, numbers = moves[:_HEAD].tolist(), moves[_HEAD:, 0].tolist()
         kept = len(self._numbers) if head == self._head and numbers[: len(self._numbers)] == self._numbers else 0
         self._rows, self._columns, self._rank, first = (int(value) for row in head[:2] for value in row)

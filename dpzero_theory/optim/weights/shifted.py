@@ -78,8 +78,9 @@ class Shifted(TorchFunctionMode):
     Args:
         weights: the trainable parameters x and the run's directions, a `module.Weights`.
         numbers: for each point that is evaluated in one pass, the number of its direction u.
-        shifts: for each point, the shift along u times the factor by which the vector that `Directions` makes must be
-            multiplied to be u (`Directions.factor`, 1 but for the law `sphere`). With `exact` it is this factor alone.
+        shifts: for each point, the shift along u times the number by which the vector that `Directions` makes must be
+            multiplied to be u: `Directions.factor`, which is 1 but for the law `sphere`, times `Directions.scale`,
+            which is 1 without a shape. With `exact` it is this number alone.
         rows: the number of records times the number of points, as a batch has one copy of its records for each point.
             It is read only with two or more points.
         guard: refuses other ways of reading the parameters; None to let them pass.
@@ -137,7 +138,7 @@ class Shifted(TorchFunctionMode):
             return self._shifted(func, args, kwargs or {})
 
     def _reads(self, values: Any) -> bool:
-        """Whether a trainable parameter is among the arguments `values` of a function, or in a list among them."""
+        # Whether a trainable parameter is among the arguments `values` of a function, or in a list among them.
         ids, sharded = self._ids, self._weights.collective
         for value in values:
             if ids.get(id(value)) is not None or (sharded and self._weights.index(value) is not None):
@@ -177,9 +178,8 @@ class Shifted(TorchFunctionMode):
         return str(next(self._weights.names[index] for index in found if index is not None))
 
     def _hidden(self) -> AbstractContextManager[Any]:
-        """A context manager that hides operations from other torch modes as long as a `Guard` is used. Shifted weights
-        are made inside, by operations that differ from call to call, since some results are kept. A trace of what the
-        losses do must not see them (`losses.isolation`)."""
+        # Shifted weights are made by operations that differ from call to call, since some results are kept. While a
+        # `Guard` is used, a trace of what the losses do (`losses.isolation`) must not see them: they are hidden.
         return nullcontext() if self._guard is None else _disable_current_modes()
 
     def _read(self, value: Any) -> int | None:
@@ -518,8 +518,6 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def _derivative_of(found: Tensor) -> Tensor:
-    """Return the derivative by the shift of losses that were computed inside `Shifted` with exact=True. It is NaN where
-    the losses are not finite. Raises ValueError for losses without a derivative."""
     value, tangent = forward_ad.unpack_dual(found)  # type: ignore[no-untyped-call]
     if tangent is None:
         raise ValueError(f"{NONE}: they do not depend on the weights by operations that can be differentiated")
@@ -536,10 +534,12 @@ def _ready() -> None:
 
 @contextmanager
 def differentiable() -> Iterator[Callable[[Tensor], Tensor]]:
-    """A context manager in whose block torch carries derivatives forward; it gives the function `_derivative_of`.
+    """A context manager in whose block torch carries derivatives forward, with losses computed inside `Shifted`.
 
-    Attention runs by its plain kernel, the only one with a forward derivative. An operation that has none raises
-    ValueError, which names the operation.
+    It gives a function that takes the losses, a tensor of dual numbers, and returns their derivatives by the shift, a
+    tensor of the same shape; NaN where the losses are not finite. Call it inside the block. It raises ValueError for
+    losses without a derivative. Attention runs by its plain kernel, the only one with a forward derivative. An
+    operation that has none raises ValueError, which names the operation.
     """
     _ready()
     try:

@@ -37,10 +37,12 @@ class _Held(NamedTuple):
 
 
 class Untrained:
-    """Keeps the buffers and frozen parameters of a module as they were before each evaluation.
+    """Keeps buffers of a module as they were before each evaluation, and finds out if one writes frozen parameters.
 
-    Submodules and buffers, and with `parameters` also parameters, that an evaluation adds, replaces or removes are put
-    back too: the dictionaries in which each submodule holds them, and its set of buffers that are not persistent.
+    Buffers of at most 2^22 elements are copied and put back. Larger ones and frozen parameters are not: a write to one
+    is noted, and `require_unwritten` then raises. Put back are also submodules and buffers, and with `parameters`
+    parameters, that an evaluation adds, replaces or removes: the dictionaries in which each submodule holds them, and
+    its set of buffers that are not persistent. Sparse and nested buffers are not looked at.
 
     Args:
         module: the module that is evaluated.
@@ -67,16 +69,14 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """Note the buffers and frozen parameters, with the buffers' values, before an evaluation.
-
-        `put_back` undoes what the evaluation changes; nothing is refused here.
-        """
+        """Note the buffers and frozen parameters, with the buffers' values, before an evaluation. `put_back` undoes
+        what the evaluation changes in buffers; nothing is refused here."""
         if self._live is None or not self._same():
             self._take()
 
     def settle(self) -> None:
-        """Put back buffers that an evaluation has changed without torch's notice. Call this before buffers are shown,
-        for example saved."""
+        """Put back buffers that an evaluation has changed by writes that torch does not count (`Tensor._version`). Call
+        this before buffers are shown, for example saved."""
         if self._live is not None and self._same():
             self._restore()
 
@@ -90,8 +90,8 @@ class Untrained:
             self._restore()
 
     def _restore(self) -> None:
-        """Put back the submodules' dictionaries and buffers that differ from what `begin` noted. A frozen parameter or
-        large buffer that was written has no copy to be put back: its name is kept, for `require_unwritten`."""
+        # Puts back dictionaries and buffers that differ from what `begin` noted. A frozen parameter or a buffer of more
+        # than `_MOST_COPIED` elements has no copy: if it was written, its name is kept, for `require_unwritten`.
         assert self._live is not None
         self.restored += 1
         for live, noted in zip(self._live, self._noted, strict=True):
@@ -110,7 +110,8 @@ class Untrained:
         self._state = [_state(held.tensor) for held in self._held]
 
     def require_unwritten(self) -> None:
-        """Raise ValueError if an evaluation has written a frozen parameter or a large buffer, which is not put back."""
+        """Raise ValueError if an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements:
+        these are not copied, so they cannot be put back."""
         if self._written:
             raise ValueError(
                 f"losses must not change what is handed out with the module; got a write of {self._written}: the module"
