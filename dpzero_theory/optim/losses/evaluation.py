@@ -82,7 +82,8 @@ class Evaluation:
     def record(self, weights: Weights) -> None:
         """Record the evaluation of later batches as CUDA graphs (`optim.weights.recorded`), one for each batch shape.
 
-        Nothing changes if the weights are on no GPU, cannot be recorded (`Weights.recorder`), or an `Engine` evaluates.
+        Nothing changes if the weights are on no GPU, cannot be recorded (`Weights.recorder`), or if the losses come
+        from a server in place of a loss function (`engines.engine.Engine`).
         """
         recorder = None if isinstance(self._losses, Engine) else weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
@@ -94,9 +95,10 @@ class Evaluation:
             records: the numbers of the records, shape (rows,), at least one.
             moment: bytes that tell one release of one run from all others, from which a `records.DrawnData` draws; b""
                 outside a run.
-            alike: whether a record reads the same each time though the data set draws at random (`records.read`). What
-                `collate` draws stays random: with equal draws in all batches, a test could not see that the records of
-                a batch share them.
+            alike: whether a record reads the same each time though the data set draws at random (`records.read`), so
+                that two evaluations of it can be compared. What `collate` draws stays random, since `losses.isolation`
+                refuses a collate function whose draws change a record's loss from batch to batch: equal draws would
+                hide it.
             most: 0, the default, adds no copies. If evaluations are recorded as CUDA graphs, copies of the first record
                 fill the batch up to the next power of two (8 at least), but not beyond `most` rows.
         """
@@ -155,8 +157,6 @@ class Evaluation:
 
 
 def _repeated(batch: _Batch, copies: int) -> Any:
-    """Return the content of a batch with its records repeated `copies` times, one copy after the other."""
-
     # A tensor whose first axis has another length than the batch holds no records, so it is not repeated.
     def of(value: Tensor) -> Tensor:
         if value.ndim and len(value) == batch.rows:
@@ -210,17 +210,20 @@ class BatchSum:
         evaluation.record(weights)
 
     def total(self, release: int, batch: Indices) -> Sums:
-        """Return the sum of a batch's clipped differences, shape (K,), in units of `Algorithm.unit`, on every rank.
+        """Return the sum of a batch's clipped differences, shape (K,), on every rank.
 
-        Noise is not added here. A record whose loss or reading raises counts as 0: its micro-batch is evaluated again
-        record by record, so nobody sees the error and no other record is left out. In sharded modules it is raised.
+        For private algorithms these are int64 in units of clip/levels with the algorithm's `levels`, 2^30 for dpzero;
+        for mezo they are float64 in the unit of the differences. Noise is not added here. A record whose loss or
+        reading raises counts as 0: its micro-batch is evaluated again record by record, so nobody sees the error and no
+        other record is left out. In sharded modules it is raised.
 
         Args:
             release: the release's number, an integer >= 0, which determines its K directions.
             batch: the numbers of the records, shape (records,); without any, the sum is 0.
 
         Raises:
-            ValueError: an evaluation has written a frozen parameter or a large buffer.
+            ValueError: an evaluation has written a frozen parameter, or a buffer of more than 2^22 elements; smaller
+                ones are put back.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule, weights = self._plan, self._plan.rule, self._weights
@@ -266,8 +269,7 @@ class BatchSum:
             _STEP.reset(token)
 
     def _one_by_one(self, release: int, records: Indices) -> Array:
-        """Return the records' differences along a release's directions, shape (records, K), with each record read and
-        evaluated alone, and 0 in the row of a record whose reading or loss raises."""
+        # As `differences`, with each record read and evaluated alone, and 0 for a record whose reading or loss raises.
         found = np.zeros((len(records), self._plan.directions_per_step))
         for row, record in zip(found, records, strict=True):
             with suppress(Exception):

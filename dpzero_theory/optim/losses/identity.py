@@ -38,7 +38,8 @@ def of_losses(losses: Callable[..., object]) -> str:
     """Return the name of a loss function and a digest of its source, a text that must be the same to resume a run.
 
     Changes of comments, of functions that it calls, and of values in its closure leave this text as it is. If the
-    source cannot be found, the text is the name alone. For an engine it is `Engine.name`.
+    source cannot be found, the text is the name alone. For an `engines.engine.Engine`, a server that stands in for a
+    loss function and can be called like one, it is the attribute `name`.
     """
     if isinstance(losses, Engine):
         return losses.name

@@ -77,8 +77,9 @@ def examine(
 ) -> Evaluation:
     """Test that no record's loss depends on other records: evaluate a few records again, among others, and alone.
 
-    The module is afterwards as it was. A warning says if rounding is visible in a run, or if trainable weights are in
-    half precision.
+    The module is afterwards as it was. A warning says if trainable weights are in half precision, or if rounding is
+    visible: if one record may, by rounding alone, change the differences of the other records of an expected batch by a
+    tenth of the clip or more in sum, which the guarantee, a bound on what the record itself adds, does not cover.
 
     Args:
         weights: the trainable weights of the run's module.
@@ -100,8 +101,9 @@ def examine(
     Raises:
         ValueError: a record's loss depends on other records, or changes when it is evaluated again; losses of another
             shape than (batch,); a trainable parameter that no loss reads; a layer of bitsandbytes that mixes records;
-            more than a quarter of up to 32 records without a finite loss; losses or derivatives that show no slope,
-            from which a run learns nothing; points_at_once above 1 for losses that do not allow it.
+            two or more records, and more than a quarter, of up to 32 without a finite loss; losses that have a
+            derivative but are equal at both points for all of these records, or derivatives that are all 0, from which
+            a run learns nothing; points_at_once above 1 for losses that do not allow it.
         Exception: what the losses raise, if they raise for every record.
     """
     look = _Look(weights, losses, data, collate, plan)
@@ -185,11 +187,12 @@ class _Seen(NamedTuple):
 
 
 class _Look:
-    """Evaluates records at the two points, 0 and 1, from which a run computes the first difference of its first step.
+    """Evaluates records at two points for the tests of this module, which compare a record's losses in several batches.
 
-    With x the weights, u the direction and lambda the smoothing, the points are x + lambda u and x - lambda u for
-    central differences, and x and x + lambda u for forward ones. For exact differences the values at the "points" are
-    derivatives along the first two directions.
+    They are the points from which a run computes the first difference of its first step. With x the weights, u the
+    direction and lambda the smoothing, points 0 and 1 are x + lambda u and x - lambda u for central differences, and x
+    and x + lambda u for forward ones. For exact differences the values at the "points" are derivatives at x along the
+    first two directions.
     """
 
     def __init__(self, weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan) -> None:
@@ -206,18 +209,15 @@ class _Look:
         self._trace = Trace()
 
     def __call__(self, records: Indices, points: tuple[int, ...] = (0, 1), at_once: int = 1) -> _Seen:
-        """Evaluate the records with these numbers at one point or both, `at_once` of them in one pass.
-
-        `points` has 0 for the first point and 1 for the second, in the order of evaluation; rows of losses are in
-        ascending order of the points. Raises _FailedError if the losses, or the reading of the records, raise.
-        """
+        # The losses of records, whose numbers are given, at one or both of the class's two points, in the order in
+        # which `points` has them; `at_once` points are evaluated in one pass. Raises _FailedError for any exception.
         self._trace = Trace()
         try:
             batch = self._evaluation.batch(records, alike=True)
             values = self._evaluation.at(self.weights, [self._points[p] for p in points], batch, at_once)
         except Exception as error:
             raise _FailedError from error
-        return _Seen(values[np.argsort(points)], self._trace)
+        return _Seen(values[np.argsort(points)], self._trace)  # The row of point 0 comes before that of point 1
 
     def change(self, values: Array) -> Array:
         """Return each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
@@ -227,12 +227,10 @@ class _Look:
         return found
 
     def stuck(self, record: int, value: float) -> bool:
-        """Whether a record's loss, `value` at both shifted points, is the same at the weights themselves, although it
-        can be differentiated. `record` is the number of the record.
-
-        Such a loss does not change because of rounding or for want of a label, and a run learns nothing from it. A 0-1
-        loss, which cannot be differentiated, may well be the same at three points: for it the answer is False.
-        """
+        # Whether the loss of the record with this number, which is `value` at both points, is the same at the weights x
+        # too, although it has a derivative. (With forward differences x is one of the points.) Such a loss stays the
+        # same because of rounding or for want of a label, and a run learns nothing from it. A 0-1 loss, which has no
+        # derivative, may well be the same at three points: for it the answer is False.
         batch, sloped = self._evaluation.batch(np.array([record]), alike=True), False
 
         def ask(module: nn.Module) -> Tensor:
@@ -244,18 +242,14 @@ class _Look:
         return float(found) == value and sloped
 
     def require_stackable(self, records: Indices) -> None:
-        """Raise ValueError unless both points get the same losses in one pass as in two passes, up to rounding."""
         apart, together = self(records), self(records, at_once=2)
         gap = _gap(together.values, apart.values)
         if not gap <= _rounding(apart, together):
             raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
     def evaluable(self, work: Callable[[Indices], _T], records: Indices) -> _T:
-        """Return work(records) or, if that raises _FailedError, work(those records that can be evaluated alone).
-
-        Raises the exception of the losses if `work` fails again, or if none or all of the records can be evaluated
-        alone.
-        """
+        # Returns work(records) or, if that fails, work(those records that can be evaluated alone). Raises the exception
+        # of the losses if that fails too, or if none or all of the records can be evaluated alone.
         try:
             return work(records)
         except _FailedError as error:
@@ -275,12 +269,8 @@ class _Look:
 
 
 def _probed(look: _Look, micro_batch: int) -> tuple[Array, float]:
-    """Test with a few records, evaluated again, among others and alone, that a loss depends on its record alone.
-
-    `micro_batch` is how many records a run evaluates at a time. Returns the losses of the first evaluation, shape (2,
-    records), and the largest change that was taken for rounding. Raises ValueError if a loss depends on other records,
-    or if a run would learn nothing; and what the losses raise, if they raise for every record.
-    """
+    # Chooses records and the size of batches for `_compared`, and returns what it returns. Raises ValueError also if a
+    # run would learn nothing, and what the losses raise if they raise for every record.
     plan = look.plan
     most = plan.sampling.batch_size(plan.n)
     if most is None:
@@ -359,8 +349,8 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
 
 
 def _require_signal(look: _Look) -> None:
-    """Raise ValueError if a run would learn nothing: if more than a quarter of 32 records have no finite loss, or if no
-    loss changes between the two points of a step though it has a derivative."""
+    # Raises ValueError if a run would learn nothing: if two or more, and more than a quarter, of up to 32 records have
+    # no finite loss, or if no loss changes between the two points of a step though it has a derivative.
     plan, places = look.plan, _evenly_spread(_LOOKED_AT, look.plan.n)
     values, said = np.full((2, len(places)), math.nan), ""
     for column, record in enumerate(places):

@@ -122,16 +122,9 @@ def _answers(
     temperature: float,
     noise: Callable[[int], Tensor] | None,
 ) -> Tensor:
-    """Return the tokens of the answers, shape (batch, tokens); what follows an end-of-text token has no meaning.
-
-    Args:
-        prompts: the tokens of the prompts, shape (batch, length).
-        mask: 1 where `prompts` has a token and 0 where it has padding, shape (batch, length).
-        tokens: the length of the answers, an integer >= 1.
-        temperature: T > 0, by which logits are divided.
-        noise: a function from the size of the vocabulary to what is added to logits/T for the next token of each
-            answer, shape (batch, vocabulary); None takes the most likely token, whatever the temperature.
-    """
+    # The tokens of the answers, shape (batch, tokens), for prompts of shape (batch, length), of which `mask` is 0 at
+    # padding. `noise`, a function of the vocabulary's size, gives what is added to logits/temperature for the next
+    # token of each answer, shape (batch, vocabulary); with None the most likely token is taken.
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     ids, past, drawn = prompts, None, []
     for _ in range(tokens):

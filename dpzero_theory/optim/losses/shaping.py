@@ -37,10 +37,12 @@ _ADDED = 0.01
 
 
 def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collate: Collate = None) -> str:
-    """Measure the shape of a run's directions from the gradients of public records, at the module's weights.
+    """Measure from the gradients of public records how much longer a run's random directions should be along one weight
+    than along another: their shape.
 
-    The module is evaluated in eval mode and is left as it was. One record is differentiated at a time, by
-    backpropagation, of at most 512 records.
+    Along weights whose gradients are small, directions are made longer, so that a step changes these weights too. The
+    module is evaluated in eval mode, at its present weights, and is left as it was. One record is differentiated at a
+    time, by backpropagation, of at most 512 records.
 
     Args:
         module: the module with the weights that the run begins with; the shape is of its trainable parameters.
@@ -50,11 +52,12 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
         collate: a function from a list of records to the batch; torch's default_collate if None.
 
     Returns:
-        A text, the setting `shape` of a plan.
+        A text of JSON, the setting `shape` of a plan (`Plan.for_target`).
 
     Raises:
-        ValueError: losses without derivatives, an engine, data by user, a sharded module, packed layers, or gradients
-            that are not finite or all 0.
+        ValueError: losses without derivatives, an `Engine` in place of losses, records that are users (`by_user`), a
+            sharded module, quantised layers made trainable by `train_packed`, or gradients that are not finite or all
+            0.
     """
     require_data(public_data, "public_data")
     if isinstance(public_data, ByUser) or isinstance(losses, Engine):
@@ -94,14 +97,18 @@ def public_shape(module: nn.Module, losses: Losses, public_data: Data, *, collat
 
 
 def _exponents(squares: Tensor) -> Exponents:
-    """Return for each mean square s, given in units of their mean, the integer e in [-12, 12] for which 2^e is nearest,
-    by its logarithm, to (s + 0.01)^(-1/4)."""
+    # `squares` are mean squares s of the gradient's entries, of each row or column of a parameter, in units of a mean
+    # over all. Directions get the factor 2^e with 2^e near (s + 0.01)^(-1/4), whose square undoes half of the
+    # differences between the s on a logarithmic scale. 0.01 keeps rows that have no gradient from getting the largest
+    # factors.
     found: Exponents = torch.log2(squares + _ADDED).div(-4).round().clamp(-LARGEST, LARGEST).cpu().numpy().astype(int)
     return found
 
 
 def require_public(shape: Shape, data: Data) -> None:
-    """Raise ValueError if the data set of a run holds one of the public records from which its shape was measured."""
+    """Raise ValueError if the data set of a run holds a public record from which `public_shape` has measured how long
+    the run's directions are along each weight. Records are the same if a model is given the same bytes of them
+    (`losses.identity.inputs_digest`)."""
     texts = data.texts if isinstance(data, ByUser) else data
     both = 0
     for number in range(len(texts)):

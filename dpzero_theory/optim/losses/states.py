@@ -59,7 +59,7 @@ class _Call(NamedTuple):
 
 
 class _Reached(Exception):
-    """Raised to end a forward as soon as the last module of the chain has returned."""
+    """Raised by a hook to end a forward once it has reached the module whose output is wanted."""
 
 
 class _Chain:

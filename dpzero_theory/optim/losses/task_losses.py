@@ -100,9 +100,6 @@ def _bare(model: Any) -> nn.Module:
 
 
 def _joined(forward: _Forward, measure: _Measure) -> Losses:
-    """Return a loss function (module, batch) -> losses of shape (batch,). It applies `measure` to the logits and labels
-    that `forward` returns, and raises ValueError for labels whose shape or type does not fit the logits."""
-
     def losses(module: nn.Module, batch: Any) -> Tensor:
         logits, labels = forward(module, batch)
         return measure(logits.float(), _fitted(logits, labels, measure))
@@ -189,16 +186,9 @@ def _can_leave_out(kind: Any) -> bool:
 
 
 def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
-    """Return the positions at which a causal language model must compute logits, or None for all positions.
-
-    The result has the shape (records, most labels of a record): for each record its positions with a label, first to
-    last, then some without. It is None if that leaves out no position, or if the model cannot leave any out. It saves
-    time, as the logits of a large vocabulary can take longer than all layers.
-
-    Args:
-        module: the model, of transformers or of peft.
-        known: whether there is a label for the logits at a position, shape (records, positions).
-    """
+    # The positions at which a causal language model must compute logits, shape (records, most labels of a record): for
+    # each record those with a label, where `known`, shape (records, positions), is true, then some without. None, if no
+    # position can be left out. It saves time, as the logits of a large vocabulary can take longer than all layers.
     kind: Any = type(bare := _bare(module))
     # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
     if known.is_cuda or not _BY_RECORD or not _can_leave_out(kind):
