@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 
 
 def _by_field(table: Mapping[str, str]) -> dict[str, str]:
-    """Return a dictionary from each name in the values of `table`, which are names separated by spaces, to its key."""
+    # In the tables below one text, the key, is written once for many fields, whose names are separated by spaces.
     return {name: about for about, names in table.items() for name in names.split()}
 
 

@@ -109,7 +109,8 @@ def _require_between(
 
 
 def _twin(trainer: Trainer) -> Any:
-    """Return a copy of a Trainer that logs nothing, whose attributes, lists and dictionaries are its own."""
+    # A copy, on which a private run calls `compute_loss`: what that method logs, or keeps in the Trainer's attributes,
+    # lists and dictionaries, is computed from private records, and must not be left in the Trainer that callers see.
     found: Any = copy.copy(trainer)
     for name, value in vars(found).items():
         if name not in ("train_dataset", "eval_dataset"):  # No loss changes a data set, which may be a long list.

@@ -57,8 +57,8 @@ _T = TypeVar("_T", bound=Trainer)
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError unless `private` is "auto", or a mapping with all required keys and others that `DPZeroTrainer`
-    takes."""
+    # `private` must be "auto", or a mapping with keys that `DPZeroTrainer` takes: target_epsilon, target_delta and,
+    # unless settings="auto" chooses the others, all of `plan.REQUIRED`.
     if private == "auto":
         return
     if not isinstance(private, Mapping):
@@ -154,11 +154,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self._begin(private, losses, public_evaluation, engine)
 
     def _begin(self, private: Any, losses: Losses | None, public_evaluation: bool, engine: Engine | str | None) -> None:
-        """Store the arguments of the class from which `train` starts the run.
-
-        Raises ValueError for a Trainer with an optimizer or steps of its own, with a quantised model that cannot be
-        saved, or with both losses and an engine.
-        """
+        # Checks and keeps the arguments of the class, from which `train` starts the run.
         args, kind = self.args, type(self)
         _require_no_optimizer(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
         for name in _OWN_STEPS:
@@ -192,14 +188,18 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Make the releases that are left.
 
         Args:
-            resume_from_checkpoint: the folder of a checkpoint, or True for the last checkpoint in the output folder. If
-                there is none, the model must have its initial weights, which are moved by the releases in the run's
-                file. False or None takes `resume_from_checkpoint` of the training arguments.
+            resume_from_checkpoint: None or False begins a run, unless the training arguments have a
+                `resume_from_checkpoint`, which is then taken. The folder of a checkpoint, or True for the last one in
+                the output folder, goes on with the run there. With True and a run that has no checkpoint yet, the model
+                must have the weights with which the run was begun, and the releases in the run's file are applied to
+                them; with True and no run there, one begins.
             trial: must be None, as a search must pay for all its runs together (`examples/private_search.py`).
             ignore_keys_for_eval: names of outputs of the model that evaluations during training leave out.
 
         Returns:
-            The number of releases made as `global_step`, None as `training_loss`, and the metric `epsilon`.
+            As `global_step` how many of the plan's releases cannot be made any more, also those made before the run was
+            resumed, or counted towards the budget and lost in a crash; None as `training_loss`; and the metric
+            `epsilon`, what the run may claim at its target_delta.
 
         Raises:
             ValueError: a setting that `make_private_with_epsilon` refuses, a sharded model (FSDP), a damaged
@@ -225,8 +225,6 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.run.close()
 
     def _started(self, resumed: bool) -> Run:
-        """Start the run, or open the one in the output folder, and return it. Raises FileExistsError if there is one
-        and `resumed` is False, and what `make_private_with_epsilon` raises."""
         resume = self._private.get("resume", True)
         if resume is not True and resume != "moved":
             raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
@@ -333,8 +331,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self._folder.exists() and any(self._folder.iterdir())
 
     def _resume(self, checkpoint: str | bool | None) -> None:
-        """Load a checkpoint, and let the weights catch up with the run's file. `checkpoint` is the checkpoint's folder,
-        or True for the last one that is complete; None, False, or True if there is none, loads none."""
+        # `checkpoint` is a checkpoint's folder, or True for the last one that is complete, if there is one.
         found = self._last_complete_checkpoint() if checkpoint is True else checkpoint
         if found:
             self.run.load_state_dict(self._loaded(Path(found, _STATE)))
@@ -355,7 +352,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return state
 
     def _loop(self, ignored: list[str] | None) -> TrainOutput:
-        """Make the steps that are left, with a Trainer's callbacks. Evaluations leave out the outputs `ignored`."""
+        # The steps that are left, with a Trainer's callbacks. Evaluations leave out the model outputs `ignored`.
         handler, state, total = self.callback_handler, self.state, self.run.plan.steps
         epoch = max(round(1 / self.run.plan.sampling.sample_rate), 1)
         first = total - self.run.releases_left
@@ -390,7 +387,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return self.run.get_epsilon(self._private["target_delta"])
 
     def _report(self, record: Record, ignored: list[str] | None) -> None:
-        """Log a release, evaluate without the model outputs `ignored`, and save, each if the callbacks ask for it."""
+        # Logs a release, evaluates without the model outputs `ignored`, and saves, each if the callbacks ask for it.
         if self.control.should_log:
             self.control.should_log = False
             plan, sums = self.run.plan, record.sums
@@ -410,8 +407,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        """Write a checkpoint of the model, the Trainer and the run, in the place of an older one after as many steps,
-        and delete the oldest beyond `save_total_limit`."""
+        # A checkpoint of the model, the Trainer and the run takes the place of an older one after as many steps.
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:

@@ -30,14 +30,14 @@ _NUMBER = "dpzero_entry"
 
 
 class _Whole(Dataset):  # type: ignore[misc]
-    """A data set of numbered entries, whose `map` and `filter`, by which TRL prepares it, leave out no entry."""
+    """A data set whose `map` and `filter`, by which TRL prepares it, leave out no entry: otherwise n, the published
+    number of records, would depend on an entry's text. A column with their numbers shows whether all are left."""
 
     @classmethod
     def of(cls, data: Any, name: str) -> Any:
-        """Return a copy of `data` with a column of its entries' numbers.
-
-        Raises ValueError, which calls the argument `name`, unless `data` is a `datasets.Dataset` with entries.
-        """
+        """Return a copy of `data`, a `datasets.Dataset`, as an object of this class, with a further column that has
+        each entry's number, from 0. Raises ValueError, which calls the argument `name`, for anything else, for a data
+        set without entries, and for one that has a column of that name already."""
         if not isinstance(data, Dataset) or not len(data) or _NUMBER in data.column_names:
             got = "an empty one" if isinstance(data, Dataset) and not len(data) else type(data).__name__
             raise ValueError(
@@ -52,7 +52,6 @@ class _Whole(Dataset):  # type: ignore[misc]
         return data
 
     def map(self, *args: Any, **options: Any) -> Any:
-        """Return what `datasets.Dataset.map` returns, as a data set whose `filter` leaves out no entry either."""
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
