@@ -118,11 +118,11 @@ def choose(
             target_delta must be among them.
         public: an object that evaluates the losses of public records; None if there are no public records.
         count: how many public records there are.
-        narrowed: whether the program must say which parameters are trained.
+        narrowed: whether `narrow` has frozen most of the module, so that the program must do so too.
 
     Returns:
         All settings, the given ones included; and a program that sets them, as lines of Python, the first of which is a
-        comment that says what the run takes.
+        comment. It says how the settings were chosen, and how much time and memory the run takes.
 
     Raises:
         ValueError: a given setting is outside its range, or the losses of public records are not finite.
@@ -286,11 +286,12 @@ class _Public:
             self.seconds = (time.monotonic() - start) / (len(some) * len(points))
 
     def factor(self, guess: float, points: int, plan: Plan, plan_of: Callable[[int], Plan]) -> float | None:
-        """Return the factor of the step size with which a short run on public records ends at the least loss, or None
-        if there is no time for short runs.
+        """Return the number f, of those tried, for which a short run on public records ends at the least loss.
 
-        The first of them has the factor `guess`. `plan` is the plan of the private run, a step of which evaluates
-        `points` points, and plan_of(T) is a like plan with T steps.
+        At step t of T a run has the step size f sqrt(1000/T) (1 - t/T)/norm^2, where norm is the median norm of a
+        record's gradient. The first run has f = `guess`, and none begins after 50 seconds of choosing. `plan` is the
+        plan of the private run, a step of which evaluates `points` points, and plan_of(T) is a like plan with T steps.
+        Returns None if a run that is long enough to tell, of 30 steps, would take more than 24 seconds.
         """
         cost, most = points * self.seconds, min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
@@ -319,8 +320,12 @@ class _Public:
 
     def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
         """Make a short run on the public records with the numbers `rows`, all in each step, with the noise of the
-        averages that `plan` releases and a step size that falls from `first` to 0. Return the mean loss of other public
-        records at its end, infinity if it diverges; and by what the run's verdict says to multiply the step size."""
+        averages that `plan` releases and a step size that falls from `first` to 0.
+
+        Returns the mean loss of other public records at its end, infinity if it diverges; and by what to multiply
+        `first` in the next try: if its releases show clearly that it hardly moved or diverged (`optim.verdict`), the
+        loss at its start over how far they say that the loss fell, from 1/1000 to 1000; else 1.
+        """
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = _Falling(first, plan.steps)
         sizes = tuple(falling(step) for step in range(plan.steps))
@@ -346,7 +351,8 @@ class _Public:
 
 
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context manager that finds the largest tensor that an operation inside it returns, in bytes."""
+    """A context manager whose attribute `bytes` is the size of the largest tensor that an operation inside it returned,
+    by which `choose` sets how many records are evaluated at a time."""
 
     bytes = 0
 

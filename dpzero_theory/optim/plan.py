@@ -83,7 +83,8 @@ class Plan:
         direction: the name of the law of the random directions.
         directions_per_step: K, from 1 to 2^16.
         difference: the name of the rule for differences, `central`, `forward` or `exact`.
-        shape: the public shape of the directions, a text (`losses.shaping.public_shape`); "" for none.
+        shape: how much longer directions are along one weight than along another, a text that
+            `losses.shaping.public_shape` returned; "" for directions that treat all weights alike.
 
     Raises:
         ValueError: a value outside its range, a `Step` for mezo or none for another algorithm, a mechanism that is not
@@ -243,7 +244,8 @@ class Plan:
 
     @cached_property
     def difference_rule(self) -> Difference:
-        """The rule by which a record's K differences are computed from its losses at shifted weights."""
+        """The rule by which a record's K differences are computed: from its losses at shifted weights or, for the exact
+        rule, as derivatives."""
         return DIFFERENCES[self.difference]
 
     @property
@@ -285,8 +287,9 @@ class Plan:
 
     @cached_property
     def unit(self) -> float:
-        """What 1 in a released sum stands for: the sum times this number is the released average, which is the sum of
-        the records' clipped differences (rates of change of their losses) with noise, divided by `expected_batch`."""
+        """What 1 in a released sum adds to the released average, which is the sum of the records' clipped differences
+        (rates of change of their losses) with noise, divided by `expected_batch`: so the released sum, an integer for
+        private algorithms, times this number is the released average. It is `Algorithm.unit` over `expected_batch`."""
         return self.rule.unit(self.clip) / self.expected_batch
 
     def step_size(self, release: int) -> float:

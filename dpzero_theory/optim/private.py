@@ -101,13 +101,14 @@ def make_private_with_epsilon(
         losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with an engine.
         data: the private records, a map-style data set. Their number is n.
         folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run.
-        settings: "auto" chooses every setting that is not among the options, prints the program that repeats the
-            choice, and what the run takes, and trains the last normalisation and a new head alone if all parameters of
-            a transformers model have requires_grad (`optim.auto`). It reads no private record. None, the default,
-            chooses nothing.
+        settings: "auto" chooses every setting that is not among the options, prints on standard error how much time
+            and memory the run takes and a program that repeats the choice, and trains the last normalisation and a new
+            head alone if all parameters of a transformers model have requires_grad (`optim.auto`). It reads no private
+            record. None, the default, chooses nothing.
         public_data: public or synthetic records like the private ones, from which settings="auto" chooses in at most
             about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None
-            chooses what was good for weights of that kind elsewhere.
+            chooses what was good in earlier runs that trained such weights: adapters, a normalisation, all weights, or
+            a head or small model.
         options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon and target_delta
             must be given, and unless `settings` is "auto" also steps (or epochs), expected_batch, clip, step_size,
             smoothing, relation and sampling; and any settings of how the run is executed, as `make_private` describes
@@ -205,8 +206,11 @@ def make_private(
 
     Raises:
         ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
-            a plan that costs more than the target, a shape measured from records that are in data, or losses that are
-            not one for each record, depend on other records or do not read every trained parameter.
+            a plan that costs more than the target, a shape measured from records that are in data, a module whose
+            weights cannot be trained (`weights.module.Weights`), or losses that `losses.isolation.examine` refuses:
+            losses that are not one for each record, depend on other records, do not read every trained parameter, are
+            not finite for more than a quarter of a few records, do not change with the weights, or cannot be evaluated
+            at several points in one pass; and bitsandbytes' 8-bit layers with a threshold for outliers.
         FileExistsError, FileNotFoundError: a new run's folder is not empty; or there is no run to resume.
         OSError: a new run's folder cannot be made.
         LedgerError: the run's file is damaged, in use or, unless `resume` is "moved", a copy.
@@ -278,14 +282,9 @@ def _make(
     engine: Engine | str | None = None,
     states_memory: float = 2.0,
 ) -> Run:
-    """Test the losses, create or open the folder, and return the run.
-
-    Args:
-        key: the public key of the directions of a new run, 16 bytes.
-        budget: (epsilon, delta), the most that the run may cost; None for a run that is not private.
-        seed: the seed of noise and batches in a run that is not private; None takes both from the operating system.
-        micro_batch, ...: this and all that follows are the settings that `make_private` describes.
-    """
+    # `key` is the public key of the directions of a new run, 16 bytes; `budget` (epsilon, delta) is the most that a
+    # private run may cost; `seed` is that of the noise and batches of a run that is not private. The other arguments
+    # are those of `make_private`.
     micro_batch = integer("micro_batch", micro_batch)
     at_once = integer("points_at_once", points_at_once, at_most=_points(plan))
     choice("isolation", isolation, ISOLATIONS)
@@ -355,8 +354,10 @@ def _make(
 def _chosen(
     module: nn.Module, losses: Any, data: Data, folder: _Place, public_data: Data | None, options: Any, narrowed: bool
 ) -> Any:
-    """Return `options`, keyword arguments of `make_private_with_epsilon`, with the settings that settings="auto"
-    chooses; and print them as a program. A resumed run gets the settings in its folder, and nothing is printed."""
+    # Does what settings="auto" of `make_private_with_epsilon`, whose arguments these are, says: returns all options,
+    # and prints them as a program. A resumed run gets the settings in its folder, and nothing is printed. `narrowed`
+    # says whether `auto.narrow` has frozen most of the module, which the program must then do too. Of the private
+    # `data` only the number of records is used, and that none of them is in `public_data`.
     if options.get("engine") is not None or Ranks().count > 1:
         raise ValueError("settings must be given with an engine and with several processes; got 'auto'")
     collate, resumed = options.get("collate"), bool(options.get("resume"))
@@ -386,8 +387,7 @@ def _chosen(
 
 
 def _engine_or_losses(engine: object, losses: Losses | None, module: nn.Module, points: int) -> Losses:
-    """Return what evaluates the losses of a run: `engine`, an engine of vLLM for the module if it is "vllm", or without
-    an engine `losses`. `points` is how many points a step evaluates."""
+    # `points` is how many points a step evaluates, for an engine of vLLM, which is made here if `engine` is "vllm".
     if engine is None:
         assert losses is not None  # `_require` has refused it
         return losses
@@ -441,12 +441,9 @@ def _default_paid_at_once(plan: Plan, d: int) -> int:
 def _same_on_every_rank(
     ranks: Ranks, data: Data, unit: str, digest: Callable[[bytes], str], losses: Losses, plan: Plan, settings: str
 ) -> Plan:
-    """Return rank 0's plan. Every rank must call this function with its own arguments of `make_private`.
-
-    `unit` says what a record is, digest(key) is a digest of the records under a secret key, and `settings` has
-    micro_batch, points_at_once and isolation. Raises ValueError if any of all this differs between ranks, or data has
-    not the plan's n records.
-    """
+    # Returns rank 0's plan; raises ValueError if the arguments differ between ranks, each of which calls this with its
+    # own, or if data has not n records. `unit` says what a record is, `digest(key)` digests the records under a secret
+    # key, and `settings` has micro_batch, points_at_once and isolation.
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     if len(data) != first.n:
@@ -460,10 +457,7 @@ def _same_on_every_rank(
 
 
 def _require(module: object, losses: object, data: Data, folder: object, execution: Any, *plans: object) -> None:
-    """Raise ValueError unless the arguments of a `make_` function have the types that `make_private` states.
-
-    `plans` is the plan alone, or empty for `make_private_with_epsilon`, which makes its plan afterwards.
-    """
+    # `plans` is the plan alone, or empty for `make_private_with_epsilon`, which makes its plan afterwards.
     engine, collate = execution.get("engine"), execution.get("collate")
     losses = list if losses is None and engine is not None else losses  # `_engine_or_losses` looks at both
     if not isinstance(folder, str | os.PathLike):

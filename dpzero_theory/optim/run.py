@@ -51,7 +51,7 @@ class Run:
     """A run of the algorithm that its plan names, made by the functions of `optim.private`.
 
     Args:
-        header: what the run was begun with, its plan included.
+        header: what the run was begun with. Its attribute `plan` has the public settings.
         weights: the trainable weights of the module.
         sums: an object that evaluates a batch of records and sums their clipped differences.
         noise: the source of the noise of the releases.
@@ -63,7 +63,8 @@ class Run:
     Attributes:
         plan: the public settings of the run.
         weights, sums: as given.
-        private: whether releases are paid for, with noise and batches from the operating system and not from a seed.
+        private: whether noise and batches come from the operating system, and not from a seed. Then each release is
+            paid for: before its noise is drawn, the file says that it counts towards the budget.
     """
 
     def __init__(
@@ -98,9 +99,11 @@ class Run:
 
         Raises:
             BudgetSpentError: no release of the plan is left (`releases_left`).
-            LedgerError: the release cannot be paid for or recorded.
+            LedgerError: the run's file cannot be written, before the release, to count it towards the budget, or after
+                it, to record it.
             TranscriptError: the weights cannot catch up with the run's file (`catch_up`).
-            ValueError: an evaluation has written a frozen parameter or a large buffer, or `catch_up` raises it.
+            ValueError: an evaluation has written a frozen parameter or a buffer of more than 2^22 elements (smaller
+                ones are put back), or `catch_up` raises it.
         """
         if not self._current:
             self.catch_up()
@@ -173,7 +176,6 @@ class Run:
             self._catch_up(self._ranks.lead(self._records))
 
     def _catch_up(self, records: list[Record]) -> None:
-        """Move the weights by the releases that they do not have yet, of `records`, all releases in the run's file."""
         if self._current:
             return
         if self._position is None:
@@ -204,8 +206,9 @@ class Run:
 
     @property
     def history(self) -> list[Step]:
-        """The releases that are paid for, as `dpzero_theory.epsilon` takes them; empty for a run from a seed.
-        `get_epsilon` says what may be claimed."""
+        """The releases that count towards the budget by now, as `dpzero_theory.epsilon` takes them: those that were
+        made, and those for which the file was told so beforehand, even if a crash came before they were made. Empty for
+        a run that is not private. `get_epsilon` says what may be claimed."""
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
@@ -259,7 +262,7 @@ class Run:
         return int(self._file.releases_left) + len(self._paid)
 
     def _begin(self) -> tuple[int, Indices]:
-        """Return the number of the next release, now paid for, and the numbers of the records in its batch."""
+        # The number of the next release, now paid for, and the numbers of the records in its batch.
         if self._header.private:
             paid = self._paid or self._file.spend()
             self._paid, release = paid[1:], paid[0]

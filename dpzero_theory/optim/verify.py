@@ -94,8 +94,8 @@ def verify(
 ) -> Report:
     """Check a run's folder, and return the report.
 
-    Files that cannot be read or do not belong together, and a run from a seed, are a finding that does not hold;
-    nothing is raised for them.
+    Files that cannot be read or do not belong together, and a run that is not private, are a finding that does not
+    hold; nothing is raised for them.
 
     Args:
         folder: the folder that the run wrote, or a Trainer's output folder.
@@ -198,8 +198,8 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
 def _shown(report: Report, form: str, *, full: bool = False) -> str:
     """Return the report in the form "text" (empty if something does not hold), "json" or "html".
 
-    The text is some ten lines, or with `full` the whole statement with all findings and all that cannot be told. The
-    other forms always have all of it.
+    The text is some ten lines, or with `full` the whole privacy statement, all findings, and a list of what nobody can
+    find out from the files, such as whether the run's software was changed. The other forms always have all of it.
     """
     findings, claimed = report
     if form == "html":

@@ -39,7 +39,7 @@ class Engine(ABC):
         rounding: the distance from 1 to the next number of the coarsest number type that the engine computes with, such
             as 2^-23 for float32.
         invariant: whether a record's loss has the same bits whatever other records are evaluated with it. The run's
-            isolation is then "exact".
+            file then says that no record's loss depends on another record, to the last bit (isolation "exact").
         longest: the largest number of tokens of a record, if `engines.probe` is to compare the engine with the run's
             module, a causal language model of transformers; 0 if it is not.
     """
@@ -57,7 +57,8 @@ class Engine(ABC):
         as 0.
 
         Args:
-            adapters: the trained parameters at each point.
+            adapters: for each point, which is a value of the trained weights, a mapping from the names of the run's
+                module's trainable parameters to tensors with their values there.
             records: the records, as the run's data set returns them.
 
         Raises:

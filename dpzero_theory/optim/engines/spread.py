@@ -219,7 +219,7 @@ class _Actor(_Worker):
 
 
 class _Holder:
-    """The class of which Ray makes its actors."""
+    # An object of this class lives in a process that Ray started, and does there what `_Actor.submit` asks for.
 
     def do(self, make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
         try:

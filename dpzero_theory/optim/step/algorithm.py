@@ -100,7 +100,8 @@ class Algorithm(ABC):
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
     def unit(self, clip: float) -> float:
-        """Return what 1 in a sum stands for, in the unit of the differences: clip/levels, or 1 without rounding."""
+        """Return what 1 in a sum over a batch stands for, in the unit of the differences: clip/levels, or 1 without
+        rounding. (`Plan.unit` is this number over the expected batch, for averages.)"""
         return clip / self.levels if self.levels else 1.0
 
     @abstractmethod
