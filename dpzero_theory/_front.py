@@ -107,11 +107,12 @@ def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
         plan: the plan of a private run with a constant step size, or a prescription.
 
     Returns:
-        A certificate, whose `bound` is an upper bound on E||grad F_S(x_tau)||^2, where F_S is the mean loss and x_tau a
-        uniformly random iterate of the run. For a plan with a shape it bounds E[grad^T B grad] in its place, where B
-        is the covariance of the directions, with the constants of `Problem.shaped`. The bound is
-        infinite for a plan that the theorem covers, but whose step size is too large for its inequality to bound
-        anything (the certificate's `progress` is then <= 0).
+        A certificate, whose `bound` is an upper bound on E||g||^2, where g = grad F_S(x_tau), F_S is the mean loss, and
+        x_tau a uniformly random iterate of the run. If the plan's directions are longer along some weights than along
+        others (`Plan.shape`), it bounds E[g^T B g] in its place, with the directions' covariance B, from the constants
+        of `Problem.shaped`. The bound is infinite for a step size that is too large for the theorem's inequality to
+        bound anything. The certificate's `progress`, in which a step lowers the loss by step_size * progress * ||g||^2
+        less other terms, is then <= 0.
 
     Raises:
         ValueError: the problem's n is not the plan's, or the theorem does not cover the plan: steps of several sizes,

@@ -80,9 +80,9 @@ def outward(
         most: where the search ends in any case; None for infinity, which floats reach and integers never do.
 
     Returns:
-        A pair (before, found). `found` is the first of the tried points that meets the condition or, if none before
-        `most` does, `most`, which is not tried. `before` is the point before `found`, and does not meet the condition.
-        If `start` meets the condition, both are `start`.
+        A pair (before, found). If `start` meets the condition, both are `start`. Otherwise `found` is the first of the
+        tried points that meets it or, if none before `most` does, `most`, which is not tried; and `before` is the point
+        before `found`, which does not meet it.
     """
     end = math.copysign(math.inf, step) if most is None else most
     before = here = start

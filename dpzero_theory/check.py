@@ -2,8 +2,8 @@
 
 Every public function passes its numbers through one of these functions. They raise `ValueError` (never `TypeError`, so
 that a caller has one thing to catch). A rule is stated positively, and whatever does not satisfy it is refused, NaN
-included. `PreconditionError`, a kind of ValueError, is raised if a well-formed input does not meet an assumption of a
-theorem. No value is changed to fit.
+included. `PreconditionError`, a kind of ValueError, is raised if every argument is in its range and there is no answer
+for them nevertheless, mostly since an assumption of a theorem is not met. No value is changed to fit.
 """
 
 import inspect
@@ -26,7 +26,11 @@ _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or fa
 
 
 class PreconditionError(ValueError):
-    """Raised if an otherwise well-formed input does not meet an assumption of a theorem."""
+    """Raised if every argument is in its range, but there is no answer for them together.
+
+    Mostly an assumption of a theorem is not met. Others are a target that every value or none meets, data that do not
+    allow a measurement (such as losses without a slope), and an optional package that is not installed.
+    """
 
 
 def _bounds(name: str, above: float, at_least: float, below: float, at_most: float) -> str:

@@ -137,9 +137,11 @@ def _parser() -> Parser:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with the arguments `argv` (by default the process's own) and print its answers; returns 0.
+    """Run the command `python -m dpzero_theory.params`, and return 0.
 
-    Bad input exits with status 2.
+    It prints which step size, steps, smoothing, clip and noise each theorem prescribes for a problem and a privacy
+    target, and the bound that it certifies for them. `argv` are the words after the command, by default the process's
+    own. Bad input exits with status 2.
     """
     parser = _parser()
     args = parser.parse_args(argv)

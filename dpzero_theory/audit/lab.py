@@ -70,12 +70,8 @@ class _Scan(NamedTuple):
 
 
 class _Influence:
-    """Experiments on how much records change the releases of one loop; each is made when it is first asked for.
-
-    Args:
-        runs: a `LoopRuns`, which runs the loop with changed settings.
-        most_runs: about how many runs one experiment may take.
-    """
+    """Experiments on how much records change the releases of the loop that `runs` runs with changed settings. Each
+    takes about `most_runs` runs or fewer, and is made when it is first asked for."""
 
     def __init__(self, runs: LoopRuns, most_runs: int) -> None:
         self._runs, self._most_runs = runs, most_runs
@@ -208,11 +204,13 @@ class _Influence:
 
     @cached_property
     def scan(self) -> _Scan | None:
-        """How much exchanging each record in turn changes each step's release, with batches as claimed.
+        """How much each step's release changes if one record is replaced by another, for each record in turn.
 
-        None if runs with equal seeds have different batches, if no setting keeps the weights where they are, if there
-        are more than 256 records, or if for every seed tried some step does not change when the first record is
-        exchanged with all records in every batch.
+        It is measured in up to four pairs of runs for each record, with the batches that the loop's claim says. Nearly
+        no change shows that the record was not in the step's batch. None if this cannot be seen: runs with equal
+        seeds have different batches, no setting (such as a step size of 0) keeps the weights where they are, there are
+        more than 256 records, no record that was tried changes all steps, or for every seed that was tried the first
+        record does not change all steps though all records are in every batch.
         """
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
@@ -348,17 +346,8 @@ class _NoiseSamples:
         return np.array(values) / self._runs.claim.noise_std(changes.get("batch"))
 
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int, **how: int | None) -> Array | None:
-        """Return the noise of one run, in the unit of releases, shape (steps, numbers).
-
-        None if it cannot be told from the releases.
-
-        Args:
-            records: the data; the loop's own if None.
-            changes: settings to replace, by the audit's names for them.
-            seed: the loop's seed.
-            how: `stream`, the number of a known stream of bytes in place of the operating system's random bytes, and
-                `global_seed`, the seed of the process's generators; without them both follow from the seed.
-        """
+        # The noise of one run, in the unit of releases, shape (steps, numbers); None if it cannot be told from them.
+        # The arguments, `stream` and `global_seed` among them, are those of `parts`.
         found = self.parts(records, changes, seed, **how)
         return None if found is None else found.noise
 
@@ -380,8 +369,8 @@ class _NoiseSamples:
             records: the data; the loop's own if None.
             changes: settings to replace, by the audit's names for them.
             seed: the loop's seed.
-            stream: the number of a known stream of bytes in place of the operating system's random bytes; if None,
-                there is one only if runs need it to repeat.
+            stream: an integer from which bytes follow that the loop reads in place of the operating system's random
+                bytes; if None, it reads the system's, unless runs then do not repeat.
             global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
         """
         runs = self._runs

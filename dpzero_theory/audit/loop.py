@@ -88,10 +88,11 @@ class LoopOutput:
 
 
 class _Entropy:
-    """What is read in place of the operating system's random bytes: these, or one of many known streams of bytes.
+    """What is read in place of the operating system's random bytes: these, or a known stream of bytes, an endless
+    sequence that its number determines, so that a run which reads it can be repeated.
 
     Attributes:
-        number: which known stream is read; None, as it is at first, for the operating system's own bytes.
+        number: the number of the known stream; None, as it is at first, for the operating system's own bytes.
         taken: how many bytes of a known stream were read since the last `start`.
     """
 
@@ -101,11 +102,13 @@ class _Entropy:
         self._inverted: int | None = None
 
     def start(self, number: int | None) -> None:
-        """Begin the known stream `number`, an integer, at its first byte; if None, read the system's own bytes."""
+        """Let `read` return bytes that follow from the integer `number`, beginning with the first one; or, if it is
+        None, the operating system's own random bytes."""
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes of the known stream or, if none is selected, of the operating system."""
+        """Return `size` random bytes of the operating system or, after `start` was called with a number, the next ones
+        of the sequence of bytes that follows from this number."""
         if self.number is None:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size
@@ -116,13 +119,9 @@ class _Entropy:
 
     @contextmanager
     def inverted(self, place: int) -> Iterator[None]:
-        """A context manager in whose block `read` inverts all bits of one byte of whichever known stream it reads.
-
-        It shows whether what a loop draws depends on this byte. The operating system's own bytes stay as they are.
-
-        Args:
-            place: the index of the byte in the stream, from 0.
-        """
+        """A context manager in whose block `read` inverts all bits of one byte, the one with the index `place`, from 0,
+        after each call of `start`. It shows whether what a loop draws depends on this byte. The operating system's own
+        bytes stay as they are."""
         self._inverted = place
         try:
             yield
@@ -260,8 +259,8 @@ class Loop:
             records: the data; the loop's own if None.
             seed: the loop's seed.
             global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
-            stream: the number of the known stream of bytes that the run reads in place of the operating system's random
-                bytes; if None, it reads the system's.
+            stream: an integer from which the bytes follow that the run reads in place of the operating system's random
+                bytes, so that it can be repeated; if None, it reads the system's.
             changes: settings to replace, by the audit's names for them, such as noise_multiplier or step_size.
 
         Raises:

@@ -215,8 +215,8 @@ class LoopRuns:
 
         Args:
             seed: the loop's seed.
-            stream: the number of a known stream of bytes in place of the operating system's random bytes. If None, it
-                is `seed` if runs need known bytes to repeat (`streamed`), else None: the system's bytes are read.
+            stream: an integer from which bytes follow that the loop reads in place of the operating system's random
+                bytes. If None, it is `seed` if runs need known bytes to repeat, and else the system's are read.
         """
         return {"seed": seed, "stream": seed if stream is None and self.streamed else stream}
 
@@ -238,8 +238,8 @@ class LoopRuns:
         Args:
             records: the data; the loop's own if None.
             seed: the loop's seed.
-            stream: the number of a known stream of bytes in place of the operating system's random bytes; if None, it
-                is `seed` if runs need known bytes to repeat, and else the system's bytes are read.
+            stream: an integer from which bytes follow that the loop reads in place of the operating system's random
+                bytes; if None, it is `seed` if runs need known bytes to repeat, and else the system's are read.
             changes: settings to replace, by the audit's names for them; `global_seed`, the seed of the process's global
                 generators, may be among them.
 

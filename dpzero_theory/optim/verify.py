@@ -263,8 +263,9 @@ def _parser() -> Parser:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (by default those of the process), and print the report. Returns 0 if
-    everything holds, else 1. Bad arguments exit with status 2."""
+    """Run the command `python -m dpzero_theory.optim.verify`, which checks the files of a run and prints its privacy
+    statement. `arguments` are the words after the command, by default the process's own. Returns 0 if everything holds,
+    else 1. Bad arguments exit with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:

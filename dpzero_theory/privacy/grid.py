@@ -270,8 +270,9 @@ class _Apart:
             raise OverflowError("large losses do not lengthen the grid")
         far, _ = _saddle([*small, *rest, one], epsilon)
         rare, mass = _large(many, z, (cut, most), min(points, 2**14), self._left)
-        # With one law of n releases, k of them can be chosen in n (n - 1) ... (n - k + 1)/k! ways. Lower bounds of more
-        # than one large loss lack `sure` small losses, which must be few against n.
+        # With one law of n releases, k of them can be chosen in n (n - 1) ... (n - k + 1)/k! ways, here without n^k:
+        # the law `rare`, which is taken k times, has probabilities that are n times those of one release. Lower bounds
+        # of more than one large loss lack `sure` small losses, which must be few against n.
         single, n = len(many) == 1, many[0][1]
         ways = [math.prod(1 - i / n * single for i in range(k)) / math.factorial(k) for k in range(_MANY + 1)]
         sure = _MANY if single and n > 250 * _MANY else 1

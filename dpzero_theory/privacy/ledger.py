@@ -182,7 +182,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
-        """Resume the ledger at `path`, verifying every row.
+        """Open the ledger's file at `path` to go on with it, after verifying the hash of every row.
 
         Args:
             path: the file.
@@ -190,8 +190,10 @@ class Ledger(AbstractContextManager["Ledger"]):
                 of the file will be used again.
 
         Raises:
-            LedgerError: the file is damaged, was moved without `moved`, or is open in another process.
-            OSError: the file cannot be read or written.
+            LedgerError: the file is damaged or was not written by a ledger; it was copied or moved, and `moved` is
+                False; it is open already, in another process or in this one; or its process was killed, and its
+                write-ahead log, FILE-wal, is missing.
+            OSError: the file is missing, or cannot be opened for reading and writing.
         """
         path = Path(path)
         lock = os.open(path, os.O_RDWR)

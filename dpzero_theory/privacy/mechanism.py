@@ -164,12 +164,16 @@ class _OnLattice(Mechanism):
 
 
 class DiscreteGaussian(_OnLattice):
-    """Discrete Gaussian noise on integers, of which M = `levels` are one clip, with the parameter s M for the noise
-    multiplier s. Without `levels` M is any number from 2^28 on.
+    """Discrete Gaussian noise on sums that are integers: x has a probability proportional to exp(-x^2/(2 (s M)^2)),
+    where s is the noise multiplier and M the number of integers that is one clip.
 
     Sums over the integers give the cost of at most 2^24 releases of one number each, with full or Poisson batches, if s
     is at least 0.05 and s M at most 256. The cost of other releases is bounded by the costs of continuous Gaussian
     noise with a slightly smaller and a slightly larger standard deviation, for which s M must be at least a few units.
+
+    Args:
+        levels: M >= 1, for the law named `discrete-gaussian:M`. 0 is for the law named `discrete-gaussian`, with any M
+            of at least 2^28, whose cost hardly depends on M.
     """
 
     family = whole = "discrete-gaussian"

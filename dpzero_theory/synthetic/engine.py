@@ -63,16 +63,17 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """Make the results from the final states of the lanes (runs).
+        """Make the results of L lanes (runs) on a quadratic loss from sums that were kept while the lanes ran.
 
         Args:
-            problem: the quadratic loss.
-            lanes: the lanes' parameters, in the order in which they were given.
-            centers: the further points c, beside the minimiser.
-            states: scale * x_T and the sum over t of scale * x_t, both of shape (d, L), and the sums over t of x_t^T M
-                x_t for M = A^2 and A, shape (2, L); t = 0, ..., T-1, and x_t is the t-th iterate less the minimiser.
-                The L lanes are sorted by falling number of steps T.
-            scale: shape (d,), the factors of the coordinates in the first two states.
+            problem: the quadratic loss, with the diagonal matrix A and its minimiser.
+            lanes: the lanes' parameters, in the order in which the results are returned.
+            centers: points c, shape (d,) each, for which the means of ||A (x - c)||^2 and (x - c)^T A (x - c)/2 over
+                the iterates x are wanted, in addition to the minimiser.
+            states: three tensors, with the lanes sorted by falling number of steps T. With z_t the iterate after t
+                steps less the minimiser, they are scale * z_T, shape (d, L); the sum of scale * z_t over t = 0, ...,
+                T-1, shape (d, L); and the sums of z_t^T A^2 z_t and of z_t^T A z_t over the same t, shape (2, L).
+            scale: shape (d,), the factors of the coordinates in the first two tensors.
         """
         # Forms about other centers c need no further sums: with x measured from the minimiser, and a the average of the
         # x_t, the mean of (x_t - c)^T M (x_t - c) is the mean of x_t^T M x_t, less 2 c^T M a, plus c^T M c.
@@ -177,16 +178,8 @@ def run_together(
 
 
 class _Running:
-    """The lanes (runs) of a sweep while they run, sorted by falling number of steps.
-
-    In a block of steps the first `live` lanes are still running.
-
-    Args:
-        sweep: the lanes.
-        problem: the quadratic loss.
-        root: the square roots of the eigenvalues of its matrix, shape (d,).
-        place: the dtype and device of the computation.
-    """
+    """The lanes (runs) of a sweep while they run, sorted by falling number of steps. `root` has the square roots of the
+    eigenvalues of the loss's matrix, shape (d,). In a block of steps the first `live` lanes are still running."""
 
     def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
         self.sweep, self.root, self.place = sweep, root, place
@@ -222,18 +215,10 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move the L lanes that go on over a block of steps, and add to the sums of their iterates and of two quadratic
-        forms of these. Lanes move in the coordinates y = A^(1/2) (x - center), from y to y - w^T move, and by the
-        vector noise of the block if there is any.
-
-        Args:
-            w: the block's S directions in these coordinates, A^(1/2) u, shape (S, d).
-            starts, grams: the inner products of w with the lanes' points before the block, and with itself, for each
-                quadratic form: fields of `products.Products`.
-            move: the coefficient of each direction for each lane, shape (S, L).
-            later: for each direction, how many iterates of the block come after its step, shape (S, 1).
-            several: K, the directions of a step.
-        """
+        # Move the L lanes that go on over a block of steps, and add to the sums of their iterates and of two quadratic
+        # forms of these. `w` has the block's S directions A^(1/2) u, shape (S, d). `starts` and `grams` are fields of
+        # `products.Products`. `move` has the coefficient of each direction for each lane, shape (S, L), and `later` how
+        # many iterates of the block come after each direction's step, shape (S, 1). A step has `several` directions.
         for sums, start, gram in zip(self.forms, starts[::-1], grams[::-1], strict=True):
             sums[: self.live] += start.path(gram, move, self.push)[:-1:several].sum(dim=0)
         whole = len(later) // several * self.here - w.T @ (later * move)
@@ -251,6 +236,6 @@ def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Dr
 
 
 dpzero = partial(_run, vector=False)
-"""Runs the paper's Algorithm 2 (DPZero), which clips scalar differences and adds scalar noise; as `_run`."""
+"""Runs the paper's Algorithm 2 (DPZero), which clips scalar differences and adds scalar noise; arguments of `_run`."""
 dpgd_0th = partial(_run, vector=True)
-"""Runs the paper's Algorithm 1 (DPGD-0th), which clips vectors and adds a vector of noise; as `_run`."""
+"""Runs the paper's Algorithm 1 (DPGD-0th), which clips vectors and adds a vector of noise; arguments of `_run`."""

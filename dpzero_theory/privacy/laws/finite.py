@@ -163,11 +163,15 @@ def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, A
 
 
 def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> FinitePair:
-    """A finite pair that dominates (P, Q), whose delta is at least that of (P, Q) at every epsilon, from bounds on
-    divergences. Only upper bounds on delta may be taken from the result: as the dominated pair it has a copy of this.
+    """Return a pair of laws with finitely many outcomes that dominates a pair (P, Q): its delta is at least that of
+    (P, Q) at every epsilon.
+
+    Of the `FinitePair` only `upper` may be used. The class also needs a pair that (P, Q) dominates, for `lower`; it
+    gets the same one, which is none.
 
     Args:
-        forward: losses l that rise from 0, and for each l a bound on P(A) - e^l Q(A) that holds for every event A.
+        forward: two arrays of one shape: losses l that rise from 0, and for each l an upper bound on P(A) - e^l Q(A)
+            that holds for every event A.
         backward: the same with P and Q exchanged.
     """
     at_zero = min(float(forward[1][0]), float(backward[1][0]))
@@ -181,9 +185,17 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
 
 
 def dominated(p: Array, q: Array) -> FinitePair:
-    """A finite pair that (P, Q) dominates, whose delta is at most that of (P, Q) at every epsilon. It comes from lower
-    bounds `p` on the probabilities of some events under P and upper bounds `q` on them under Q, in any order. Only
-    lower bounds on delta may be taken from the result: as the pair that dominates it has a copy of this one."""
+    """Return a pair of laws with finitely many outcomes that a pair (P, Q) dominates: its delta is at most that of
+    (P, Q) at every epsilon.
+
+    Of the `FinitePair` only `lower` may be used. The class also needs a pair that dominates (P, Q), for `upper`; it
+    gets the same one, which does not.
+
+    Args:
+        p: lower bounds on the probabilities of some events, such as the rejection regions of tests, under P. Any number
+            of events, in any order.
+        q: upper bounds on the probabilities of the same events under Q, of the same shape.
+    """
     order = np.lexsort((-p, q))
     p = np.concatenate([[0.0], p[order] * (1 - _ROUNDING), [1.0]])
     q = np.concatenate([[0.0], np.minimum(q[order] * (1 + _ROUNDING), 1.0), [1.0]])

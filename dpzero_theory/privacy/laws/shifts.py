@@ -287,9 +287,8 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
 
 
 def _joined(positive: FinitePair, negative: FinitePair, p: Array, q: Array) -> FinitePair:
-    """A finite pair that dominates (P, Q), made of what outputs with positive losses and outputs with negative losses
-    add to it, the pairs `positive` and `negative`; the rest of P's mass has the loss 0. As the pair that is dominated
-    it has outcomes with the probabilities `p` under P and `q` under Q."""
+    # A pair that dominates (P, Q) is made of two parts, in which outputs have positive and negative losses; the rest of
+    # P's mass has the loss 0. The pair that (P, Q) dominates has outcomes of probability `p` under P and `q` under Q.
     middle = max(1 - float(np.sum(positive.mass) + np.sum(negative.mass)) - positive.infinite, 0.0)
     loss = np.concatenate([negative.loss, [0.0], positive.loss])
     mass = np.concatenate([negative.mass, [middle], positive.mass])

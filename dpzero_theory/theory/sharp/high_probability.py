@@ -148,13 +148,14 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _St
     """Return the quantities from which `certify_run` bounds E exp(theta times a step's change of the loss), theta > 0.
 
     Args:
-        problem: the constants.
+        problem: the constants, with `lipschitz`, a bound on the norm of every sample's gradient.
         failure: delta in (0, 1), the probability with which the bound for the whole run may fail.
         run: the parameters of the run, the entries of `Run`.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: a direction law or a number of directions that the theorem does not cover.
+        PreconditionError: a problem with `gradient_moment` or `mean_excess` in place of `lipschitz`; a direction law or
+            a number of directions that the theorem does not cover.
     """
     p, at = problem, ScaledRun.of(problem, **run)
     p.require_lipschitz("the bound for a single run")

@@ -35,10 +35,16 @@ parts. The upper bound that is returned exceeds the supremum by less than (m - 1
 
 
 def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the sharpened theorem's constants for a problem p with a bound on a mean over samples in place of L.
+    """Return the sharpened theorem's constants for a problem that bounds a mean over the samples' gradients, and not
+    the largest norm L of a gradient.
 
-    `k` has the constants at the clips c if all gradients have norm at most `Problem.gradient_unit`, the unit of c.
-    `direction` is the name of the law of the directions, and `directions` is K, their number in a step.
+    Args:
+        k: the constants that hold if no gradient has a norm above `Problem.gradient_unit`, at the clips c.
+        c: clips of one direction's difference, in the unit `Problem.gradient_unit`: C/sqrt(K) over that unit, where C
+            is the clip of a sample's K differences together. Shape (clips,), each > 0.
+        p: the problem, with `gradient_moment` or `mean_excess`.
+        direction: the name of the law of the directions, such as "sphere".
+        directions: K >= 1, the number of directions in a step.
     """
     if p.gradient_moment is not None:
         return _by_moment(k, c, p, direction, directions)
@@ -47,9 +53,7 @@ def without_lipschitz(k: Constants, c: Array, p: Problem, direction: str, direct
 
 
 def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: int) -> Constants:
-    """Return the sharpened theorem's constants at clips c if the samples' mean of ||grad f_i||^m is at most A^m, the
-    moment bound of p. `k` has the constants at these clips if all gradients have norm at most A, in whose units c is.
-    `direction` is the name of the law of the directions, and `directions` is K."""
+    # The case that the samples' mean of ||grad f_i||^m is at most A^m; c is in units of A.
     assert p.gradient_moment is not None
     power = p.gradient_moment[0]
     bias, excess = _suprema(p.d, p.r, direction, directions, power)
@@ -67,9 +71,8 @@ def _by_moment(k: Constants, c: Array, p: Problem, direction: str, directions: i
 
 
 def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
-    """Return the sharpened theorem's constants at clips c if the samples' mean of max(||grad f_i|| - t, 0) is at most
-    `share` times t. `k` has the constants at these clips if all gradients have norm at most t, the unit of c; `r` is
-    the effective rank."""
+    # The case that the samples' mean of max(||grad f_i|| - t, 0) is at most `share` times t; c is in units of t, and r
+    # is the effective rank.
     return replace(
         k,
         bias=k.bias + k.kept * share,
