@@ -98,7 +98,8 @@ def make_private_with_epsilon(
 
     Args:
         module: the module whose parameters with requires_grad are trained.
-        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with an engine.
+        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with the option
+            `engine`, which evaluates them.
         data: the private records, a map-style data set. Their number is n.
         folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run.
         settings: "auto" chooses every setting that is not among the options, prints on standard error how much time
@@ -239,12 +240,14 @@ def make_from_seed_not_private(
     """Start or resume a reproducible run of any plan, whose directions, batches and noise all come from a seed.
 
     It is for tests and comparisons, and not private, whatever the plan's noise: whoever knows the seed removes the
-    noise. Nothing is paid for, and `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO,
-    without clip and noise.
+    noise. It has no budget, and `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO,
+    without clip and noise. With a folder the texts or masks that are drawn anew in each step (`by_user` with at_most,
+    collators that mask tokens) follow from a random key in the folder, so such a run is reproducible without one alone.
 
     Args:
         module: the module whose parameters with requires_grad are trained.
-        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with an engine.
+        losses: a function (module, batch) -> a tensor of shape (batch,), one loss for each record; None with `engine`,
+            one of the settings, which evaluates them.
         data: the records, a map-style data set.
         plan: the plan of the run, of any algorithm.
         seed: an integer in [0, 2^64).

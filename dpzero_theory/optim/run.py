@@ -201,7 +201,7 @@ class Run:
     @property
     def releases_left(self) -> int:
         """How many steps may still be made: those of the plan, less those that were made and those that an earlier
-        process paid for and did not make."""
+        process counted towards the budget, and did not make because it crashed."""
         return self._ranks.lead(self._left)
 
     @property
@@ -212,8 +212,8 @@ class Run:
         return self._ranks.lead(lambda: self._file.history if self._header.private else [])
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the epsilon that the run may claim at delta: 0 before a release is paid for, then that of the whole
-        plan, since a run may be stopped because of what it has released. Infinity if the run is not private.
+        """Return the epsilon that the run may claim at delta: 0 before its first step, then that of the whole plan,
+        since a run may be stopped because of what it has released. Infinity if the run is not private.
 
         Where the number of steps made depends on nothing that they released, `dpzero_theory.epsilon` of `history` holds
         too. Raises ValueError unless 0 < delta < 1, or delta is 0 and the noise has a pure epsilon.

@@ -83,7 +83,8 @@ def examine(
 
     Args:
         weights: the trainable weights of the run's module.
-        losses: a function (module, batch) -> one loss for each record, shape (batch,), or an engine.
+        losses: a function (module, batch) -> one loss for each record, shape (batch,), or an `engines.engine.Engine`, a
+            server that evaluates them.
         data: the records of the run.
         collate: a function from a list of records to the batch; torch's default_collate if None.
         plan: the plan of the run.
