@@ -111,10 +111,11 @@ class Evaluation:
         return _Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
 
     def losses(self, module: nn.Module, copies: int = 1, *, batch: _Batch) -> Tensor:
-        """Return the losses of the records of a batch: float64, of shape (copies * rows,), on their device.
+        """Return the losses of the records of a batch: float64, of shape (copies * batch.rows,), on their device.
 
-        The loss function gets the module and the batch, or `copies` copies of the batch's records, one after the other.
-        Raises ValueError unless it returns one float32 or float64 number for each record.
+        The loss function gets the module and the batch, as the method `batch` returns it, or `copies` copies of the
+        batch's records, one after the other. Raises ValueError unless it returns one float32 or float64 number for each
+        record.
         """
         content = batch.content if copies == 1 else _repeated(batch, copies)
         return per_record(self._losses(module, content), copies * batch.rows)
@@ -183,10 +184,14 @@ def per_record(losses: object, batch: int) -> Tensor:
 
 
 class BatchSum:
-    """Evaluates the records of a batch at the points of the plan's difference rule, and sums their clipped differences.
+    """Evaluates the records of a batch at shifted weights, and sums their clipped differences.
+
+    A record's difference says how fast its loss changes along one of a step's K random directions. It is computed from
+    the record's losses at the points that the plan's difference rule names, such as x + lambda u and x - lambda u for
+    weights x and a direction u.
 
     Args:
-        plan: the plan of the run, which says which points there are, and how differences are clipped.
+        plan: the plan of the run.
         weights: the weights of the module that is evaluated.
         evaluation: reads records and returns their losses.
         ranks: the processes, among which micro-batches are dealt out.
@@ -210,7 +215,7 @@ class BatchSum:
         evaluation.record(weights)
 
     def total(self, release: int, batch: Indices) -> Sums:
-        """Return the sum of a batch's clipped differences, shape (K,), on every rank.
+        """Return the sum of a batch's clipped differences along K directions, shape (K,), on every rank.
 
         For private algorithms these are int64 in units of clip/levels with the algorithm's `levels`, 2^30 for dpzero;
         for mezo they are float64 in the unit of the differences. Noise is not added here. A record whose loss or

@@ -221,8 +221,8 @@ class _Look:
         return _Seen(values[np.argsort(points)], self._trace)  # The row of point 0 comes before that of point 1
 
     def change(self, values: Array) -> Array:
-        """Return each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
-        shape (2, records); or with exact differences, where these are derivatives, those at point 0."""
+        # Return each record's loss at point 0 minus its loss at point 1, shape (records,), from the losses `values` of
+        # shape (2, records); or with exact differences, where these are derivatives, those at point 0.
         with np.errstate(invalid="ignore"):  # No warning is due: a step clips infinite changes, and counts NaN as 0.
             found: Array = values[0] - values[1] if self.plan.smoothing else values[0]
         return found

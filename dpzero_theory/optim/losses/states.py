@@ -78,8 +78,8 @@ class _Chain:
         self._modules: tuple[nn.Module, ...] = ()
 
     def find(self, record: Any) -> bool:
-        """Find the longest chain of frozen modules by evaluating a record. Return whether there is one that has at
-        least a fifth of the module's parameters, and whose output nothing writes."""
+        # Finds the longest chain of frozen modules by evaluating a record. Returns whether there is one that has at
+        # least a fifth of the module's parameters, and whose output nothing writes.
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
         takers: dict[int, tuple[Any, nn.Module]] = {}  # by id; the object is kept too, so that no other gets its id
@@ -119,12 +119,10 @@ class _Chain:
         return found.result._version == found.version
 
     def collate(self, records: Sequence[Any]) -> tuple[Tensor, Any]:
-        """Return the outputs of the chain's last module for the records, each evaluated alone, and the records' batch.
-
-        Outputs have the shape (rows, ...): where a record has several rows, as a pair of answers has two, the first
-        rows of all records come before the second ones. Outputs of several lengths are padded with 0 at the end of
-        their first axis after the rows.
-        """
+        # Returns the outputs of the chain's last module for the records, each evaluated alone, and the records' batch.
+        # Outputs have the shape (rows, ...): where a record has several rows, as a pair of answers has two, the first
+        # rows of all records come before the second ones. Outputs of several lengths are padded with 0 at the end of
+        # their first axis after the rows.
         outputs = [self._of(record) for record in records]
         longest = max(found.shape[1] for found in outputs) if outputs[0].ndim > 2 else 0
         if longest:
@@ -134,14 +132,14 @@ class _Chain:
         return torch.stack(outputs, 1).flatten(0, 1), self._join(records)
 
     def losses(self, module: nn.Module, batch: tuple[Tensor, Any]) -> object:
-        """Return the losses of a pair (outputs, batch) that `collate` made. The frozen modules that `find` chose do not
-        run. Each returns the last one's outputs: the others are called too, but only the last one's result is used."""
+        # Returns the losses of a pair (outputs, batch) that `collate` made. The frozen modules that `find` chose do not
+        # run. Each returns the last one's outputs: the others are called too, but only the last one's result is used.
         with self._returning(batch[0]):
             return self._losses(module, batch[1])
 
     def alike(self, records: Sequence[Any]) -> bool:
-        """Whether records have the same losses, up to rounding, if the chain runs and if its outputs are put in its
-        place, at weights that are shifted along a direction."""
+        # Whether records have the same losses, up to rounding, if the chain runs and if its outputs are put in its
+        # place, at weights that are shifted along a direction.
         plain, mine, trace = self._join(records), self.collate(records), Trace()
 
         def whole(module: nn.Module) -> object:

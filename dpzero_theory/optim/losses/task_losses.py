@@ -122,12 +122,10 @@ def _labels(batch: _Batch) -> Tensor:
 
 
 def _fitted(logits: Tensor, labels: Tensor, measure: _Measure) -> Tensor:
-    """Return the labels of a batch in the form that `measure` takes.
-
-    For `_squared`, which compares numbers, these are the labels as they are, in the shape of the logits. For the other
-    measures they are classes, as int64, in the shape of the logits without the last axis. Labels may have the shape
-    (batch,) for (batch, 1), and the reverse. Raises ValueError for another shape, and for classes that are no integers.
-    """
+    # Return the labels of a batch in the form that `measure` takes. For `_squared`, which compares numbers, these are
+    # the labels as they are, in the shape of the logits. For the other measures they are classes, as int64, in the
+    # shape of the logits without the last axis. Labels may have the shape (batch,) for (batch, 1), and the reverse.
+    # Raises ValueError for another shape, and for classes that are no integers.
     shape = tuple(logits.shape)
     wanted = shape if measure is _squared else shape[:-1]
     given = labels.reshape(wanted) if {labels.shape, wanted} == {shape[:1], (*shape[:1], 1)} else labels
@@ -158,8 +156,8 @@ def _logits(module: nn.Module, batch: _Batch) -> Tensor:
 
 
 def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits and labels of a model whose logits at a position are for the label at the same position, or of
-    one with a single label for each record."""
+    # Return the logits and labels of a model whose logits at a position are for the label at the same position, or of
+    # one with a single label for each record.
     labels = _labels(batch)
     return _logits(module, batch), labels
 
@@ -204,8 +202,8 @@ def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
 
 
 def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits and labels of an encoder-decoder model, whose decoder is given the labels moved by one place if
-    the batch has no `decoder_input_ids`."""
+    # Return the logits and labels of an encoder-decoder model, whose decoder is given the labels moved by one place if
+    # the batch has no `decoder_input_ids`.
     labels = _labels(batch)
     shifted: Any = module.prepare_decoder_input_ids_from_labels
     inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch

@@ -441,7 +441,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """If `load_best_model_at_end` is set, give the model the weights of the best checkpoint, and close the run's
         file. With a `save_total_limit` of 1 all other checkpoints are deleted.
 
-        The releases after that checkpoint stay in the run's file, and count. If `train` is called again with
+        The releases after that checkpoint stay in the run's file and in its cost. If `train` is called again with
         `resume_from_checkpoint`, it loads a checkpoint that is left and moves its weights by the later releases.
         """
         best = self.state.best_model_checkpoint

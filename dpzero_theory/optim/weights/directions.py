@@ -190,9 +190,9 @@ class Directions:
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
         """Return the factor that gives the vector v of the other methods the length of a direction of the law.
 
-        It is sqrt(d)/||v|| for the law `sphere`, with the same bits on every device, and 1 for all other laws, also
-        with a shape, whose `scale` it does not have. `sizes` are the numbers of coordinates of all parameters, whose
-        sum is d. For `sphere` all coordinates are made once, on `device`. The last answer is kept.
+        It is sqrt(d)/||v|| for the law `sphere`, with the same bits on every device, and 1 for all other laws. The
+        attribute `scale` is not in it. `sizes` are the numbers of coordinates of all parameters, whose sum is d. For
+        `sphere` all coordinates are made once, on `device`. The last answer is kept.
         """
         if not self.law.normalised:
             return 1.0
@@ -316,9 +316,9 @@ class Directions:
 
         Of a matrix a direction is rho^(-1/2) sum_r a_r b_r^T over rho pairs of vectors of signs. The results are views
         of what `signs` returns: the a_r, shape (P, rho, rows), and the b_r, shape (P, rho, columns). Of a vector a
-        direction is its signs: these, shape (P, rows), and None. With a shape, signs are multiplied by its powers of 2,
-        and the direction is `scale` times all this. `numbers` are the numbers of the P directions, and `shapes` the
-        shapes of all parameters, of which `parameter` is the index of one.
+        direction is its signs: these, shape (P, rows), and None. If the attribute `shape` is not None, signs are
+        multiplied by its powers of 2, and the direction is `scale` times all this. `numbers` are the numbers of the P
+        directions, and `shapes` the shapes of all parameters, of which `parameter` is the index of one.
         """
         signs = self.signs(numbers, shapes, dtype, device)
         return self._views(signs, signs, shapes)[parameter]
@@ -332,8 +332,7 @@ class Directions:
         products of their vectors is the direction times its number. Of a vector they are the direction times its
         number, shape (P, entries), and None. Unless `scale` is a dual number the tensors are kept, so the next call for
         as many directions writes into them. `numbers` are the numbers of the directions, and `scale` has the number
-        that multiplies each, shape (P,); with a shape the caller has multiplied it by the attribute `scale`. `shapes`
-        are the shapes of all parameters.
+        that multiplies each, shape (P,), times the attribute `scale`. `shapes` are the shapes of all parameters.
         """
         wide = WIDE.get(dtype, torch.float32)
         signs, scale = self.signs(numbers, shapes, wide, device), scale.to(device, wide)[:, None]
@@ -360,9 +359,9 @@ class Directions:
     ) -> Tensor:
         """Return the random signs of which low-rank directions are made, all signs of a direction in one row.
 
-        With a shape each sign is multiplied by a power of 2. The tensor is kept: the next call for as many directions,
-        of this type and device, writes into it. `numbers` are the numbers of the directions, and `shapes` the shapes of
-        all parameters, to which the signs are dealt out in order.
+        If the attribute `shape` is not None, signs are multiplied by its powers of 2. The tensor is kept: the next call
+        for as many directions, of this type and device, writes into it. `numbers` are the numbers of the directions,
+        and `shapes` the shapes of all parameters, to which the signs are dealt out in order.
         """
         kept, total = self._kept.setdefault(len(numbers), _Kept()), sum(_lengths(shapes, self.law.rank))
         if kept.numbers != numbers:
@@ -376,18 +375,19 @@ class Directions:
     def bits(self, number: int, start: int, count: int) -> NDArray[np.uint8]:
         """Return `count` of the random signs of direction `number`, from `start` on, eight in a byte.
 
-        The lowest bit of a byte stands for the first of its signs; a 1 is the sign +1. A shape does not act on them.
+        The lowest bit of a byte stands for the first of its signs; a 1 is the sign +1, whatever the attribute `shape`.
         """
         words = self.words(number, 0, start // 64, -(-(count + start % 64) // 64))
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[start % 64 :]
         return np.packbits(bits[:count], bitorder="little")
 
     def place(self, parameter: int, shapes: _Shapes) -> int:
-        """Return the number, from 0, of a parameter's first sign in a row of what `signs` returns."""
+        """Return the number, from 0, of the first sign of the parameter with this index in a row of what `signs`
+        returns for parameters of these shapes."""
         return sum(_lengths(shapes, self.law.rank)[: 2 * parameter])
 
     def amounts(self, amounts: tuple[float, ...], matrix: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the amounts by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
+        """Return the numbers `amounts`, by which `sum` multiplies K low-rank directions, as a tensor of shape (K,).
 
         They are rounded to multiples of a power of two, so that sums of their products with signs are exact in any
         order. With `matrix` they are first divided by the square root of the rank. The tensor is kept: the next call

@@ -139,15 +139,15 @@ class Recorded:
         return found
 
     def _write(self, part: Sequence[Point], scale: Tensor) -> None:
-        """Write the shifts of the points `part` into `scale`, a float64 tensor of shape (points,), and the signs +-1
-        that make up the points' low-rank directions into the tensors from which recordings read them."""
+        # Write the shifts of the points `part` into `scale`, a float64 tensor of shape (points,), and the signs +-1
+        # that make up the points' low-rank directions into the tensors from which recordings read them.
         scale.copy_(torch.tensor([shift for _, shift in part], dtype=torch.float64))
         self._weights.directions.write(tuple(number for number, _ in part), (), self._weights.shapes)
 
     def _add(self, key: Any, part: Sequence[Point], ask: Callable[[Any], Any], content: Any, records: int) -> None:
-        """Evaluate a batch, `content`, of `records` records at the points `part` in one pass, and keep the evaluation
-        as a CUDA graph under `key`. If that is not possible, warn why, and set `refused`: no later batch is recorded.
-        ask(content) is the function of the module that returns the losses. Raises what the losses raise."""
+        # Evaluate a batch, `content`, of `records` records at the points `part` in one pass, and keep the evaluation as
+        # a CUDA graph under `key`. If that is not possible, warn why, and set `refused`: no later batch is recorded.
+        # ask(content) is the function of the module that returns the losses. Raises what the losses raise.
         own = each_tensor(content, Tensor.clone)
         scale = torch.zeros(len(part), dtype=torch.float64, device=self._device)
         untrained = self._weights.untrained

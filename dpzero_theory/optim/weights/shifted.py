@@ -88,7 +88,7 @@ class Shifted(TorchFunctionMode):
         scale: the shifts as a float64 tensor on the weights' device, which is read in their place; None to make one.
 
     Attributes:
-        written: whether a function was called that may have written buffers without torch's notice.
+        written: whether a function was called that may have written buffers by writes that torch does not count.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Shifted(TorchFunctionMode):
         return nullcontext() if self._guard is None else _disable_current_modes()
 
     def _read(self, value: Any) -> int | None:
-        """Return the index of `value` among the trainable parameters, and note that it is read; None if it is none."""
+        # Return the index of `value` among the trainable parameters, and note that it is read; None if it is none.
         index: int | None = self._ids.get(id(value))
         if index is None and self._weights.collective:
             index = self._weights.index(value)
@@ -192,10 +192,10 @@ class Shifted(TorchFunctionMode):
         return index
 
     def _of(self, index: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Return two factors of what is added to one parameter at each of P points. For a matrix they have the shapes
-        (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer products is shift u; the first
-        one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None. `index` is
-        that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors."""
+        # Return two factors of what is added to one parameter at each of P points. For a matrix they have the shapes
+        # (P, rank, rows) and (P, rank, columns), and the sum over the rank of their outer products is shift u; the
+        # first one has the shift and rank^(-1/2) in it. For a vector they are shift u, shape (P, entries), and None.
+        # `index` is that of the parameter among the trainable ones, and `dtype` and `device` are those of the factors.
         place = dtype, device
         if place not in self._factored:
             asked = self._numbers, self._scale, self._weights.shapes
@@ -204,9 +204,9 @@ class Shifted(TorchFunctionMode):
         return self._factored[place][index]
 
     def _whole(self, value: Any) -> Any:
-        """Return x + shift u at the only point that is evaluated, rounded to x's type, if `value` is a trainable
-        parameter x; with `exact` it is a dual number with the value x and the derivative u. Any other value is returned
-        as it is."""
+        # Return x + shift u at the only point that is evaluated, rounded to x's type, if `value` is a trainable
+        # parameter x; with `exact` it is a dual number with the value x and the derivative u. Any other value is
+        # returned as it is.
         index = self._read(value)
         if index is None:
             return value
@@ -253,9 +253,9 @@ class Shifted(TorchFunctionMode):
         return func(x, other) + (x.reshape(self._points, -1, len(other)) @ left[:, :, None]).view(x.shape[:-1])
 
     def _product(self, plain: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool = False) -> Any:
-        """Return plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points. The
-        weight has the shape (outputs, inputs), or with `turned` (inputs, outputs). Returns NotImplemented if x is
-        itself trainable or the weight is no matrix."""
+        # Return plain(x, weight, bias), a product with a matrix plus a bias, with both shifted, at all points. The
+        # weight has the shape (outputs, inputs), or with `turned` (inputs, outputs). Returns NotImplemented if x is
+        # itself trainable or the weight is no matrix.
         index = self._read(weight)
         if self._ids.get(id(x)) is not None or weight.ndim != 2:
             return NotImplemented
@@ -284,9 +284,9 @@ class Shifted(TorchFunctionMode):
         return (out + bias if many and bias is not None else out).view(shape)
 
     def _along(self, rows: Tensor, index: int, dtype: torch.dtype, turned: bool) -> tuple[Tensor, Tensor]:
-        """Return two factors, of type `dtype` and shapes (points, n, rank) and (points, rank, outputs), of what the
-        shift of a matrix adds to its product with `rows`, shape (points, n, inputs). The matrix is the trainable
-        parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs)."""
+        # Return two factors, of type `dtype` and shapes (points, n, rank) and (points, rank, outputs), of what the
+        # shift of a matrix adds to its product with `rows`, shape (points, n, inputs). The matrix is the trainable
+        # parameter with this index, of shape (outputs, inputs), or with `turned` (inputs, outputs).
         left, right = self._of(index, dtype, rows.device)
         assert right is not None
         if turned:
@@ -402,8 +402,8 @@ class Shifted(TorchFunctionMode):
         return out.view(y.shape)
 
     def _stacked(self, value: Tensor) -> Tensor:
-        """Return the shifted values of a trainable vector or matrix at all points, stacked along a new first axis; of a
-        frozen one its values, with a first axis of length 1."""
+        # Return the shifted values of a trainable vector or matrix at all points, stacked along a new first axis; of a
+        # frozen one its values, with a first axis of length 1.
         index = self._read(value)
         if index is None:
             return value[None]
@@ -412,9 +412,9 @@ class Shifted(TorchFunctionMode):
         return value.detach() + moved.view(self._points, *value.shape)
 
     def _grouped(self, x: Tensor, index: int | None) -> Tensor:
-        """Return x with an equal block of rows for each point along its first axis: x itself if its number of rows is a
-        multiple of records times points, or its only row, repeated. Raises ValueError for any other x; the message
-        names the trainable parameter with this index, if it is not None."""
+        # Return x with an equal block of rows for each point along its first axis: x itself if its number of rows is a
+        # multiple of records times points, or its only row, repeated. Raises ValueError for any other x; the message
+        # names the trainable parameter with this index, if it is not None.
         if len(x) % self._rows == 0:
             return x
         if len(x) == 1:
