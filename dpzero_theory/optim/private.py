@@ -241,8 +241,8 @@ def make_from_seed_not_private(
 
     It is for tests and comparisons, and not private, whatever the plan's noise: whoever knows the seed removes the
     noise. It has no budget, and `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO,
-    without clip and noise. With a folder the texts or masks that are drawn anew in each step (`by_user` with at_most,
-    collators that mask tokens) follow from a random key in the folder, so such a run is only reproducible without it.
+    without clip and noise. The texts or masks that are drawn anew in each step (`by_user` with at_most, collators that
+    mask tokens) follow from the seed only without a folder; with one they follow from a random key in the folder.
 
     Args:
         module: the module whose parameters with requires_grad are trained.

@@ -99,8 +99,7 @@ def verify(
 
     Args:
         folder: the folder that the run wrote, or a Trainer's output folder.
-        initial: the weights at the start (`Checkpoint.of` a state), from which the run is replayed; None to leave that
-            out.
+        initial: the weights at the start, from which the run is replayed; None to leave that out.
         final: the weights that are compared with the outcome of the replay, for which `initial` must be given; None to
             leave that out.
         loss_at_start: about what the mean loss was before training, above 0; the verdict whether the run has learned
@@ -137,8 +136,8 @@ def verify(
 
 
 def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
-    """Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
-    releases, those before it if it is a checkpoint, move these to `final`. An error is a finding that does not hold."""
+    # Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
+    # releases, those before it if it is a checkpoint, move these to `final`. An error is a finding that does not hold.
     try:
         content.replayed(_module_of(initial.weights), 0)
     except _REFUSALS as error:

@@ -26,7 +26,7 @@ Adapter = Mapping[str, Tensor]
 class EngineError(BaseException):
     """Raised if an engine cannot evaluate losses any more, whatever the records are.
 
-    It is no Exception: a run counts a record whose loss raises an Exception as 0, and would go on paying for nothing.
+    It is no Exception: a run counts a record whose loss raises an Exception as 0, and would go on spending its budget.
     """
 
 
