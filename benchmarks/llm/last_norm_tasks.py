@@ -103,11 +103,11 @@ def texts(name: str, data: Path | None, size: Size) -> dict[str, list[Record]]:
     return {"train": distinct[:train], "dev": distinct[train : train + size.dev], "test": list(found.test)}
 
 
-def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = False, size: Size | None = None) -> Records:
+def prepared(name: str, prompt: str, data: Path | None, *, examples: bool = False) -> Records:
     """Return the model with a task's records, asked by one of `PROMPTS`. data: a folder of local files, or None for
     Hugging Face. With `examples` one training record of each class stands with its answer before every prompt, and of
     the training and dev records only the first of each is kept, because nothing is trained."""
-    size = size or SIZES[name]
+    size = SIZES[name]
     work, records, before = Records(asked(name, prompt), size.length, dtype="bfloat16"), texts(name, data, size), []
     if examples:
         shown = {record.label: record for record in reversed(records["train"])}

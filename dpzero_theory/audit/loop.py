@@ -226,13 +226,13 @@ class Loop:
         Args:
             tick: by how many seconds all clocks advance whenever one is read; with 0 they stand still.
         """
-        self.clock = clock = _Clock(tick)
+        before, self.clock = self.clock, (clock := _Clock(tick))
         seconds = [(time, name, clock.read) for name in _CLOCKS]
         with _replaced([*seconds, *((time, f"{name}_ns", lambda: int(1e9 * clock.read())) for name in _CLOCKS)]):
             try:
                 yield
             finally:
-                self.clock = None
+                self.clock = before
 
     def setting(self, name: str) -> str:
         """Return the loop's own name for the setting that the audit calls `name`, such as "lr" for "step_size"."""

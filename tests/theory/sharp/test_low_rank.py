@@ -111,8 +111,7 @@ def test_between_random_signs_and_their_products(law: str, k: int) -> None:
 def test_every_difference_rule_and_algorithm(difference: str) -> None:
     p = prescribe(PAPER, GDP, direction="low-rank", difference=difference, max_steps=1000)
     assert (p.smoothing == 0) == (difference == "exact")
-    at: dict[str, Any] = {name: getattr(p, name) for name in ("step_size", "steps", "smoothing", "clip", "noise_std")}
-    assert certificate(PAPER, **at, direction="low-rank", difference=difference).bound == p.bound
+    assert certificate(PAPER, **p.run).bound == p.bound
     assert p.direction == "low-rank"
     vectors = prescribe(PAPER, GDP, direction="low-rank:1", algorithm="dpgd-0th", max_steps=1000)
     assert vectors.clip > p.clip
