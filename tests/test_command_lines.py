@@ -115,7 +115,12 @@ BAD: dict[str, list[tuple[str, list[str]]]] = {
         ("--false-alarm", ["--false-alarm", "0.5"]),
         ("--checks", ["--checks", "noise-size", "--checks", "none"]),
     ],
-    "dpzero_theory.optim.verify": [("folder", ["missing"]), ("--final", ["--final", "missing"])],
+    "dpzero_theory.optim.verify": [
+        ("folder", ["missing"]),
+        ("--final", ["--final", "missing"]),
+        ("--final must come with --initial", ["--final", "file"]),
+        ("--initial must be a file of torch.save", ["--initial", "file"]),
+    ],
     "benchmarks": [("name", ["no_such_name"]), ("name", ["kit.experiment"])],
     "paper_checks": [
         ("--only", ["--only", "nonsense"]),

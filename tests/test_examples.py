@@ -169,8 +169,6 @@ def test_every_example_is_listed_and_run() -> None:
         assert path.name in HELPERS or f'"{path.name}"' in here
 
 
-pytest.importorskip("transformers", reason="the hf extra is not installed")
-
 NOTEBOOKS = runpy.run_path(str(EXAMPLES / "notebooks.py"))
 NEEDS = {"first_run": "sklearn", "defend_epsilon": "flint"}
 

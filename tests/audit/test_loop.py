@@ -132,6 +132,8 @@ def test_clocks_can_be_known(tick: float) -> None:
 
     before, one = time.time(), loop(train)
     with one.clocks(tick):
+        with one.clocks(1.0):
+            one.run()
         found = [np.asarray(one.run().releases).ravel().tolist() for _ in range(2)]
     assert found[0] == found[1]
     assert found[0][1:] == [tick, 2 * tick]

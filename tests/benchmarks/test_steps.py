@@ -125,7 +125,6 @@ def test_private_steps_move_by_the_mean_of_clipped_gradients(method: str, monkey
         torch.testing.assert_close(before - after, mean, rtol=1e-3, atol=1e-6)
 
 
-pytest.importorskip("transformers")
 pytest.importorskip("peft")
 pytest.importorskip("opacus")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import optimize, stats
 
 from benchmarks.problems.poisson import poisson_noise, prescribe_poisson
 from dpzero_theory.optim.plan import Plan
@@ -20,23 +19,8 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp import certificate
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
+from tests import paper_oracle as paper
 from tests.optim.small import D, Logistic, N, data, losses, plan
-
-
-def exact_epsilon(gdp: float, delta: float) -> float:
-    """Returns the epsilon of mu-GDP at this delta, as the root of the textbook formula, by another solver.
-
-    `gdp` is mu.
-    """
-    return float(
-        optimize.brentq(
-            lambda e: stats.norm.cdf(gdp / 2 - e / gdp) - math.exp(e) * stats.norm.cdf(-gdp / 2 - e / gdp) - delta,
-            0,
-            50,
-            xtol=1e-12,
-        )
-    )
-
 
 EPSILON, DELTA = 2.0, 1e-6
 GDP = float(gdp_from_epsilon(EPSILON, DELTA))
@@ -104,7 +88,8 @@ def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) 
         gdp = math.sqrt(found.steps) * sensitivity / found.noise_multiplier
         assert gdp == pytest.approx(prescribed.gdp, rel=1e-9)
         for delta in (1e-3, 1e-9):
-            assert found.epsilon(delta).upper == pytest.approx(exact_epsilon(gdp, delta), rel=1e-8)
+            exact = paper.bisect(lambda e, delta=delta: paper.gaussian_delta(e, gdp) > delta, 1e-3, 50, digits=10)
+            assert found.epsilon(delta).upper == pytest.approx(float(exact), rel=1e-8)
     assert Plan.from_settings(json.loads(json.dumps(found.settings))) == found
 
 

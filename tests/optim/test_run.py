@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
-from dpzero_theory.optim.files.transcript import Record, TranscriptError, read
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -27,7 +27,8 @@ from dpzero_theory.privacy.sampling import SAMPLINGS
 from dpzero_theory.theory.problem import Problem as CertifiedProblem
 from dpzero_theory.theory.sharp.certificate import prescribe
 from tests.optim.reference import dpzero
-from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
+from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, N, Problem, data, losses, plan, private
+from tests.paper_oracle import bisect, gaussian_delta
 
 SEED = 11
 
@@ -143,12 +144,7 @@ def exact_cost(changes: dict[str, Any], multiplier: float, steps: int, delta: fl
         if q < 1:
             return None
         mu = mp.sqrt(steps) * sensitivity / multiplier
-        low, high = mp.mpf(0), mp.mpf(50)
-        for _ in range(80):
-            e = (low + high) / 2
-            spent = mp.ncdf(mu / 2 - e / mu) - mp.exp(e) * mp.ncdf(-mu / 2 - e / mu)
-            low, high = (e, high) if spent > delta else (low, e)
-        return _below(low)
+        return _below(bisect(lambda e: gaussian_delta(e, mu) > delta, 1e-6, 50))
 
 
 def _below(value: Any) -> float:
@@ -193,37 +189,6 @@ def test_all_that_can_be_run_is_in_the_list() -> None:
     ):
         with pytest.raises(ValueError, match=r"^(sampling|noise) must be one of "):
             plan(**changes)
-
-
-def steps(run: Run, count: int) -> list[Record]:
-    return [run.step() for _ in range(count)]
-
-
-def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: Path) -> None:
-    run = private(tmp_path)
-    steps(run, 2)
-    state = {name: tensor.clone() for name, tensor in run.state_dict().items()}
-    steps(run, 3)
-    run.close()
-    again = private(tmp_path, resume=True)
-    again.catch_up()
-    assert torch.equal(weights(again), weights(run))
-    assert again.releases_left == 3
-    again.step()
-    again.close()
-    elsewhere = Logistic()
-    elsewhere.weight.data += 5
-    last = private(tmp_path, elsewhere, resume=True)
-    with pytest.raises(TranscriptError, match="load a checkpoint"):
-        last.step()
-    last.load_state_dict(state)
-    last.run()
-    assert last.get_epsilon(1e-5) <= 3.0
-    final = Logistic()
-    read(tmp_path / "run.sqlite").replayed(final)
-    assert torch.equal(weights(last), final.weight)
-    with pytest.raises(BudgetSpentError):
-        last.step()
 
 
 def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.losses.shaping import public_shape
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.shape import Shape, text_of
 from dpzero_theory.optim.verify import main
@@ -248,15 +247,6 @@ def test_records_that_are_private_are_refused_before_anything_is_written(tmp_pat
     relabelled = TensorDataset(data().tensors[0][:5], torch.ones(5, dtype=torch.float64))
     with pytest.raises(ValueError, match="holds 5 records too"):
         private(tmp_path / "run", shape=public_shape(Logistic(), losses, relabelled))
-
-
-def test_losses_that_mix_records_are_refused_as_ever(tmp_path: Path) -> None:
-    def mixed(module: nn.Module, batch: Any) -> torch.Tensor:
-        found = losses(module, batch)
-        return found - found.mean()
-
-    with pytest.raises(ValueError, match="a number of its own"):
-        make_private(Logistic(), mixed, data(), plan(shape=SHAPE), target_delta=1e-5, folder=tmp_path / "run")
 
 
 def test_what_is_no_shape_of_the_plan_or_the_weights_is_refused(tmp_path: Path) -> None:

@@ -154,23 +154,6 @@ def test_the_trainers_output_folder_is_taken_for_the_folder_in_it(
     assert found(folder.parent, capsys)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["none"], "folder must be a folder that can be read; got"),
-        ([".", "--final", __file__], "--final must come with --initial"),
-        ([".", "--initial", __file__], "--initial must be a file of torch.save with the trainable parameters by name"),
-    ],
-)
-def test_bad_command_lines(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as status:
-        main(arguments)
-    assert status.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 Sums = np.ndarray[Any, Any]
 MADE = 200
 

@@ -213,14 +213,6 @@ def test_agree_refuses_nan_and_other_shapes() -> None:
             registry.agree("other", wrong, 1.0)
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--format", "pdf"], ["--quick", "--full"]])
-def test_bad_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        runner.main(arguments)
-    assert error.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
-
-
 def test_claims_are_found_by_what_the_paper_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["--only", "table 3", "lm:composition", "--format", "json"]) == 0
     found = {one["id"] for one in json.loads(capsys.readouterr().out)["claims"]}

@@ -152,18 +152,6 @@ def test_gap_of_the_pseudo_huber(instance):
     assert problem.gap(x) == pytest.approx(problem.loss(x) - found.fun, rel=1e-8, abs=1e-9)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_a_certificate_from_an_unfinished_search_is_still_a_bound(monkeypatch, steps):
-    points = np.array([[0.0, 1.0], [9.0, 0.0], [30.0, 4.0], [1.0, 80.0]])
-    finished = PseudoHuber(points, np.array([1.0, 0.5]))
-    lower, upper = finished.minimum_bounds
-    monkeypatch.setattr("benchmarks.problems.lipschitz._WEISZFELD_STEPS", steps)
-    early = PseudoHuber(points, np.array([1.0, 0.5]))
-    assert early.minimum_bounds[0] < lower - 1e-3
-    assert early.minimum_bounds[1] > upper + 1e-3
-    assert early.gap(np.zeros(2)) > finished.gap(np.zeros(2))
-
-
 @exact
 @given(instances(LogisticRegression))
 def test_gap_of_logistic_regression_is_a_public_bound(instance):

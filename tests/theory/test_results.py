@@ -55,7 +55,6 @@ def test_results_are_the_contracts_ids() -> None:
 @pytest.mark.parametrize("id", RESULTS)
 def test_a_prescription_says_what_it_is_for(id: str) -> None:
     result = RESULTS[id]
-    result = RESULTS[id]
     p = result.prescribe(EASY, 2.0, max_steps=100)
     assert (p.id, p.guarantee, p.n) == (id, result.guarantee, EASY.n)
     assert (p.relation, p.sampling, p.sample_rate) == (Relation.REPLACE_ONE, "full", 1.0)

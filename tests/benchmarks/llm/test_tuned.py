@@ -278,9 +278,6 @@ def test_the_demo_prints_accuracy_answers_and_privacy(
     assert re.search(r"What was released is \((1\.9\d*|2), 1e-05\)-differentially private", told)
 
 
-pytest.importorskip("transformers", reason="the hf extra is not installed")
-
-
 def test_only_d_varies(small: Path) -> None:
     only_d.EXPERIMENT.main([f"--data={small}", "--seeds=2", f"--out={small / 'rows'}", "--trained", *only_d.TRAINED])
     rows = read_rows(small / "rows")

@@ -164,25 +164,6 @@ def test_a_low_rank_direction_is_that_of_the_definition(rank, dtype):
         assert torch.equal(part, found[rows // 2 :])
 
 
-def test_rank_one_gives_a_vector_the_coordinates_of_random_signs():
-    """What is measured with vectors alone, such as the gains of normalisations, holds for both laws."""
-    signs, rank_one = Directions(KEY, "rademacher"), Directions(KEY, "low-rank")
-    for number in (0, 7):
-        vector = rank_one.sum([(number, 1.0)], 0, ((130,),), 0, 130, torch.float32, torch.device("cpu"))
-        assert torch.equal(vector, signs.coordinates(number, 0, 0, 130))
-
-
-def test_a_direction_of_rank_one_has_the_norm_of_the_sphere():
-    directions, shapes = Directions(KEY, "low-rank"), SHAPES[:3]
-    parts = [
-        directions.sum([(9, 1.0)], index, shapes, 0, shape[0], torch.float64, torch.device("cpu"))
-        for index, shape in enumerate(shapes)
-    ]
-    assert sum(int(part.square().sum()) for part in parts) == 15 + 4 + 24 == sum(math.prod(shape) for shape in shapes)
-    for part, whole in zip(parts, explicit(KEY, 1, 9, shapes), strict=True):
-        assert torch.equal(part.view(whole.shape), whole)
-
-
 @pytest.mark.parametrize(("rank", "count"), [(1, 1), (1, 16), (4, 16), (1, 300)])
 def test_a_sum_has_the_same_bits_in_every_order(rank, count):
     """The order of the directions changes the order of summation, as another kernel does; partial sums are exact."""

@@ -183,9 +183,6 @@ def test_sample_rank_frees_the_smoothing_from_d() -> None:
     ranked = dataclasses.replace(PAPER, sample_rank=8.178)
     tight = certificate(ranked, step_size=0.03, steps=5000, clip=3, smoothing=1e-4, noise_std=0.1)
     assert tight.bound < loose.bound / 2
-    for rank in (0.5, 2001, math.nan):
-        with pytest.raises(ValueError, match="sample_rank"):
-            smoothing(2000, rank)
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, "1"])
