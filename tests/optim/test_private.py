@@ -47,7 +47,7 @@ MAKERS = (private.make_private_with_epsilon, private.make_private, private.make_
 def test_help_lists_every_setting_with_its_meaning(maker: Any) -> None:
     """Every setting is typed. The settings for how a run is executed are the same for all makers."""
     taken = inspect.signature(maker).parameters
-    described = re.findall(r"^    ([\w, ]+): ", inspect.getdoc(maker) or "", re.M)
+    described = re.findall(r"^    (\w[\w, ]*): ", inspect.getdoc(maker) or "", re.M)
     assert ", ".join(described).split(", ")[: len(taken)] == list(taken)
     for argument in taken.values():
         assert argument.annotation is not argument.empty
