@@ -116,9 +116,10 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number to find in `given` (its keys are those of `_FLAGS`): the one of epsilon and
-    noise_multiplier that is None, whatever else is; else the one of delta, steps, n and batch, of which batch does not
-    count if `sampling` is None, or "full" and another is None. Raises ValueError if it is not one number."""
+    """Return the name of the number to find in `given`, which has a number or None by name: the one of epsilon and
+    noise_multiplier that is None, whatever else is; else the only one of delta, steps, n and batch that is None. A
+    batch that is None beside another number does not count with full batches, which need none, or if `sampling` is
+    None. Raises ValueError if it is not one number."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")

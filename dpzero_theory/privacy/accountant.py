@@ -56,9 +56,9 @@ def delta_of_history(history: Steps, epsilon: float, *, group: int = 1, n: int |
 
     Returns:
         The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state. For
-        groups the lower end is delta of the worst data of a group with full, Poisson and cyclic-Poisson batches and a
-        fixed order. With other batches the lower end may be the delta of fewer records than the group has, which is far
-        below `upper`.
+        groups the ends are mostly close with full, Poisson and cyclic-Poisson batches and with `FixedOrder` (epochs
+        whose order of records may be known). With other batches `lower` may be the delta of fewer records than the
+        group has, which is far below `upper`.
 
     Raises:
         ValueError: an argument outside its range, or steps with several relations; with fixed-size batches of B records
@@ -111,8 +111,8 @@ def epsilon_of_history(history: Steps, delta: float, *, group: int = 1, n: int |
 
 def weak(epsilon: float, delta: float = 0.0, *, n: int | None = None, group: int = 1) -> tuple[str, ...]:
     """Return notes, one sentence each, on a guarantee that protects hardly anything: for an `epsilon` above 10, and for
-    a `delta` above 1/n, unless the number `n` of records is None. `group` is the number of records in which data sets
-    may differ."""
+    a `delta` above 1/n, unless the number `n` of records is None. `group`, the number of records in which data sets may
+    differ, changes the wording only."""
     notes, what = [], "a record" if group == 1 else f"these {group} records"
     if epsilon > _LARGE:
         notes.append(
@@ -147,10 +147,10 @@ class Group:
             fixed-size batches under add-remove.
 
     Attributes:
-        made, size: the parts of the history, and the argument.
-        one, together: the cost of the history for one record, and for all records of the group at once; the second has
-            no upper bound if none is known.
-        each: for `size` > 1 the cost for one record that changes while others of the group are missing already.
+        made, size: the history as a tuple of `Step`s, and the argument.
+        one, together: the laws of the privacy losses of all steps, as a `Cost`: if one record changes, and if all
+            records of the group change at once; the second has no upper bound if none is known.
+        each: the `Cost` if one record changes while others of the group are missing already; only set for `size` > 1.
 
     Raises:
         ValueError: an argument outside its range.
@@ -186,8 +186,9 @@ class Group:
 
     def epsilon(self, delta: float, *, ends: Ends = "both") -> Bounds:
         """Bounds on the smallest epsilon at a `delta`, which is 0, or from 1e-30 to below 1. `ends` says which ends the
-        caller uses, as in `delta`. For a group the upper bound is infinite if no epsilon is known to hold. Raises
-        ValueError for a delta outside its range, or one that this history exceeds at every epsilon."""
+        caller uses, "lower", "upper" or "both"; the other end is true, but may be trivial. For a group the upper bound
+        is infinite if no epsilon is known to hold. Raises ValueError for a delta outside its range, or one that this
+        history exceeds at every epsilon."""
         if self.size == 1:
             return _cost_epsilon(self.one, delta, ends=ends)
         found = _cost_epsilon(self.together, delta, ends="both" if self._known else "lower")
@@ -235,8 +236,8 @@ class Group:
         return min(each * times * (1 + _ROUNDING), 1.0)
 
     def bracket(self, found: Bounds) -> Bracket:
-        """Return bounds, which `delta` or `epsilon` of this object gave, as a `Bracket` with the history's notes and
-        the method by which they were found. Its value is the upper end."""
+        """Return bounds, which the method `delta` or `epsilon` of this object gave, as a `Bracket` with the history's
+        notes and the method by which they were found. Its value is the upper end."""
         cost = self.together
         told = [part.sampling.note(part.relation) for part in self.made if part.sampling.sample_rate < 1]
         told += [MECHANISMS[part.mechanism].note for part in self.made]
@@ -361,8 +362,8 @@ def _bounds(
 
 def _integral_epsilon(parts: Parts, delta: float, lower_at: float) -> Bounds | None:
     """Bounds on the epsilon of a composition by the integral of module `contour`: the upper one at `delta`, the lower
-    one at `lower_at` >= delta, which is larger where the laws are known up to a factor only. None if the integral does
-    not fit these laws."""
+    one at `lower_at` >= delta, which is larger if the laws' probabilities are only known up to a factor. None if the
+    integral does not fit these laws."""
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
@@ -380,8 +381,10 @@ def _largest(
     compositions: list[Parts],
     ends: Ends,
 ) -> Bounds:
-    """Bounds on the largest delta (or epsilon) of several compositions, of which the caller uses `ends`: of each by
-    `integral`, and of all for which that returns None, as it does not fit their laws, by `gridded`."""
+    """Bounds on the largest delta (or epsilon) of several compositions; the caller uses only the `ends` "lower",
+    "upper" or "both". `integral` bounds the number of one composition, or returns None if it does not fit the laws. All
+    compositions that are left go together, as a list, to `gridded`, which also takes the keyword arguments `ends` and
+    `known`, the largest lower end so far, and returns bounds on the largest number of these compositions."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:

@@ -9,8 +9,8 @@ class Bracket:
 
     Attributes:
         lower, upper: the ends.
-        value: the number to use. For epsilon, noise multipliers and numbers of steps or records it is the end that is
-            safe for privacy; for delta it is an estimate between the two ends, and `upper` is the safe number.
+        value: the number to use: the end that is safe for privacy. Only `delta_of_history` returns as `value` an
+            estimate of delta between the two ends; `upper` is then the safe number.
         method: how the answer was computed: "closed form", "grid" (also where the integral of module `contour`
             answered), "search", or "one record after another" for groups.
         notes: sentences that a reader of the answer must know.

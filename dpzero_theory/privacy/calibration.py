@@ -59,7 +59,8 @@ def calibrate(
         steps: T >= 1.
         sampling: how batches are drawn, for example `Poisson(1 / 16)`.
         relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out"; there is no default.
-        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS` such as "gaussian" or "laplace".
+        mechanism: the noise law, a name in `dpzero_theory.MECHANISMS` such as "gaussian" or "laplace", or
+            "discrete-gaussian:M" and "discrete-laplace:M" for noise on integers, M >= 1 of which are one clip.
         coordinates: K >= 1, how many numbers a record contributes to a step; they are clipped jointly in L2 norm.
         group: the number of records in which neighbouring data sets may differ, 1 unless whole users are protected.
         n: the number of records of the larger data set, or None if it is not known. It must be given for groups in
@@ -69,9 +70,10 @@ def calibrate(
         A bracket around the exact number; `value` is `upper`, with which the target is certainly met: there `epsilon`
         at delta and `delta` at epsilon are at most the target. At `lower` a certified lower end of delta exceeds delta
         (of epsilon, for delta = 0). The two differ by 1e-3 of the noise or less, and by 1e-7 for Gaussian noise in
-        Poisson batches. On a coarse lattice (discrete-gaussian:M) more noise may cost more, so that a multiplier
-        smaller than `lower` may meet the target too. The multiplier is what `Step` takes as `noise`: the standard
-        deviation of the noise on the sum of a batch (for Laplace noise its scale b), divided by the per-record clip.
+        Poisson batches. On a coarse lattice (discrete-gaussian:M with few integers M to the clip) more noise may
+        cost more, so that a multiplier below `lower` may meet the target too. The multiplier is what `Step` takes as
+        `noise`: the standard deviation of the noise on the sum of a batch (for Laplace noise its scale b), divided by
+        the per-record clip.
 
     Raises:
         ValueError: an argument outside its range, or a target that random allocation with epochs of over 100 steps
@@ -170,8 +172,8 @@ def _least_noise(
     search begins at the guess `start`. At `upper` the upper bound on delta is at most the target; `upper` has the
     relative accuracy `share`, or a finer one if bounds on delta are very narrow. At `lower` the lower bound on delta is
     above the target, or `lower` is 0. Returns None if the multiplier `least` meets the target already: less is not
-    tried, nor is less than `floor`, below which nothing is known. Raises ValueError if no noise multiplier up to 1e300
-    is enough."""
+    tried. Below `floor` nothing is known: if `floor`, above `least`, meets the target, the bounds are 0 and `floor`.
+    Raises ValueError if no noise multiplier up to 1e300 is enough."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))

@@ -32,7 +32,7 @@ times s; of `_Integral.shift` over tau; and of the last t, over about the larges
 
 
 class _Unfit(ArithmeticError):
-    """The integral would need too many nodes, or its errors are too large."""
+    """A sum in place of an integral would need too many nodes, or its error is too large."""
 
 
 class _Moments:
@@ -80,9 +80,9 @@ class _Moments:
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
 
     def _costs(self, tau: float, t: Array) -> Array:
-        """Say how fine the step in x must be. The moment E e^{(tau + i t) L} of a loss L is an integral over outputs x.
-        Returned are logs of bounds on the integral of its integrand's modulus along the lines Im x = +-s^2 eta, over
-        the moment at t = 0: a row for each eta in `heights`, a column for each entry of `t`; s is the noise."""
+        # The error by the step in x is small if these are: logs of bounds, over M(tau), on the integral of the modulus
+        # of the integrand of M(tau + i t) along the two lines of complex x with Im x = +-s^2 eta, s being the noise. A
+        # row for each eta in `self.heights`, a column for each entry of `t`.
         heights, negative = self.heights[:, None], self._powers(tau)[2]
         turned = (abs(self.rise) + self.fall) * heights * t
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
@@ -142,8 +142,8 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Integral:
-    """Bounds on delta(epsilon), narrow near one epsilon, by a sum over nodes z = `tau` + i `t` in place of an integral.
-    m(tau) is E e^{tau L} of the total loss L of all releases."""
+    # Bounds on delta(epsilon), narrow near one epsilon, by a sum over nodes z = `tau` + i `t` in place of the integral.
+    # m(tau) is E e^{tau L} of the total loss L of all releases.
 
     tau: float  # the real part of the nodes
     t: Array  # their imaginary parts, which rise from 0 in equal steps

@@ -47,13 +47,14 @@ class _Unsupported(ValueError):
 def history_from_event(event: object, relation: str) -> list[Step]:
     """The history that a `dp_accounting.DpEvent` describes.
 
-    These events are understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with
-    a whole sensitivity), MixtureOfGaussiansDpEvent (not under replace-one), ZCDpEvent, EpsilonDeltaDpEvent,
-    RandomizedResponseDpEvent (under replace-one only), ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three
-    as any epsilon-private mechanism), PoissonSampledDpEvent of one of the first four events,
-    SampledWithoutReplacementDpEvent of a GaussianDpEvent, TruncatedSubsampledGaussianDpEvent, NoOpDpEvent, and
-    SelfComposedDpEvent and ComposedDpEvent of such events. A Laplace event stands for the release of one number. A
-    noise multiplier is taken as the noise over the per-record clip, for every relation.
+    These events are understood, if the installed dp-accounting has them: GaussianDpEvent, LaplaceDpEvent,
+    DiscreteLaplaceDpEvent, DiscreteGaussianDpEvent (with a whole sensitivity), MixtureOfGaussiansDpEvent (not under
+    replace-one), ZCDpEvent, EpsilonDeltaDpEvent, RandomizedResponseDpEvent (under replace-one only),
+    ExponentialMechanismDpEvent and PermuteAndFlipDpEvent (all three as any epsilon-private mechanism),
+    PoissonSampledDpEvent of one of the first four events, SampledWithoutReplacementDpEvent of a GaussianDpEvent,
+    TruncatedSubsampledGaussianDpEvent, NoOpDpEvent, and SelfComposedDpEvent and ComposedDpEvent of such events. A
+    Laplace event stands for the release of one number. A noise multiplier is taken as the noise over the per-record
+    clip, for every relation.
 
     Args:
         event: the event; it is recognised by the names of its class and fields.
@@ -156,10 +157,11 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Samp
 def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
 
-    `history_from_event` returns the same history, but for the coordinates of Gaussian noise, which cost nothing.
-    Raises ValueError for noise or a sampling for which the installed dp-accounting has no event. dp-accounting 0.6 has
-    none for the noise of runs, "discrete-gaussian". Gaussian noise of 1 - 1e-12 times the multiplier costs at least as
-    much (derivation.md, section 8): `dataclasses.replace(step, mechanism="gaussian", noise=step.noise * (1 - 1e-12))`.
+    `history_from_event` returns the same history, but for `Step.coordinates` of Gaussian noise, which become 1; the
+    cost does not depend on them. Raises ValueError for noise or a sampling for which the installed dp-accounting has no
+    event. So dp-accounting 0.6, which lacks DiscreteGaussianDpEvent, has no event for "discrete-gaussian", the noise
+    that training runs of this package draw. Gaussian noise of 1 - 1e-12 times the multiplier costs at least as much
+    (derivation.md, section 8): `dataclasses.replace(step, mechanism="gaussian", noise=step.noise * (1 - 1e-12))`.
     """
     return dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(_event(r), r.steps) for r in steps_of(history)])
 
@@ -239,8 +241,10 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The certified epsilon at target_delta in [0, 1]; infinite if an event that was composed protects nothing, or
-        if delta is 0 and some noise is not Laplace. Raises ValueError for another target_delta."""
+        """The certified epsilon at a target_delta that is 0, 1, or in [1e-30, 1). It is 0 if no event was composed or
+        target_delta is 1; but infinite, at every delta, if an event protects nothing. At 0 it is finite for Laplace
+        noise alone, and infinite with any other event, also a pure one, whose own epsilon at 0 is finite. Raises
+        ValueError for another target_delta, or one that the history exceeds at every epsilon."""
         delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
         if self._unprotected:
             return math.inf

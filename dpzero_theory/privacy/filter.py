@@ -70,9 +70,13 @@ class Filter:
 
         Args:
             epsilon, delta: the budget.
-            planned: the steps that you expect to make, in any form of `Steps`. They only determine the order t of the
-                log moments by which the budget is counted: the order for which most repetitions of these steps fit into
-                the budget. The guarantee holds for all steps.
+            planned: the steps that you expect to make, such as `step * 1000` or a list of steps. They only determine
+                the order t of the log moments by which the budget is counted: the order for which most repetitions of
+                these steps fit into the budget, or come nearest to it if not one does. The guarantee holds for all
+                steps.
+
+        Raises:
+            ValueError: an epsilon or a delta outside its range, or planned steps of another kind.
         """
         budget, share = _target(epsilon, delta)
         t = _best_order(planned, budget, share)
@@ -96,7 +100,11 @@ class Filter:
             epsilon, delta: the budget.
             worst: a step with batches that are drawn anew in each step. The steps that are made must have the relation,
                 noise law and coordinates of `worst`, no less noise, and the same sampling or, if `worst` has Poisson
-                batches, Poisson batches with a smaller sample rate. One such step must be within the budget.
+                batches, Poisson batches with a smaller sample rate.
+
+        Raises:
+            ValueError: an epsilon or a delta (here from 1e-30 on) outside its range, several steps as `worst`, batches
+                that are not drawn anew in each step, or a `worst` that alone costs more than the budget.
         """
         budget, share = _target(epsilon, delta)
         if not isinstance(worst, Step) or worst.steps != 1:

@@ -150,7 +150,7 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
-    """The mu that the paper's composition lemma (Lemma lm:composition) prescribes for (epsilon, delta).
+    """The mu that the composition lemma of the DPZero paper (Lemma lm:composition) prescribes for (epsilon, delta).
 
     For T releases of sensitivity Delta the lemma's noise variance sigma^2 = (2 Delta sqrt(2 T log(e +
     epsilon/delta))/epsilon)^2 means mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)). The lemma
@@ -170,10 +170,10 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
     """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP:
     sqrt(T) Delta / mu, where Delta is the sensitivity of the average of n contributions that are clipped to C.
 
-    Under replace-one Delta is 2 C/n (the paper, after Definition def:dp). Under add-remove and zero-out it is C/n,
-    because the sum changes by one clipped term while the denominator n stays fixed and public. The paper writes
-    'variance sigma' in Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For
-    vector releases (Algorithm 1) it is the standard deviation of each coordinate.
+    Under replace-one Delta is 2 C/n. Under add-remove and zero-out it is C/n, because the sum changes by one clipped
+    term while the denominator n stays fixed and public. The DPZero paper takes replace-one, and writes 'variance sigma'
+    in Algorithms 1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
+    (Algorithm 1) it is the standard deviation of each coordinate.
 
     Args:
         gdp: mu > 0 of the whole run.

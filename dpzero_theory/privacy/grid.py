@@ -57,8 +57,6 @@ _NEARER = np.geomspace(0.75, 1.33, 9)  # factors on the best one of `TILTS`, to 
 
 
 def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
-    """For each law of `sketches` the losses, the probabilities multiplied by e^{tau loss} ("tilted") and scaled to the
-    sum 1, and the number of releases."""
     found = []
     for count, loss, log_mass in sketches:
         exponent = log_mass + tau * loss
@@ -98,11 +96,14 @@ def _offset(sketches: _Sketches, laws: _Cut, width: float, tau: float) -> float:
 def _composed(
     laws: _Cut, kind: str, bottom: float, grid: tuple[float, int, float, float], fewer: int = 0
 ) -> tuple[int, Array, float, float, float]:
-    """Compose the weights `kind` ("upper", "p" or "q") of laws on the grid of total losses that begins at the loss
-    `bottom`, without the number `fewer` of releases of each law. `grid` has the width and number of cells of the grid
-    and the two rates that `fourier.window` returns. Return k of the grid's first point k width; the weights, scaled to
-    the sum 1; the log of the number by which they were divided; a bound on the Euclidean norm of their errors; and a
-    bound on the weight from beyond the grid. Raises OverflowError if the weights of a law have a sum below 1e-250."""
+    """Compose one kind of weights of laws, which is "upper" (P's, of a pair that dominates the release), "p" or "q"
+    (P's or Q's, of a pair that the release dominates), on the grid of total losses that begins at the loss `bottom`.
+
+    `fewer` releases of each law are left out. `grid` has the grid's width and number of cells, and the exponents r > 0
+    of the bounds E e^{r loss} and E e^{-r loss} on the weight above and below it. Return k of the grid's first point k
+    width; the weights, scaled to the sum 1; the log of the number by which they were divided; a bound on the Euclidean
+    norm of their errors; and a bound on the weight from beyond the grid. Raises OverflowError if the weights of a law
+    have a sum below 1e-250."""
     (width, points, *rates), ones, log_scale = grid, [], 0.0
     start = math.floor(bottom / width)
     for c, count in laws:
@@ -297,7 +298,7 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
     """The law of a single loss in `span`, of any of the releases: a pair of laws in about `count` cells, whose
     probabilities are summed over all releases of `parts`; and a bound on the sum of these probabilities. `left` bounds
     the probability of the outputs that are left out, those more than `z` standard deviations of the noise beyond the
-    means. Raises OverflowError unless losses in `span` are seldom."""
+    means. Raises OverflowError unless losses in `span` are rare."""
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))
@@ -320,11 +321,12 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
 def _total(
     parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, delta: float, without: int
 ) -> FinitePair:
-    """The total of all releases' losses up to the upper end of `span`, as a pair of laws; losses below its lower end
-    are raised to that. `small` are sketches of these losses. The total is composed at the tilt `tau` with `points`
-    points. The dominated pair lacks the number `without` of releases of each law, which have small losses too; with a
-    single law and `without` > 0 the dominating pair lacks one. Raises OverflowError if errors are too large for
-    `delta`."""
+    """The total of all releases' small losses, those up to the upper end of `span`, as a pair of laws for both bounds.
+    Losses below the lower end of `span` are raised to it, and outputs more than `z` standard deviations of the noise
+    beyond the means are left out. `small` are sketches of these losses. The total is composed on `points` points, with
+    probabilities multiplied by e^{tau loss}. It stands beside large losses if `without` > 0. A release with a large
+    loss has no small one, so for lower bounds on up to `without` large losses so many releases of each law are left
+    out; for upper bounds one is, if there is a single law. Raises OverflowError if errors are too large for `delta`."""
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -455,9 +457,7 @@ def _width(bounds: Bounds) -> float:  # as a share of the upper end; 1 if that i
 
 @lru_cache(maxsize=256)
 def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class) -> Bounds:
-    """Bounds on delta of a composition by one grid: the upper one at `epsilon`, the lower one at the epsilon
-    `lower_at`. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Raises OverflowError
-    if no grid of the class `curve` with so many points is accurate enough."""
+    # `delta` is a guess of delta at `epsilon`; a wrong guess makes the bounds wide, not false.
     found = _made(curve, parts, epsilon, delta, points)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
@@ -520,9 +520,10 @@ def epsilon_bounds(
 ) -> Bounds:
     """Bounds on the least epsilon >= 0 at which no delta(epsilon) of `compositions` is above a delta: the upper bound
     for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta` too
-    with None. Callers give a larger one where the laws are known up to a factor only. The upper bound is infinite if no
-    such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or where the `ends` that
-    the caller uses hardly move. Bounds below `known`, with which the caller takes the maximum, stay wide."""
+    with None. Callers give a larger one if the laws' probabilities are only known up to a factor. The upper bound is
+    infinite if no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or where
+    the `ends` that the caller uses hardly move. Bounds below `known`, with which the caller takes the maximum, stay
+    wide."""
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
     return _largest(makes, wanted, ends, known, lambda _: False)
 

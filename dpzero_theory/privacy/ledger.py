@@ -157,8 +157,10 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def for_records(cls, path: str | os.PathLike[str] | None, run: str) -> Self:
-        """Start a file of records without a budget at `path`, or in memory if `path` is None. `run` is a text that says
-        what the file is for. Raises FileExistsError if it exists, OSError or LedgerError if it cannot be written."""
+        """Start a ledger without a budget, in which the method `record` writes what releases have released, at `path`,
+        or in memory if `path` is None. It is for runs that are not private, or that are not kept. `run` is a text that
+        says what the file is for. Raises FileExistsError if there is a file at `path` already, OSError or LedgerError
+        if it cannot be written."""
         if path is not None:
             return cls._made(Path(path), {"run": run})
         db = sqlite3.connect(":memory:", isolation_level=None)
@@ -287,7 +289,8 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @property
     def releases_left(self) -> int:
-        """How many releases of the plan may still be made; 0 without a budget."""
+        """How many releases of the plan are not paid for yet; 0 without a budget. A release that was paid for counts as
+        spent, even if it was never made or recorded."""
         return self.account.steps - self._spent
 
     def close(self) -> None:

@@ -58,8 +58,8 @@ class Sampling:
             of a subclass are whole numbers from 1 on.
 
     Attributes:
-        name: the word for this sampling in files and on command lines.
-        arguments: the form of the text that follows `name` in the word, such as ":B"; "" if nothing does. Square
+        name: the name of this kind of sampling in files and on command lines, such as "cyclic-poisson".
+        arguments: the form of what follows `name` there, such as ":B" in cyclic-poisson:B; "" if nothing does. Square
             brackets mark an optional text.
         most_whole: the largest value of a field that is a whole number.
         runnable: whether this package's training runs can draw such batches, and not only account for them.
@@ -67,8 +67,10 @@ class Sampling:
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
         refilled: whether a batch keeps its size when a record is missing, because another one takes its place.
-        told: the text of `note`, a format string with the fields {self} (the sampling) and {relation}.
-        explained: the text of `meaning`, a format string with the fields {self} and {batch} (records in a batch).
+        told: what the method `note` says beside the accountant's answers: a format string with the fields {self} (the
+            sampling) and {relation}.
+        explained: what the method `meaning` says in a privacy statement of how batches are drawn: a format string with
+            the fields {self} and {batch} (records in a batch).
     """
 
     sample_rate: float
@@ -301,10 +303,10 @@ class TruncatedPoisson(Poisson):
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
     def _chances(self) -> tuple[float, float, float, float]:
-        """Bounds on probabilities about one given record. A batch is full if `largest` or more other records are drawn.
-        Returned are upper bounds on the probability that a batch is full, that it is not, and that a full batch uses
-        the record (which then was drawn and not left out), and a lower bound on the probability that a batch uses it.
-        """
+        """Bounds on probabilities about one given record and one batch, which is called full if `largest` or more other
+        records are drawn. Returned are upper bounds on the probability that the batch is full, that it is not, and that
+        it uses the record (draws it and does not leave it out) given that it is full; and a lower bound on the
+        probability that it uses the record, full or not."""
         q, largest, n = self.sample_rate, self.largest, self.n
         if largest >= n:
             return 0.0, 1.0, q, q

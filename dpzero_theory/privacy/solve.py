@@ -24,7 +24,8 @@ _MOST_RECORDS = 10**15  # the largest number n of records that is tried; one ove
 
 
 def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
-    """The bracket of one of six numbers, from the other five; its `value` is the end that is safe for privacy.
+    """The bracket of one of six numbers, from the other five. Its `value` is the end that is safe for privacy, also for
+    delta, of which `delta_of_history` returns an estimate as `value`.
 
         solved("steps", epsilon=2, delta=1e-5, noise_multiplier=12.5, n=1024, batch=64,
                sampling="poisson", relation="add-remove")

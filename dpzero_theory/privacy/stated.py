@@ -55,9 +55,8 @@ class _Stated(Mechanism):
 
 
 def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
-    """Register a mechanism of which only the privacy cost is known, and return `count` steps with it, in full batches
-    and under the neighbouring relation `relation`. It is called `family`:`numbers`, such as zcdp:0.1,0.0 for what was
-    stated; `known` takes equal steps with it and returns their cost for data sets that differ in one record."""
+    # The mechanism's name is the family and its numbers, such as zcdp:0.1,0.0 for `concentrated(0.1, 0.0)`. `known`
+    # takes equal steps and returns their cost for data sets that differ in one record.
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
     MECHANISMS.keep(_Stated(name, known))
     return Step(1.0, FullBatch(), Relation(relation), name, steps=count)

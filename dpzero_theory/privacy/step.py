@@ -202,7 +202,8 @@ Steps = Step | History | Iterable["Step | History"]
 
 
 def steps_of(history: Steps) -> tuple[Step, ...]:
-    """Return a history in any form of `Steps` as one tuple of steps. Raises ValueError for anything else."""
+    """Return a history, a `Step`, a `History` or an iterable of these, as one tuple of steps. Raises ValueError for
+    anything else."""
     if isinstance(history, Step):
         return (history,)
     if isinstance(history, History):

@@ -199,9 +199,10 @@ class _Mesh:
         return np.asarray(found, dtype=np.float64)
 
     def placed(self, levels: _Levels) -> _Levels:
-        """The law `levels` of a sum, with each value moved to the multiples of the power of 2 nearest to `widths` there
-        (if it is on a finer level); its weight is split so that the mean stays the same. The dict `levels` is emptied.
-        Weights below 1e-270 are dropped; `dominating_pairs` counts them (`_LOST`) as infinite losses."""
+        # Moves each value of the law `levels` to a lattice whose spacing is the power of 2 nearest to the width of the
+        # cell there, unless its spacing is larger already. The weight of a value is split so that the mean stays the
+        # same. The dict `levels` is emptied. Weights below 1e-270 are dropped; `dominating_pairs` counts them (`_LOST`)
+        # as infinite losses.
         found: _Levels = {}
         while levels:
             k = min(levels)
@@ -374,8 +375,9 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
         epoch: t, the number of steps of a whole epoch.
         released: how many steps of the epoch are released, at most t.
         loss: rising numbers l, the first of which is 0.
-        ratio: the width of a grid's cells over the standard deviation of one step's Y - e^l Y' (`_Grid`), whose sum
-            over the released steps is put on the grid; what the bounds lose falls as its square.
+        ratio: the width of a grid's cells over the standard deviation of one step's Y - e^l Y', whose sum over the
+            released steps is put on the grid; Y and Y' are the ratios of the densities of a step's output with the
+            record's first and second value to its density without it. What the bounds lose falls as its square.
         least: from the first divergence on whose bound is at most this number, all get that bound.
     """
     if 2 * loss[-1] > 600:
@@ -435,7 +437,10 @@ def dominating_pairs(
         reach: losses that only outputs farther than this many standard deviations from their means have are not told
             apart.
         near: up to this many standard deviations of an epoch's loss the losses are equally spaced.
-        ratio: the width of the grid's cells, in standard deviations; what the bounds lose falls as its square.
+        ratio: how fine the grids are: the width of the cells on which the sum over the steps of a step's density ratio
+            (with the record over without) is put, in standard deviations of the sum; if `replaced`, the distance of
+            losses in standard deviations of an epoch's loss, and the `ratio` of `divergences`. What the bounds lose
+            falls as its square.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -519,12 +524,14 @@ def _family(
     shift: float,
     longest: int = _LONGEST,
 ) -> _Family:
-    """Bounds on the probabilities of events for (P, Q) and for (Q, P): a row of lower ones under the first law, a row
-    of upper ones under the second. The events are that the sum over the steps of the losses log(1 - c + c Y_i), or with
-    `replaced` of those between the record's two values, is above a level, for (Q, P) below it; Y_i is the density ratio
-    of step i with the record and without. With s the noise, t = `epoch` and k = `taken`, the odds c/(1-c) are
-    e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1. Tilted sums that need more than `longest` cells are
-    left out. `released`, `replaced` and `points` are those of `dominated_pairs`."""
+    """Bounds on the probabilities of events by which P and Q are told apart, the laws of what the first `released` of
+    the t = `epoch` steps of an epoch release with the protected record, in k = `taken` random steps of the t, and
+    without it or, if `replaced`, with its opposite value. For (P, Q) and for (Q, P) they are a row of lower bounds
+    under the first law and a row of upper bounds under the second. An event is that a sum over the steps of log(1 - c +
+    c Y) is above a level, or below it for (Q, P). Y is the ratio of the densities of a step's output with the record
+    and without it; if `replaced`, the same log for the other value is subtracted. The bounds hold for every c in (0,
+    1). `shift` chooses it: c/(1-c) is e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1, with s the
+    `noise` multiplier. A grid has about `points` cells; sums that need more than `longest` cells are left out."""
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
@@ -565,8 +572,6 @@ def _family(
 
 
 def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FinitePair]:
-    """Finite pairs that (P, Q) and (Q, P) dominate, from the bounds on probabilities of events in all `families`. If
-    `replaced`, they are the same pair."""
     forward, backward = (np.hstack([family[way] for family in families]) for way in (0, 1))
     first = dominated(*forward)
     return first, first if replaced else dominated(*backward)
@@ -574,8 +579,8 @@ def _pairs(families: list[_Family], replaced: bool) -> tuple[FinitePair, FiniteP
 
 @lru_cache(maxsize=64)
 def _best_shifts(noise: float, epoch: int, released: int, taken: int, replaced: bool) -> list[float]:
-    """The constants that deserve a fine grid: few of those that are tried (`_REMOVED` or `_REPLACED`), but at every
-    loss one of them has almost the largest divergence on a rough grid. The arguments are those of `dominated_pairs`."""
+    # Few of the values of `shift` of `_family` that are tried, those for which a fine grid pays: at every loss one of
+    # them has almost the largest divergence on a rough grid
     found: dict[float, Array] = {}
     ratio = np.exp(_LEVELS)[:, None]
     for shift in _REPLACED if replaced else _REMOVED:

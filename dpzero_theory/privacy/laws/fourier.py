@@ -48,9 +48,10 @@ def _norm(x: Array) -> float:
 
 
 def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
-    """The transform, of length `size`, of the law with the weight law[k] >= 0 at the integer first + k, moved so that
-    first + `mode` is at 0; who multiplies transforms moves the result back by the `shift`. Any mode is correct. The
-    likeliest integer is best: the more weight lies elsewhere, the larger are w and the bound on its error."""
+    """The Fourier transform, of length `size`, of the law with the weight law[k] >= 0 at the integer first + k. The law
+    is moved so that the integer first + `mode`, the `shift` of the result, is at 0; who multiplies transforms moves the
+    product back by the sum of their shifts. Any mode is correct. The likeliest integer is best: the more weight lies
+    elsewhere, the larger is the bound on the transform's error."""
     total = float(np.sum(law))
     rest = law / total
     rest[mode] = 0.0
@@ -75,8 +76,9 @@ of copies of each of some laws."""
 def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tuple[Array, float]:
     """The law of one of several sums of independent variables, modulo the length N of the transforms `spectra` of the
     variables' laws: its weights >= 0 at start, ..., start + N - 1, and a bound on the Euclidean norm of their errors.
-    If there are several sums, they must have as many copies in all, and all spectra one `shift` and one sum of weights,
-    because one move and one factor at the end serve all sums."""
+    `mixture` has for each sum the log of the probability that it is chosen, and how many copies of each variable it
+    has; at least one sum. If there are several, they must have as many copies in all, and all spectra one `shift` and
+    one sum of weights, because one move and one factor at the end serve all sums."""
     size = spectra[0].size
     log_most = np.array([one.log_most for one in spectra])
     most = [log + np.asarray(counts, dtype=np.float64) @ log_most for log, counts in mixture]
@@ -155,8 +157,9 @@ class _Sum:
             return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
 
     def tails(self, sign: int) -> Array:
-        """Bounds on the probabilities that the sum is at least v, for each value v in `at`: lower bounds for the `sign`
-        -1, upper bounds for 1. Raises OverflowError for relative rounding errors above 0.01."""
+        """Bounds on the probabilities that the sum with this law is at least v, for each point v of its grid, in rising
+        order: lower bounds for the `sign` -1, upper bounds for 1. Raises OverflowError for relative rounding errors
+        above 0.01."""
         exponent = self.log_scale - self.theta * self.at
         # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.
         relative = self._relative(abs(self.log_scale) + 700)
@@ -223,12 +226,13 @@ def composed(
 
     Args:
         laws: for each variable the integer of its first weight, its weights at this and the following integers, of sum
-            1, and the number of its copies. Its values are `width` > 0 times the integers.
+            1, and the number of its copies, which `mixture` replaces. Its values are `width` > 0 times the integers.
         width, start, size: the width of a cell of the grid, its first integer and its number of points.
         up, down: rates > 0 of Chernoff's bounds on the mass above and below the grid. Any rates are correct; those that
             `window` returns make the bounds small.
-        mixture: the sums one of which is chosen at random, as for `window`. If there are several, all sums must have
-            the same total number of copies, and all laws the same first integer.
+        mixture: for several sums, one of which is chosen at random, in place of the numbers of copies in `laws`: each
+            one's log probability and numbers of copies. Then all sums must have the same total number of copies, and
+            all laws the same first integer.
 
     Returns:
         The weights, a bound on the Euclidean norm of their errors, and a bound on the mass that is outside the grid and

@@ -92,7 +92,7 @@ def log_c(tau: _Number) -> _Number:
 def chernoff_epsilon(sketches: Iterable[tuple[int, Array, Array]], delta: float) -> float:
     """About the epsilon >= 0 at which Chernoff's bound on the delta(epsilon) of a composition is `delta` in (0, 1).
     Searches begin there, so its error does not affect any bound. `sketches` has for each law its number of releases and
-    the two arrays of `Law.sketch`."""
+    an array of its losses and one of the logs of their probabilities."""
     moments = sum(count * log_moments(log_mass, TILTS, loss) for count, loss, log_mass in sketches)
     return max(float(np.min((moments + log_c(TILTS) - math.log(delta)) / TILTS)), 0.0)
 
@@ -208,7 +208,7 @@ def crossing(
 @dataclass(frozen=True)
 class Cells:
     """The probabilities of one release's privacy losses, on the grid of the losses k H for integers k, of width H. They
-    are tilted by tau > 0, P's by the factor e^{tau k H} and Q's by e^{(1 + tau) k H}, and divided by e^{log_scale}, so
+    are tilted by tau >= 0, P's by the factor e^{tau k H} and Q's by e^{(1 + tau) k H}, and divided by e^{log_scale}, so
     that they are floats. Entry i of each array is the weight at k = first + i.
 
     Attributes:
@@ -262,10 +262,11 @@ class Law:
         raise NotImplementedError
 
     def cells(self, z: float, tau: float, width: float, lowest: float, span: Span = EVERY) -> Cells:
-        """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` >= 0: multiplied
-        by e^{tau loss}. Outputs more than `z` standard deviations of the noise beyond the means are left out, and
-        losses below `lowest` are put at `lowest`. Of all outputs only those with losses in `span` count; an output near
-        the common end of two spans is in exactly one of them. Raises OverflowError if the grid needs too many cells."""
+        """The probabilities of the losses on the grid of the multiples of `width` > 0, tilted by `tau` >= 0: P's are
+        multiplied by e^{tau loss}, and Q's by e^{(1 + tau) loss}. Outputs more than `z` standard deviations of the
+        noise beyond the means are left out, and losses below `lowest` are put at `lowest`. Of all outputs only those
+        with losses in `span` count; an output near the common end of two spans is in exactly one of them. Raises
+        OverflowError if the grid needs too many cells."""
         raise NotImplementedError
 
 

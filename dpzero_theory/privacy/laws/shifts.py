@@ -82,15 +82,18 @@ class _Noise(ABC):
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
         """The probabilities of the intervals from `first` to `last`, arrays as `cuts` returns them, for noise with this
-        centre; and bounds on the absolute errors of the probabilities."""
+        `centre`, in clips; and bounds on the absolute errors of the probabilities. Ends are in clips (`IntegerNoise`:
+        integers)."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
-        """The log, at outputs x, of the density of the noise with this centre over its density with the centre 0."""
+        """The log, at outputs x in clips (`IntegerNoise`: integers), of the density of the noise with this `centre`, in
+        clips, over its density with the centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
         """The probabilities of the intervals from `first` to `last`, as `cuts` returns them, if the centre of the noise
-        is `sign`, 1 or -1, times a random shift with the law `shifts`; and bounds on their absolute errors."""
+        is `sign`, 1 or -1, times a random shift with the law `shifts`, pairs (clips, log of its probability); and
+        bounds on their absolute errors."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -101,8 +104,9 @@ class _Noise(ABC):
         return total, error
 
     def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
-        """The privacy losses log dP/dQ at outputs x, and bounds on their absolute errors. Under P the centre of the
-        noise is a random shift with the law `shifts`; under Q it is 0, or minus such a shift if `replaced`."""
+        """The privacy losses log dP/dQ at outputs x in clips (`IntegerNoise`: integers), and bounds on their absolute
+        errors. Under P the centre of the noise is a random shift with the law `shifts`, pairs (clips, log of its
+        probability); under Q it is 0, or minus such a shift if `replaced`."""
 
         def log_mean(y: Array) -> tuple[Array, Array]:
             each = [(self.log_ratio(y, centre), log_weight) for centre, log_weight in shifts]
@@ -147,8 +151,8 @@ class NormalNoise(_Noise):
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
     """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points to a clip, or on the
-    line if `levels` is 0. Centres are whole clips, and they are ends of intervals. On a lattice the least and the
-    largest centre belong to the outer intervals."""
+    line if `levels` is 0. All shifts must be whole clips: outputs are cut into intervals, with an end at each centre.
+    On a lattice the least and the largest centre are points of the two unbounded intervals."""
 
     s: float
     levels: int = 0
