@@ -82,8 +82,8 @@ class Claim:
         """Make the claim of a run of equal steps.
 
         Args:
-            run: the `Plan` of a run, or a `Step`, one step of the run as the accountant counts it. The noise must be
-                Gaussian.
+            run: the `optim.plan.Plan` of a training run, which has all its public settings, or a `Step`, one step of a
+                run as the accountant counts it. The noise must be Gaussian.
             steps, n, clip: the number of steps, the number of records, and the largest L2 norm of what one record adds
                 to a sum. They are required with a `Step`; with a `Plan`, which has its own, they are ignored.
             delta: the claimed delta, in [0, 1).
@@ -159,7 +159,8 @@ class Claim:
 class View:
     """What an attacker knows or sees of a run, and how the loop names its settings.
 
-    The attacker sees all that the loop returns, prints and writes, except `batches`, `clean` and what is `hidden`.
+    The attacker sees all that the loop returns, prints and writes, except what is `hidden` and two outputs that a loop
+    returns for the audit alone: "batches", each step's record numbers, and "clean", the releases before noise.
 
     Attributes:
         seed: "public" if the loop's seed may be known: it stands in a configuration file, is a default, or is a number
@@ -167,7 +168,8 @@ class View:
             and is never shown.
         records: "finite" if something before the loop refuses NaN and infinity record by record, else "any".
         hidden: names of outputs of the loop that the attacker does not see.
-        names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}.
+        names: the loop's own name of a setting, by the audit's name for it, as in {"step_size": "lr"}. The audit's
+            names are step_size and noise_multiplier, clip, batch, steps, n, sampling, relation, epsilon and delta.
         adaptive: names of outputs that show what a step takes from earlier releases beside the weights, such as each
             step's clip if it follows a noised count. The effect of one record is then measured up to the first step
             that the record changes, since later steps may follow from that release. The attacker sees these outputs.
@@ -189,5 +191,5 @@ class View:
             raise ValueError(f"adaptive must name outputs that the attacker sees; got {unseen[0]!r}, which is hidden")
 
     def sees(self, name: str) -> bool:
-        """Return whether the attacker sees the output called `name`: not `batches`, `clean` or one of `hidden`."""
+        """Return whether the attacker sees the output called `name`: not "batches", "clean" or one of `hidden`."""
         return name not in _HIDDEN and name not in self.hidden

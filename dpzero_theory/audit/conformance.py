@@ -45,21 +45,22 @@ def check(
     """Audit a training loop and return the report.
 
     Args:
-        train: the loop, a function (records, seed, settings) -> outputs that the module `audit.loop` describes.
-        records: the claim's n records, in one of the forms that the module `audit.datasets` describes; 16 to 256 are
-            enough.
+        train: the loop, a function (records, seed, settings) -> releases, the noised average or sum of each of T steps,
+            shape (T,) or (T, k); or a mapping with the entry "releases" and the others of the module `audit.loop`.
+        records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
+            tensors or tuples of these; 16 to 256 are enough.
         claim: what the loop's author says of its privacy.
         view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
         settings: further settings that the loop is given in addition to the claim's numbers, by the loop's names for
             them; its step size must be among them if it has one.
         variations: further settings under which the claim must hold, by a name for the report, as in {"four
             micro-batches": {"micro_batches": 4}}. The size of the noise is tested with each of them.
-        checks: the names of the checks to make; all of them if empty.
+        checks: the names of the checks to make, keys of `CHECKS` such as "noise-size"; all of them if empty.
         runs: about how many runs of the loop one check may use for its statistical tests, at least 24.
         false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported as violating any check.
 
     Raises:
-        ValueError: an argument outside its range, or a loop that does not run on the records given.
+        ValueError: an argument outside its range, an unknown check, or a loop that does not run on the records given.
     """
     rules.integer("runs", runs, at_least=24)
     level = rules.real("false_alarm", false_alarm, above=0, below=0.5)

@@ -41,32 +41,19 @@ _ENOUGH_NUMBERS = 4  # Whether vectors are parallel is told only from this many 
 
 
 class _ExtremePair(NamedTuple):
-    """Two records that differ much, so that exchanging one for the other shows how far one record moves a release.
-
-    Attributes:
-        first, second: the records.
-        size: the change, when one is exchanged for the other, of the step's release that changes the least, in clips
-            (multiples of the claimed clip).
-    """
-
+    # Two records that differ much, so that exchanging one for the other shows how far one record moves a release. Of
+    # the lengths of the changes of all steps' releases `size` is the least, in clips (multiples of the claimed clip)
     first: Any
     second: Any
     size: float
 
 
 class _Scan(NamedTuple):
-    """How much each step's release changes if one record is exchanged for another, for each record in turn.
-
-    Attributes:
-        moved: the L2 norm of the change, in clips (multiples of the claimed clip), in runs with the claimed sampling;
-            shape (seeds, steps, records).
-        included: whether each record was in each batch, as its exchange shows; of the same shape.
-        seeds: the loop's seeds in these runs.
-    """
-
+    # How much each step's release changes if one record is exchanged for another, for each record in turn, in runs with
+    # the claimed sampling: the L2 norm in clips (multiples of the claimed clip), shape (seeds, steps, records)
     moved: Array
-    included: NDArray[np.bool_]
-    seeds: tuple[int, ...]
+    included: NDArray[np.bool_]  # Whether each record was in each batch, as its exchange shows; of the same shape
+    seeds: tuple[int, ...]  # The loop's seeds in these runs
 
 
 class _Influence:
@@ -241,13 +228,7 @@ class _Influence:
 
 
 class _Residual(NamedTuple):
-    """The releases of one run, split into two parts of the shape (steps, numbers of a step).
-
-    Attributes:
-        noise: the noise that was added.
-        sums: what it was added to, the releases before noise.
-    """
-
+    # The releases of one run, split into the noise and what it was added to, each of shape (steps, numbers of a step)
     noise: Array
     sums: Array
 
@@ -303,9 +284,10 @@ class _NoiseSamples:
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
         """Yield a name and a function for each further data set and setting with which noise must be as claimed.
 
-        The data sets are the audit's records scaled, all alike, with the largest sums, or a quarter of them. The
-        settings are all records in every batch, and the variations. The function, without arguments, makes the runs and
-        returns a sample of the noise, or None if the noise cannot be told from the releases.
+        The data sets are the audit's records with all numbers times 1e-6, 1e3 or 0; n copies of one extreme record; n
+        copies of the record that adds the most to every sum; and, under add-remove, the first quarter of the records.
+        The settings are batches as claimed or of all records, and the variations. The function, without arguments,
+        makes the runs and returns a sample of the noise, or None if the noise cannot be told from the releases.
         """
         few, changes, records, runs = _WANTED // 4, self.sample_changes, self._records, self._runs
 

@@ -171,7 +171,8 @@ class AuditReport:
 
     @property
     def exit_code(self) -> int:
-        """The exit status of the command: 1 if a check is violated, else 3 if a core check was not made, else 0."""
+        """The exit status of the command: 1 if a check is violated, else 3 if one could not be made without which the
+        claim cannot be defended, else 0."""
         return 1 if self.violations else _CORE_UNTESTED if self.core_untested else 0
 
     @property

@@ -65,7 +65,8 @@ class LoopRuns:
         self.base = loop.run(seed=SEED)
 
     def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
-        """Return the output of one run, or None if the loop raises an error.
+        """Return the output of one run, or None if it fails: the loop raises an error or SystemExit, or its releases or
+        weights are not numbers with a row for each step.
 
         Args:
             records: the data; the loop's own if None.

@@ -54,11 +54,13 @@ class Spec:
     """The specification of an audit.
 
     Attributes:
-        train: the loop, a function (records, seed, settings) -> outputs, as the module `audit.loop` describes it.
-        records: the claim's n records, an array with one record a row or a list.
+        train: the loop, a function (records, seed, settings) -> releases, the noised average or sum of each of T steps,
+            shape (T,) or (T, k); or a mapping with the entry "releases" and the others of the module `audit.loop`.
+        records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
+            tensors or tuples of these.
         claim: what the loop's author says of its privacy.
         view: what an attacker sees.
-        settings: what the loop is given in addition to the claim's numbers.
+        settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
         variations: further settings under which the claim must hold, by a name for the report.
     """
 
@@ -81,9 +83,10 @@ def load(text: str) -> Spec:
 
     Args:
         text: the path of a TOML file, which ends in .toml; or MODULE:FUNCTION, a function without arguments that
-            returns a `Spec`. The file has an entry "train", the MODULE:FUNCTION of the loop; an entry "records",
-            MODULE:FUNCTION or a file of `numpy.save`; the tables "claim" and "view", with the fields of `Claim` and
-            `View`; and the tables "settings" and "variations". All but "train", "records" and "claim" may be missing.
+            returns a `Spec`. The file has an entry "train", the MODULE:FUNCTION of the loop; an entry "records", a file
+            of `numpy.save` or the MODULE:FUNCTION of a function without arguments that returns the records; the tables
+            "claim" and "view", with the fields of `Claim` and `View`; and the tables "settings" and "variations". All
+            but "train", "records" and "claim" may be missing.
 
     Raises:
         ValueError: there is no such file or function, or it has a fault; the message is one line.

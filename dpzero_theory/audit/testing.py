@@ -7,7 +7,8 @@
         return train(records, settings)          # the loop, as `audit.loop` describes it
 
 The decorated function has no arguments. It audits the loop. If checks are violated it fails, and the message has what
-was seen and how to mend it. It is skipped, with the reasons, if none is violated but a core check could not be made.
+was seen and how to mend it. It is skipped, with the reasons, if none is violated but one could not be made without
+which the claim cannot be defended.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +26,16 @@ def private_loop(
 ) -> Callable[[Train], Callable[[], None]]:
     """Return a decorator that turns a loop into a test without arguments, which makes the audit when it is called.
 
-    The test raises AssertionError if a check is violated, and `unittest.SkipTest` if none is but a core check could not
-    be made; otherwise it passes.
+    The loop is a function (records, seed, settings) -> an array of the releases, or a mapping of outputs by name (see
+    the module `audit.loop`). The test raises AssertionError if a check is violated, and `unittest.SkipTest` if none is
+    but one could not be made without which the claim cannot be defended; otherwise it passes.
 
     Args:
-        records: the claim's n records, an array with one record a row or a list.
+        records: the claim's n records, an array with one record a row, or a list whose entries are numbers, arrays,
+            tensors or tuples of these.
         claim: what the loop's author says of its privacy.
         view: what an attacker sees of a run; if None, `View()`, by which the seed is public.
-        settings: further settings that the loop is given in addition to the claim's numbers.
+        settings: further settings that the loop is given in addition to the claim's numbers, by its own names.
         how: further keyword arguments of `conformance.check`, such as runs, checks and variations.
     """
 

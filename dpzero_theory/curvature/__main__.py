@@ -80,7 +80,8 @@ def _parser() -> Parser:
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command: measure the model that the arguments name, and write or print the problem file.
+    """Run the command: measure the constants that the theorems need of a model's losses (smoothness, effective rank and
+    others), and write or print them as a problem file, JSON text that `python -m dpzero_theory.params --problem` reads.
 
     Args:
         argv: the command-line arguments, such as ["--model", "mlp-digits:64", "--data", "digits"]; those of the process

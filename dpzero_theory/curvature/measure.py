@@ -1,4 +1,4 @@
-"""Measures the constants of the theory for an objective: L, ell, r, gap and B, with caveats on each.
+"""Measures the constants that the theorems need of an objective: L, ell, r, gap and B, with caveats on each.
 
 They are the Lipschitz constant, the smoothness, the effective rank, F(x0) - F* and a bound on |F| (see
 `theory.problem.Problem`). Everything is measured on the samples of the objective at a few points: the start, and points
@@ -36,9 +36,9 @@ class MeasureSettings:
         points: how many points on the path of gradient descent are measured, the start included; at least 1.
         path_steps: the number of steps of gradient descent between two points. Their step size is 1 over the upper end
             of the measured ||Hess F(x0)||, where F is the mean loss and x0 the start; it is halved where F would rise.
-        effort: how many Hessian products are spent on the spectrum at each point.
+        effort: how many Hessian products are spent on the spectrum at each point, as `spectrum.Effort`.
         sample_hessians: how many single samples' Hessians are measured at each point; at least 2.
-        sample_effort: how many Hessian products are spent on each single sample's Hessian.
+        sample_effort: how many products are spent on each single sample's Hessian, as `spectrum.Effort`.
         power: the even p of the matrix (sum_k A_k^p)^(1/p), which bounds the Hessians A_k at all points; 0 for none.
         level: the coverage probability of each interval, in (0, 1).
         least_loss: a lower bound on every loss.
@@ -68,21 +68,13 @@ class MeasureSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """What was measured of n samples' losses at one point x, a vector of a model's weights.
+    # What was measured of n samples' losses at one point x, a vector of a model's weights
 
-    Attributes:
-        steps: the number of steps of gradient descent from the model's own weights to x.
-        value: the mean loss F(x).
-        gradient_norms: the L2 norm of the gradient of each sample's loss at x, shape (n,).
-        spectrum: the measured norm, traces and spectral density of the Hessian of F at x.
-        samples: the measured norms and traces of the Hessians of single samples' losses at x.
-    """
-
-    steps: int
-    value: float
-    gradient_norms: Array
-    spectrum: Spectrum
-    samples: Samples
+    steps: int  # The number of steps of gradient descent from the model's own weights to x
+    value: float  # The mean loss F(x)
+    gradient_norms: Array  # The L2 norm of the gradient of each sample's loss at x, shape (n,)
+    spectrum: Spectrum  # The measured norm, traces and spectral density of the Hessian of F at x
+    samples: Samples  # The measured norms and traces of the Hessians of single samples' losses at x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +222,8 @@ def measure(
     results_not_private: bool = False,
     settings: MeasureSettings | None = None,
 ) -> _Measurement:
-    """Measure the constants of the theory for a model's losses, starting at the model's own weights.
+    """Measure the constants that the theorems need of a model's losses, starting at the model's own weights: Lipschitz
+    constant, smoothness, effective rank, gap to the least loss and largest loss.
 
     Args:
         objective: module, losses and samples.

@@ -54,18 +54,18 @@ class Spectrum:
     """What was measured of a symmetric (d, d) matrix A, or of the root A^(1/p) of a positive semidefinite A.
 
     If the root was measured, A in norm, trace, absolute_trace, rank, bracket, points and weights stands for the root.
+    Traces are averaged over random directions, the probes.
 
     Attributes:
-        norm: ||A||_2. The lower end is a Ritz value and certain, up to the rounding of A's products (about 1e-7 of it
-            in float32); the upper end has the stated probability.
-        trace: tr(A).
-        absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
-        rank: tr|A|/||A||_2, the effective rank of |A|, in [1, d].
+        norm: an `Interval` of ||A||_2. The lower end is a Ritz value (approximate eigenvalue) and certain, up to the
+            rounding of A's products (about 1e-7 of it in float32); the upper end has the interval's probability.
+        trace: an `Interval` of tr(A).
+        absolute_trace: an `Interval` of tr|A|, the smallest trace of an H with -H <= A <= H.
+        rank: an `Interval` of tr|A|/||A||_2, the effective rank of |A|, in [1, d].
         bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
-        extremes: the smallest and the largest Ritz value (approximate eigenvalue) of A itself, even if its root was
-            measured.
-        residual: within this distance of the Ritz value of A of largest absolute value that the search found there is
-            an eigenvalue of A.
+        extremes: the smallest and the largest Ritz value of A itself, even if its root was measured.
+        residual: within this distance of the largest Ritz value of A, in absolute value, of the Lanczos run that
+            searches for the largest eigenvalues, there is an eigenvalue of A.
         points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
             Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
         products: how many products of A with a vector were spent.

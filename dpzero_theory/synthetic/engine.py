@@ -130,16 +130,18 @@ def run_together(
     """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same noise.
 
     A lane is a run with one setting of the parameters; a sweep is a set of lanes of one algorithm. A step goes from x
-    to x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size, M_k the clipped mean of the differences
-    along the direction u_k, and sigma z_k the noise. A `vector` sweep (the paper's Algorithm 1) has K = 1 and noise in
-    all coordinates: x - alpha (M_1 u_1 + sigma z), z in R^d.
+    to x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where alpha is the step size and sigma z_k the noise. M is the mean
+    over samples of the vectors of a sample's K differences, each vector clipped to the norm C; a difference is how fast
+    the sample's loss changes along the direction u_k, for central differences (f(x + lambda u_k) - f(x - lambda
+    u_k))/(2 lambda). A `vector` sweep (the DPZero paper's Algorithm 1) has K = 1 and noise in all coordinates: x -
+    alpha (M_1 u_1 + sigma z), z in R^d.
 
     Args:
         problem: the quadratic loss.
         sweeps: the lanes to run.
         directions: a stream of directions u, rows of length d, K for each step. They are public, so the stream may be
             seeded; see `lanes.directions_of`.
-        directions_per_step: K >= 1; a sample's K differences are clipped jointly. It must be 1 with a `vector` sweep.
+        directions_per_step: K >= 1. It must be 1 with a `vector` sweep.
         difference: the difference rule, a name of `dpzero_theory.difference.DIFFERENCES`. Only "forward" uses the
             lanes' smoothing; on a quadratic "central" and "exact" are the same.
         centers: further points c, shape (d,) each, for `gradient_squared` and `excess` of the outcomes, beside the

@@ -157,7 +157,7 @@ def coefficients(
         data: w_t^T y_i with the n samples y_i, shape (S, n).
         gram: w_t^T w_s, shape (S, S).
         own: w_t^T y_0, shape (S, L), less w_t^T times the run's vector noise before direction t, as `Start.own` returns
-            it, plus what is added to a forward difference.
+            it; for forward differences plus (lambda/2) ||w_t||^2, with the smoothing lambda of each run.
         alpha: the step size of each run, shape (L,).
         limit: the clip, shape (S, L): C, or C/||u_t|| for Algorithm 1, where C bounds ||difference * u_t||.
         shift: scalar noise, shape (S, L); 0 for vector noise.
@@ -174,12 +174,14 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """Return how far each of L runs moves along each of S directions w_t, one a step, shape (S, L).
+    """Return how far each of L runs moves along each of S directions w_t, one a step: the c_t, shape (S, L), with which
+    a run goes from y_t to y_t - c_t w_t. c_t is alpha times (the mean over the n samples y_i of w_t^T (y_t - y_i), each
+    clipped to [-limit, limit], plus shift).
 
     Args:
         ordered: the products w_t^T y_i with the n samples y_i, each row sorted, shape (S, n).
         prefix: the sums of the first 0, 1, ..., n values of each row of `ordered`, shape (S, n + 1).
-        own: the products of w_t with the runs' points as they would be without these moves, shape (S, L).
+        own: the products of w_t with the runs' points as they would be if all c_t were 0, shape (S, L).
         gram: w_t^T w_s, shape (S, S).
         alpha, limit, shift: the step sizes, shape (L,), and the clips and the scalar noise, shape (S, L).
     """

@@ -35,7 +35,8 @@ class Problem:
     """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the paper.
 
     f(x; xi_i) is the loss of sample i at the weights x, F_S the mean loss, F_S^* its infimum, and x_t the weights after
-    t steps. H is the matrix of Assumption asp:rank, which bounds the Hessian of F_S.
+    t steps. H is the matrix of Assumption asp:rank, which bounds the Hessian of F_S. The sharpened results (package
+    `theory.sharp`) are this package's own theorems for the paper's algorithms.
 
     Attributes:
         n: number of samples, n >= 1.
@@ -50,8 +51,9 @@ class Problem:
         sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
             mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
             their smoothing lambda need not shrink as d grows. None is r_s = d, which ell-smoothness gives.
-        layer_rank: for directions of low rank only. It assumes that each weight matrix's block of H is a Kronecker
-            product of some A and B, and is the largest r_A + r_B >= 2 of a block; r_A = tr(A)/||A||. None: not assumed.
+        layer_rank: for the direction laws low-rank:RANK only, which draw for each weight matrix a sum of RANK products
+            of two vectors of random signs. It assumes that each weight matrix's block of H is a Kronecker product of
+            some A and B, and is the largest r_A + r_B >= 2 of a block; r_A = tr(A)/||A||. None: not assumed.
         gradient_moment: (m, value) in place of L, for the sharpened results only. At every point that a run reaches,
             the mean over samples of ||grad f(x; xi_i)||^m is at most `value` > 0, in the unit of L^m; 2 <= m <= 64.
         mean_excess: (t, value) in place of L, for the sharpened results only. At every point that a run reaches, the

@@ -28,8 +28,8 @@ class Inequality:
     """The inequality of one proof, for a problem and a privacy level, as a function of the parameters.
 
     alpha is the step size, lambda the smoothing, C the clip, sigma the noise, B the bound on |F_S| along the run, mu
-    the constant of the PL inequality, and gap = F_S(x_0) - F_S^*. Summing the one-step inequality of a proof over the
-    T steps gives, for every admissible (alpha, T, lambda, C),
+    the constant of the PL inequality, gap = F_S(x_0) - F_S^*, and tau is uniform on 0, ..., T - 1. Summing the one-step
+    inequality of a proof over the T steps gives, for every admissible (alpha, T, lambda, C),
 
         E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
             (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
@@ -81,7 +81,8 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """Return the bound on E||grad F_S(x_tau)||^2 or, for a corollary, on E[F_S(x_T) - F_S^*]; arrays broadcast.
+        """Return the bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, or, for a corollary, on E[F_S(x_T)
+        - F_S^*]; arrays broadcast.
 
         Args:
             step_size: alpha, admissible where 2 k ell alpha < 1, with k = `growth` and ell the problem's smoothness.

@@ -55,8 +55,8 @@ _ALGORITHMS = ("dpzero", "dpgd-0th")  # They are the paper's Algorithm 2 and Alg
 class Certificate:
     """The bound of the sharpened theorem at given parameters, with the three numbers that it is computed from.
 
-    The theorem has numbers q, p and K with q y^2 - p y <= K, where y^2 = E||grad F_S(x_tau)||^2. So y^2 is at most the
-    square of the larger root, ((p + sqrt(p^2 + 4 q K))/(2 q))^2.
+    The theorem has numbers q, p and K with q y^2 - p y <= K, where y^2 = E||grad F_S(x_tau)||^2, tau uniform on 0, ...,
+    T - 1. So y^2 is at most the square of the larger root, ((p + sqrt(p^2 + 4 q K))/(2 q))^2.
 
     Attributes:
         progress: q, which has no unit; the bound is finite only where q > 0.

@@ -63,7 +63,7 @@ class _SharpLaw:
     """A law of K directions in R^d as the sharpened theorem needs it, at clips c = C/(L sqrt(K)) and effective rank r.
 
     Attributes:
-        name: the name of the law in `sphere.DIRECTIONS`, or `frame`.
+        name: the name of the law in `sphere.DIRECTIONS`, or `frame`: K directions orthogonal to each other.
         constants: a function (c, d, r, K, layer_rank) -> the constants; their `smooth_first` and `smooth_second` are
             for samples of any rank. Only directions of low rank use `layer_rank` (`Problem.layer_rank`).
         curvature: a function (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H
@@ -71,9 +71,10 @@ class _SharpLaw:
         largest: a function (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of
             norm G; a larger clip c has no effect.
         most: a function d -> the largest number K of directions a step.
-        removed: a function (c, d, r, K) -> upper bounds on the shares that clipping at c removes from a unit gradient:
-            from its product with the mean gradient, and in the norm by which a step is measured. None for random signs
-            and their products, for which these shares need not be computed.
+        removed: a function (c, d, r, K) -> upper bounds on two numbers, for the part phi in R^K that clipping to norm c
+            sqrt(K) removes from U'a, a being a unit vector and U the K directions: E[phi'U'a]/K, and the square root of
+            E[phi'U'HU phi]/K^2 for every matrix H with 0 <= H <= I and tr(H) <= r. None for random signs and their
+            products, for which these numbers need not be computed.
         rank: rho for directions of low rank, which are sums of rho products of random signs; infinite for other laws
             (`sphere.DirectionLaw.rank` is 0 for them).
         fixed_norm: whether a direction has length sqrt(d) always.
@@ -218,8 +219,8 @@ class _Invariant:
         spread2: the square of `Constants.spread`.
         upper, lower: laws that bound the law of v: the mean of a function that is convex in v^2 is at most its mean
             under `upper` and at least its mean under `lower`.
-        slack: zeta >= 0, an allowance for how far the bound in `across` is above the mean (proof.md, section 3, step
-            4); 0 if the two are equal.
+        slack: zeta >= 0: the second moment of a step that follows from `across` is spread2 + 2 (r - 1) zeta, above the
+            true one, so bounds on what clipping removes from it allow for zeta; 0 if `across` is exact.
         smooth_first, smooth_second: the fields of `Constants` with these names.
     """
 
@@ -252,8 +253,7 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        """Return upper bounds on the shares that clipping at each c > 0 removes from a unit gradient: beta(c) from its
-        product with the mean gradient, and omega(c) in the norm by which a step is measured."""
+        # The two numbers of `_SharpLaw.removed` at each c
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 

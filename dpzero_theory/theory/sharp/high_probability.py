@@ -49,9 +49,9 @@ class _RunCertificate:
     Attributes:
         bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1.
         failure: the probability with which the bound may fail.
-        exponent: theta > 0, the free number of the theorem for one run (proof.md, section 10), with the smallest bound
-            on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that theorem, because
-            Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller one.
+        exponent: theta > 0, one of the two free numbers of the theorem for one run (proof.md, section 10), with the
+            smallest bound on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that
+            theorem, because Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller one.
         vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
     """
 
@@ -188,9 +188,9 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _St
 def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _RunCertificate:
     """Return a bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
-    It is the smallest of three: the theorem's bound over a grid of its free numbers theta and kappa, which depends on
-    the parameters alone; the bound of `certificate` divided by `failure` (Markov's inequality); and L^2, which no
-    gradient exceeds.
+    It is the smallest of three: the theorem's bound over a grid, fixed by the parameters, of its two free numbers theta
+    > 0 and kappa in (0, kept], kept being a constant of the theorem for the mean over runs; the bound of `certificate`
+    divided by `failure` (Markov's inequality); and L^2, which no gradient exceeds.
 
     Args:
         problem: the constants.

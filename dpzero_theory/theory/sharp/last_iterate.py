@@ -183,7 +183,8 @@ class _LastIterateBound:
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
         """Return the bound on E[F_S(x_T) - F_S^*] in units of L^2/ell, for T = `steps`, the clips C/(L sqrt(K)) =
         `clip` and 2 mu alpha T = `exponent`, arrays of one shape. `k` has the constants at the clips, `e` is ell
-        lambda/2 in units of L, and `tried` are values of the theorem's free number y, of which the best counts."""
+        lambda/2 in units of L, and `tried` is a vector of values of the theorem's free number y > 0, in units of L, of
+        which the best counts."""
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)
         return _bound(self.problem, terms, alpha, steps, variance, tried)

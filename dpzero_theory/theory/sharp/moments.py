@@ -9,10 +9,10 @@ which cannot be measured. `without_lipschitz` has them for a bound, along the ru
     mean excess   <(|g_i| - t)_+> <= s t (`Problem.mean_excess`). With c = C/(t sqrt(K)), the constants of `constants`,
                   in which bias, cross, excess and sampled grow by multiples of s.
 
-Gradients are in units of A or t. beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient:
-from its product with the mean gradient, and in the norm by which a step is measured. As K grows, beta(x) tends to
-(1 - x)_+, so b_2 tends to 1/4 and b_4 to 27/256. Statement and proof: dpzero_theory/theory/sharp/proof.md, "No
-Lipschitz constant".
+Gradients are in units of A or t. For the part phi that clipping to norm x sqrt(K) removes from U'a, a being a unit
+vector and U the K directions, beta(x) is E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for every matrix H
+with 0 <= H <= I and tr(H) <= r. As K grows, beta(x) tends to (1 - x)_+, so b_2 tends to 1/4 and b_4 to 27/256.
+Statement and proof: dpzero_theory/theory/sharp/proof.md, "No Lipschitz constant".
 """
 
 import functools
@@ -84,10 +84,10 @@ def _by_excess(k: Constants, c: Array, r: float, share: float) -> Constants:
 
 @functools.lru_cache(maxsize=4096)
 def _suprema(d: int, r: float, direction: str, directions: int, power: float) -> tuple[float, float]:
-    """Return upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), with m = `power`.
-    beta(x) and omega(x) are the shares that clipping at x removes from a unit gradient: from its product with the mean
-    gradient, and in the norm by which a step is measured. They are those of K = `directions` directions of the law
-    named `direction`, in d dimensions and for effective rank r."""
+    """Return upper bounds on the suprema over x > 0 of x^(m-1) beta(x) and of x^(m-1) omega(x), with m = `power`. For
+    the part phi that clipping to norm x sqrt(K) removes from U'a, a being a unit vector in R^d and U K = `directions`
+    directions of the law named `direction`, beta(x) is E[phi'U'a]/K, and omega(x)^2 bounds E[phi'U'HU phi]/K^2 for
+    every matrix H with 0 <= H <= I and trace at most r, the effective rank."""
     law = law_of(direction)
     # Random signs have closed forms, since (v - x)_+ x^(m-1) <= kappa v^m with kappa = (m-1)^(m-1)/m^m.
     if law.removed is None:

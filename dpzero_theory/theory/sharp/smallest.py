@@ -41,8 +41,10 @@ class Terms:
 
     q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2
 
-    for T steps of any size alpha. Here K is not the number of directions, L = ell = 1, and the fields are arrays of one
-    shape with an entry for each clip.
+    for T steps of any size alpha. F_S is the mean loss, and tau is uniform on 0, ..., T - 1. `first` comes from what
+    clipping and smoothing take from a gradient, `quadratic`, `second` and `constant` from the curvature along a step,
+    its noise included. K is not the number of directions, L = ell = 1, and the fields are arrays of one shape with an
+    entry for each clip.
     """
 
     kept: Array
@@ -77,7 +79,8 @@ class Terms:
     def root(self, gap_per_step: float, alpha: float) -> tuple[float, float, float, float]:
         """Return the coefficients q, p and K of the theorem's inequality q y^2 - p y <= K, and its largest root y.
 
-        y^2 bounds E||grad F_S(x_tau)||^2, in units of L^2, and is infinite if q <= 0. The fields must have one entry.
+        y, infinite if q <= 0, bounds the square root of E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, in units
+        of L. The fields must have one entry.
         For T steps `gap_per_step` is gap/T, in units of L^2/ell, and `alpha` is the step size, in units of 1/ell.
         """
         with np.errstate(over="ignore"):
@@ -102,8 +105,8 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """Return for each clip in `terms` the root y of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes,
-    in units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
+    """Return for each clip in `terms` the root y of the smallest bound on E||grad F_S(x_tau)||^2, tau uniform on 0,
+    ..., T - 1, over all step sizes, in units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
     # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (q, p and K, which
     # is not the number of directions, are as in `Terms`). Some alpha meets it if and only if kept y - first >= sqrt(2
     # (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y + constant. The left side rises in y and the right side
@@ -281,7 +284,8 @@ class ScaledRun:
 
 
 class SmallestBound:
-    """The smallest bound over the step size alpha and the clip C for smoothing lambda -> 0, one problem and one K.
+    """The smallest bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, over the step size alpha and the clip
+    C, for smoothing lambda -> 0, one problem and one K.
 
     The best alpha has a closed form; the best C = c L sqrt(K) is sought on a grid that is refined three times.
 
@@ -312,7 +316,7 @@ class SmallestBound:
     def values(
         self, steps: int, variance: float, rate: float, clips: Array | None = None, k: Constants | None = None
     ) -> tuple[Array, Array]:
-        """Return the square root of the smallest bound over the step size, and the best step size, at each clip.
+        """Return for each clip the root of the smallest bound on the mean squared gradient, and the best step size.
 
         Args:
             steps, variance, rate: the number of steps, the noise's variance over the clip's square C^2, and the Poisson
@@ -333,10 +337,9 @@ class SmallestBound:
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound.
-
-        `variance` is the noise's variance over the clip's square C^2, and `rate` the Poisson sampling rate, 1 for full
-        batches.
+        """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound on the mean
+        squared gradient for the number `steps` of steps. `variance` is the noise's variance over the clip's square C^2,
+        and `rate` the Poisson sampling rate, 1 for full batches.
         """
         clips, k = self.clips, self.constants
         for _ in range(3):
@@ -349,9 +352,9 @@ class SmallestBound:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """Return the square root of the smallest bound over the clips in `clips`, for full batches and T -> infinity.
-
-        `unit` is sigma/(C sqrt(T)) for noise sigma and clip C, which at equal privacy is the same for every T.
+        """Return the square root, in units of L, of the smallest bound on the mean squared gradient over the clips in
+        `clips`, for full batches and a number of steps T -> infinity. `unit` is sigma/(C sqrt(T)) for noise sigma and
+        clip C, which at equal privacy is the same for every T.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
@@ -361,8 +364,9 @@ class SmallestBound:
     def enough_steps(self, unit: float, share: float) -> int:
         """Return nearly the fewest steps T whose bound is at most 1 + share times the bound for T -> infinity.
 
-        Bounds are those of full batches, the smallest over the clips in `clips`. T exceeds the fewest steps by at most
-        0.1%. If the fewest steps are not below `MOST_STEPS`, that number is returned, whose bound may be larger.
+        Bounds are on the mean squared gradient, for full batches, the smallest over the clips in `clips`. T exceeds the
+        fewest steps by at most 0.1%. If the fewest steps are not below `MOST_STEPS`, that number is returned, whose
+        bound may be larger.
 
         Args:
             unit: sigma/(C sqrt(T)) for noise sigma and clip C, which at equal privacy is the same for every T.
