@@ -50,7 +50,7 @@ def measure_samples(
         x: the weights, shape (d,).
         generator: a CPU generator, which draws the samples and directions.
         count: how many samples, at least 2; all of them if the objective has fewer.
-        effort: how many Hessian products are spent on each sample.
+        effort: how many Hessian products are spent on each sample, as `spectrum.Effort`.
         level: the coverage probability of the interval of the trace, and of each norm.
 
     Raises:

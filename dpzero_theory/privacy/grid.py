@@ -501,8 +501,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """About delta(epsilon), from `LEAST_DELTA` to 0.1: Chernoff's bound by sketches of the laws, of rough ones where a
-    law has such. Serves only to choose a grid, so its error does not affect any bound."""
+    """About delta(epsilon), from 1e-30 to 0.1, by Chernoff's bound for shortened laws. Serves only to choose a grid, so
+    its error does not affect any bound."""
     tiny = 1e-20 / _LEFT_OUT
     laws = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]

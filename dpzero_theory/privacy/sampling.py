@@ -488,7 +488,7 @@ class FixedOrder(Sampling):
 class Shuffled(FixedOrder):
     """Shuffled epochs: in every epoch the records are put into a new, secret, uniformly random order, and floor(1/q)
     batches of equal size are taken in that order, where q = `sample_rate`. No amplification by the secrecy of the order
-    is proved for every adaptive use, so the upper bound on the cost is that of `FixedOrder`; the lower bound is 0."""
+    is proved for every adaptive use, so the upper bound on the cost is that of a known order; the lower bound is 0."""
 
     name = "shuffled"
     told = (

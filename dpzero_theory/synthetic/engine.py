@@ -231,9 +231,9 @@ class _Running:
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the paper's Algorithm 1 (`vector` is true) or 2 with the parameters `lanes` of L runs, from the point `x0` of
-    shape (d,), with the stream `noise` of standard normal numbers, and return the outcome. `options` are keyword
-    arguments of `run_together`, of which `directions` must be given."""
+    """Run the DPZero paper's Algorithm 1 (`vector` is true) or 2 with the parameters `lanes` of L runs, from the point
+    `x0` of shape (d,), with the stream `noise` of standard normal numbers, and return the outcome. `options` are
+    keyword arguments of `run_together`, of which `directions` must be given."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 

@@ -16,7 +16,7 @@ MODES = ("a", "b", "c")  # The paper's names of three spectra of A, the one of t
 
 
 def paper_spectrum(mode: str, d: int) -> Array:
-    """Return the eigenvalues of the diagonal matrix A of the paper's synthetic problem, shape (d,).
+    """Return the eigenvalues of the diagonal matrix A of the DPZero paper's synthetic problem, shape (d,).
 
     For i = 1, ..., d they are 1 with mode "a", 1/sqrt(i) with "b" and 1/i with "c". The effective rank tr(A)/||A||_2 is
     then d, about 2 sqrt(d), or about log d. Raises ValueError for another mode, and unless d >= 1.
@@ -26,7 +26,7 @@ def paper_spectrum(mode: str, d: int) -> Array:
 
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Draw the paper's synthetic data, n samples in d dimensions, with every coordinate from N(1, 1); shape (n, d).
+    """Draw the DPZero paper's synthetic data, n samples in R^d with all coordinates from N(1, 1), shape (n, d).
 
     Raises ValueError unless n >= 1 and d >= 1, and for an `rng` of another type.
     """

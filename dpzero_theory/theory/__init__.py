@@ -1,4 +1,4 @@
-"""The paper's theorems, and sharpened ones.
+"""The theorems of the DPZero paper, and sharpened ones.
 
 Each takes the constants of a problem and a privacy level, and gives the parameters of an algorithm (step size, number
 of steps, smoothing, clip, noise) and a bound on the error that it then has. All of them are functions of numbers: no

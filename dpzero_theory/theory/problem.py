@@ -32,7 +32,7 @@ _NOT_GIVEN = float("nan")  # `is` tells this default of `Problem.lipschitz` from
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the paper.
+    """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the DPZero paper.
 
     f(x; xi_i) is the loss of sample i at the weights x, F_S the mean loss, F_S^* its infimum, and x_t the weights after
     t steps. H is the matrix of Assumption asp:rank, which bounds the Hessian of F_S. The sharpened results (package

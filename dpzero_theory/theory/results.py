@@ -28,7 +28,7 @@ class _Result:
 
     Attributes:
         id: the name used on the command line, for example 'theorem-3'.
-        title: its name and label in the paper.
+        title: its name and label in the DPZero paper.
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
         search: a function (problem, gdp, options of `SearchOptions`) -> the prescription with the smallest bound;

@@ -64,7 +64,7 @@ class Inequality:
 
     @classmethod
     def of(cls, id: str, problem: Problem, gdp: float) -> Self:
-        """Make the inequality in the proof of the paper's result `id`, such as 'theorem-3' or 'corollary-1'.
+        """Make the inequality in the proof of the DPZero paper's result `id`, such as 'theorem-3' or 'corollary-1'.
 
         The whole run is to be gdp-Gaussian-DP, gdp > 0.
         """
@@ -265,7 +265,7 @@ _FORMULAS: Mapping[str, Callable[[Problem, float], _Displayed]] = {
 
 
 def displayed(id: str, problem: Problem, gdp: float) -> Prescription:
-    """Return the parameters and the bound that a theorem or corollary of the paper displays.
+    """Return the parameters and the bound that a theorem or corollary of the DPZero paper displays.
 
     The theorem's T is not rounded. Of the two integers next to T (at least 1), `steps` is the one with the smaller
     bound in the inequality of the proof; the noise, the evaluations and `bound_at_steps` are for `steps`.

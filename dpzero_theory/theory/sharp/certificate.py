@@ -2,7 +2,7 @@
 
 The certificate is a proved bound, as a number, for given parameters: step size alpha, T steps, smoothing lambda, clip
 C, noise sigma and rate q_s of Poisson sampling (1 for full batches). Under Assumption asp:rank, with no bound on |F_S|,
-for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
+for all alpha, T, lambda, C > 0 and noise sigma with q > 0, and tau uniform on 0, ..., T - 1,
 
     E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
     q = kept - (alpha ell/2) quadratic,
