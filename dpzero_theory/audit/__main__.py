@@ -40,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command-line arguments, such as ["spec.toml", "--runs", "100"]; those of the process if None.
 
     Returns:
-        The exit status: 1 if a check is violated; 3 if none is, but a check could not be made without which the claim
-            cannot be defended (such as of the noise's size); else 0.
+        The exit status: 1 if a check is violated; 3 if none is, but one could not be made without which the claim
+        cannot be defended; else 0.
 
     Raises:
         SystemExit: with status 2, after one line on standard error, if an argument or the specification has a fault.

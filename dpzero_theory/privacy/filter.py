@@ -72,8 +72,7 @@ class Filter:
             epsilon, delta: the budget.
             planned: the steps that you expect to make, such as `step * 1000` or a list of steps. They only determine
                 the order t of the log moments by which the budget is counted: the order for which most repetitions of
-                these steps fit into the budget, or come nearest to it if not one does. The guarantee holds for all
-                steps.
+                these steps fit into the budget, or come nearest to it. The guarantee holds for all steps.
 
         Raises:
             ValueError: an epsilon or a delta outside its range, or planned steps of another kind.

@@ -67,10 +67,9 @@ class Sampling:
         scheduled: whether batches follow a schedule from its beginning, so that T steps and then T steps that start
             anew are not the same as 2 T steps.
         refilled: whether a batch keeps its size when a record is missing, because another one takes its place.
-        told: what the method `note` says beside the accountant's answers: a format string with the fields {self} (the
-            sampling) and {relation}.
-        explained: what the method `meaning` says in a privacy statement of how batches are drawn: a format string with
-            the fields {self} and {batch} (records in a batch).
+        told: what the method `note` says of answers: a format string with the fields {self} (the sampling), {relation}.
+        explained: what the method `meaning` says of how batches are drawn: a format string with the fields {self} and
+            {batch} (records in a batch).
     """
 
     sample_rate: float
