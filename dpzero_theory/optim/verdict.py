@@ -4,8 +4,8 @@ A step moves the weights by -alpha z u for a direction u, where z is the release
 difference plus noise of variance s^2. To first order in alpha the mean loss then falls by alpha times the square of the
 true difference, of which alpha (z^2 - s^2) is an unbiased estimate (with K directions the mean over them). Its sum over
 the steps is the run's descent. A descent far below the loss at the start says that the weights hardly move. No loss can
-fall by much more than its value, so a descent far above the loss at the start says that the steps overshoot: what they
-gain to first order they lose to higher orders.
+fall by much more than its value, so a descent far above the loss at the start, or one that does not slow down in the
+second half of the run, says that the steps overshoot: what they gain to first order they lose to higher orders.
 
 Nothing but public numbers is used: the releases, the plan, and a guess of the loss at the start that must not come from
 the private records.
@@ -24,10 +24,12 @@ from dpzero_theory.optim.plan import Plan
 
 LOSS_AT_START = 2.0
 """The mean loss before training if no guess is given, in nats: a cross-entropy of some seven equally likely answers."""
-_STILL, _SOON, _LATE = 0.03, 2.0, 5.0
-"""A run stands still with a descent below the first number times the loss at the start. It diverges with one above the
-third, and at its first steps with one above the second; the limit rises evenly in between, since a run that learns may
-gain and lose at the level that it has reached. How often that is right: benchmarks/results/llm_verdicts."""
+_STILL, _SOON, _LATE, _HALF = 0.03, 2.0, 5.0, 0.5
+"""A whole run stands still with a descent below the first number times the loss at the start. On the way it diverges
+with one above the second at the first steps, and above the third at the last; the limit rises evenly in between, since
+a run that learns may gain and lose at the level that it has reached. At its end it has diverged if its second half
+alone has a descent above the fourth number times the loss at the start: steps that are not too long have slowed down by
+then. How often that is right: benchmarks/results/llm_verdicts."""
 _CHANCE = 1e-6
 """The chance, over all steps of a run together, that its noise alone lifts the estimate above what it must exceed."""
 
@@ -67,6 +69,7 @@ class Descent:
         self._start = real("loss_at_start", loss_at_start, above=0)
         self._made, self._warned = 0, False
         self._sum = self._variance = self._noise_variance = self._peak = 0.0
+        self._half = (0.0, 0.0)  # the sum and its variance after the first half of the steps
         noise = plan.unit * plan.scale
         laplace = plan.law is not None and plan.law.noise == "laplace"
         self._second = noise**2 * (2 if laplace else 1)  # the variance of the noise on a released average
@@ -88,13 +91,23 @@ class Descent:
         self._variance += (alpha / len(squares)) ** 2 * float(spread.sum())
         self._noise_variance += alpha**2 / len(squares) * self._fourth
         self._peak = max(self._peak, alpha / len(squares) * self._tail)
+        if self._made == self._plan.steps // 2:
+            self._half = (self._sum, self._variance)
 
     def watch(self, record: Record) -> None:
         """Add a release, and warn once, with the remedy, as soon as the run diverges."""
         self.add(record)
-        if not self._warned and (found := self.verdict).word == "diverges":
+        if not self._warned and self._made < self._plan.steps and (found := self.verdict).word == "diverges":
             self._warned = True
             warnings.warn(f"after {self._made} of {self._plan.steps} steps the run {found}", stacklevel=3)
+
+    def _overshoots(self) -> bool:
+        if self._made == self._plan.steps:
+            late, variance = self._sum - self._half[0], self._variance - self._half[1]
+            # Three standard deviations, as this is asked once
+            return late - 3 * math.sqrt(max(variance, 0.0)) > _HALF * self._start
+        limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * self._start
+        return self._sum > limit + self._chance(limit)
 
     def _chance(self, descent: float) -> float:
         """How far noise lifts the estimate of a true descent at most, in all steps of the run but for _CHANCE."""
@@ -111,9 +124,8 @@ class Descent:
         if not self._made:
             return Verdict("hidden", 0.0, 0.0, "no step has been made")
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
-        limit = (_SOON + (_LATE - _SOON) * self._made / self._plan.steps) * start
-        if found > limit + self._chance(limit):
-            rule = f"a loss of about {start:g} cannot fall so far: divide step_size by about {_short(found / start)}"
+        if self._overshoots():
+            rule = f"too far for a loss of about {start:g}: divide step_size by about {_short(max(found / start, 2))}"
             return Verdict("diverges", found, error, rule)
         if found + error < _STILL * start:
             more = f"multiply step_size by about {_short(start / found)}" if found > error else "raise step_size"

@@ -42,26 +42,30 @@ def test_the_descent_is_how_far_a_linear_loss_falls(tmp_path: Path, slope: float
     assert str({f.name: f.value for f in dz.verify(tmp_path).findings}["verdict"]) == str(found)
 
 
-def fed(of: Plan, slope: float, **named: Any) -> Descent:
-    """Returns the descent of a run whose released averages have the mean square slope^2 beside that of their noise."""
+def fed(of: Plan, slope: float, slowed: float = 1.0, **named: Any) -> Descent:
+    """Returns the descent of a run whose released averages have the mean square slope^2 beside that of their noise, and
+    in its second half `slowed` times that."""
     beside = 2 if of.law is not None and of.law.noise == "laplace" else 1
-    sums = (round(math.hypot(slope / of.unit, of.scale * beside**0.5)),)
-    return Descent(of, records=[Record(number, sums) for number in range(of.steps)], **named)
+    first, second = (round(math.hypot(s / of.unit, of.scale * beside**0.5)) for s in (slope, slope * slowed**0.5))
+    sums = [first if number < of.steps // 2 else second for number in range(of.steps)]
+    return Descent(of, records=[Record(number, (total,)) for number, total in enumerate(sums)], **named)
 
 
 @pytest.mark.parametrize(
-    ("share", "word", "told"),
+    ("share", "slowed", "word", "told"),
     [
-        (0.02, "stands still", "multiply step_size by about 50"),
-        (0.5, "learns", ""),
-        (3.5, "learns", ""),
-        (10.0, "diverges", "divide step_size by about 10"),
+        (0.02, 1.0, "stands still", "multiply step_size by about 50"),
+        (0.5, 1.0, "learns", ""),
+        (0.9, 1.0, "learns", ""),
+        (7.0, 0.05, "learns", ""),  # fast at first, slow at the end
+        (1.1, 1.0, "diverges", "divide step_size by about 2"),
+        (10.0, 1.0, "diverges", "divide step_size by about 10"),
     ],
 )
-def test_the_descent_is_compared_with_the_loss_at_the_start(share: float, word: str, told: str) -> None:
+def test_the_descent_is_compared_with_the_loss_at_the_start(share: float, slowed: float, word: str, told: str) -> None:
     of = plan(steps=STEPS, target_epsilon=1e4, step_size=1.0)
-    slope = math.sqrt(share * 0.7 / STEPS)
-    found = fed(of, slope, loss_at_start=0.7).verdict
+    slope = math.sqrt(share * 0.7 / STEPS * 2 / (1 + slowed))
+    found = fed(of, slope, slowed, loss_at_start=0.7).verdict
     assert found.word == word
     assert found.descent == pytest.approx(share * 0.7, rel=0.01)
     assert told in found.remedy
@@ -75,8 +79,8 @@ def test_a_run_without_steps_is_not_judged() -> None:
 def test_the_page_on_verdicts_has_their_limits() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "expect.md").read_text()
     assert f"**stands still**: less than {verdict._STILL:.0%} of it" in page
-    assert "**diverges**: five times as much (twice, at the first steps)" in page
-    assert (verdict._LATE, verdict._SOON, verdict._CHANCE) == (5, 2, 1e-6)
+    assert "more than half of it in the second half of the run; on the way, twice as much at the first steps" in page
+    assert (verdict._HALF, verdict._SOON, verdict._LATE, verdict._CHANCE) == (0.5, 2, 5, 1e-6)
     assert "but for a chance of 1e-6" in page
 
 
