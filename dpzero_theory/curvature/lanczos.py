@@ -31,20 +31,13 @@ class Operator:
 
 @dataclass(frozen=True)
 class _Ritz:
-    """Approximate eigenvalues theta_j and orthonormal eigenvectors y_j of a symmetric matrix A (Ritz pairs).
+    # Approximate eigenvalues theta_j and orthonormal eigenvectors y_j of a symmetric matrix A (Ritz pairs). An
+    # eigenvalue of A lies within the residual rho_j = ||A y_j - theta_j y_j|| of theta_j, and all theta_j lie between
+    # the smallest and the largest eigenvalue of A
 
-    An eigenvalue of A lies within the residual rho_j = ||A y_j - theta_j y_j|| of theta_j, and all theta_j lie between
-    the smallest and the largest eigenvalue of A.
-
-    Attributes:
-        values: the theta_j, ascending, shape (k,).
-        residuals: the rho_j, shape (k,).
-        vectors: the y_j as rows, shape (k, d).
-    """
-
-    values: Array
-    residuals: Array
-    vectors: Tensor
+    values: Array  # The theta_j, ascending, shape (k,)
+    residuals: Array  # The rho_j, shape (k,)
+    vectors: Tensor  # The y_j as rows, shape (k, d)
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,11 @@ _MEND_FINITE = "map what is not finite to a fixed value within the clip, record 
 
 
 class _Move(NamedTuple):
-    """How far the release of a step moves between a data set and its neighbours, at most.
+    # How far the release of a step moves between a data set and its neighbours, at most
 
-    Attributes:
-        what: describes the neighbours in words.
-        clips: the change, in clips (multiples of the claimed clip).
-        allowed: the change that the claim allows, in clips.
-    """
-
-    what: str
-    clips: float
-    allowed: float
+    what: str  # Describes the neighbours in words
+    clips: float  # The change, in clips (multiples of the claimed clip)
+    allowed: float  # The change that the claim allows, in clips
 
     @property
     def most(self) -> float:

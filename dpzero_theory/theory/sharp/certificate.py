@@ -55,8 +55,9 @@ _ALGORITHMS = ("dpzero", "dpgd-0th")  # They are the paper's Algorithm 2 and Alg
 class Certificate:
     """The bound of the sharpened theorem at given parameters, with the three numbers that it is computed from.
 
-    The theorem has numbers q, p and K with q y^2 - p y <= K, where y^2 = E||grad F_S(x_tau)||^2, tau uniform on 0, ...,
-    T - 1. So y^2 is at most the square of the larger root, ((p + sqrt(p^2 + 4 q K))/(2 q))^2.
+    The theorem (proof.md) has numbers q, p and K with q y^2 - p y <= K, where y^2 = E||grad F_S(x_tau)||^2 for the mean
+    loss F_S and tau uniform on 0, ..., T - 1. So y^2 is at most the square of the larger root, ((p + sqrt(p^2 + 4 q
+    K))/(2 q))^2.
 
     Attributes:
         progress: q, which has no unit; the bound is finite only where q > 0.
@@ -131,7 +132,7 @@ def prescribe(
     Args:
         problem: the constants.
         gdp: mu > 0 of the whole run.
-        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
+        relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
         options: what the search may choose from, the entries of `SearchOptions`. With a cap on evaluations the best K
             is the one with the smallest bound; without a cap it is the smallest K whose bound is within about half of

@@ -60,12 +60,13 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class _SharpLaw:
-    """A law of K directions in R^d as the sharpened theorem needs it, at clips c = C/(L sqrt(K)) and effective rank r.
+    """A law of K directions in R^d as the sharpened theorem (proof.md) needs it, at clips c = C/(L sqrt(K)).
 
     Attributes:
         name: the name of the law in `sphere.DIRECTIONS`, or `frame`: K directions orthogonal to each other.
-        constants: a function (c, d, r, K, layer_rank) -> the constants; their `smooth_first` and `smooth_second` are
-            for samples of any rank. Only directions of low rank use `layer_rank` (`Problem.layer_rank`).
+        constants: a function (c, d, r, K, layer_rank) -> the constants at the effective rank r; their `smooth_first`
+            and `smooth_second` are for samples of any rank. Only directions of low rank use `layer_rank`
+            (`Problem.layer_rank`).
         curvature: a function (d, s) -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for a direction u and a matrix H
             with 0 <= H <= I and trace s >= 1.
         largest: a function (d, K) -> the largest value of ||U'g||/(G sqrt(K)) for the directions U and a vector g of
@@ -120,7 +121,7 @@ def known_direction(direction: str) -> str:
 
 
 def law_of(direction: str) -> _SharpLaw:
-    """Return the direction law with the name `direction` as the sharpened theorem needs it.
+    """Return the direction law with the name `direction` as the sharpened theorem (proof.md) needs it.
 
     Raises ValueError for an unknown name, and PreconditionError for a known law that the theorem does not cover.
     """
@@ -140,7 +141,8 @@ def constants(
     directions_per_step: int = 1,
     layer_rank: float | None = None,
 ) -> Constants:
-    """Return the sharpened theorem's constants at clips c = C/(L sqrt(K)), if no sample's gradient is longer than L.
+    """Return the constants of the sharpened theorem (proof.md) at clips c = C/(L sqrt(K)), if no sample's gradient is
+    longer than L.
 
     Args:
         clip: c > 0, a number or an array, for the clip C of the norm of a sample's K differences.

@@ -84,7 +84,7 @@ def prescribe_last_iterate(
     Args:
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
-        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
+        relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
         options: what the search may choose from, the entries of `SearchOptions`.
 
     Raises:

@@ -80,8 +80,8 @@ class Terms:
         """Return the coefficients q, p and K of the theorem's inequality q y^2 - p y <= K, and its largest root y.
 
         y, infinite if q <= 0, bounds the square root of E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, in units
-        of L. The fields must have one entry.
-        For T steps `gap_per_step` is gap/T, in units of L^2/ell, and `alpha` is the step size, in units of 1/ell.
+        of L. The fields must have one entry. For T steps `gap_per_step` is gap/T, in units of L^2/ell, and `alpha` is
+        the step size, in units of 1/ell.
         """
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
