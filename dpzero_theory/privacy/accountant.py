@@ -249,10 +249,10 @@ class Group:
 
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
-    """The steps with sample rates raised, so that their cost for one record bounds the cost of each change when `size`
-    of n records are removed one after another: under add-remove each removal puts the remaining records into more
-    batches of fixed size. Raises ValueError for such batches if n is None or a batch leaves out fewer than `size`
-    records."""
+    """The steps of `history` with sample rates raised, so that their cost for one record bounds the cost of each change
+    when `size` of n records are removed one after another: under add-remove each removal puts the remaining records
+    into more batches of fixed size. Raises ValueError for such batches if n is None or a batch leaves out fewer than
+    `size` records."""
     parts = []
     for part in history:
         kind = part.sampling
@@ -270,7 +270,7 @@ def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
 
 
 def cost_of(made: Sequence[Step]) -> Cost:
-    """The cost of a history, given as its parts: the sum of their costs; an empty history costs nothing. Raises
+    """The cost of a history, given as its parts `made`: the sum of their costs; an empty history costs nothing. Raises
     ValueError unless all parts have one relation."""
     relations = dict.fromkeys(part.relation for part in made)
     if len(relations) > 1:

@@ -83,8 +83,8 @@ class _Laplace:  # noise with density exp(-|x|/s)/(2 s); two shifted densities h
 
 
 def _divergences(noise: _Gaussian | _Laplace, q: arb, relation: str) -> list[_Divergence]:
-    """The divergence h(a) = max over events E of P(E) - a Q(E) of one step whose batch has a record with probability q,
-    as a function of a: one function for "replace-one", whose two orders (P, Q) cost the same, else one for each."""
+    """Functions a -> h(a) = max over events E of P(E) - a Q(E), of a step with this noise whose batch has a record with
+    probability q: one for "replace-one", whose two orders (P, Q) cost the same, else one for each order."""
     # N(m) is the law of outputs with mean m clips. If the record is there or not (or adds nothing), P = (1-q) N(0) + q
     # N(1), Q = N(0) (Zhu, Dong and Wang 2022, Theorem 11); with replace-one Q = (1-q) N(0) + q N(-1). The best event is
     # a half-line x > c: of all events as likely under N(0) it is the likeliest under N(1), the least under N(-1).
@@ -193,8 +193,8 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of two independent losses, with masses (probabilities) in units of 2^-bits. At the low end up
-    to `small` units move to larger losses, and at the high end to an infinite one. Raises Refused if it is too long."""
+    """The law of the sum of independent losses with two laws, with masses (probabilities) in units of 2^-bits. At the
+    low end up to `small` units move to larger losses, and at the high end to an infinite one. Refused if too long."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:

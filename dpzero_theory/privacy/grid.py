@@ -66,8 +66,9 @@ def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
 
 
 def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
-    """The tilt tau with about the least Chernoff bound on delta(epsilon), and the log of that bound. A grid's bounds
-    are correct for every tilt, and narrow for this one."""
+    """The tilt tau with about the least Chernoff bound on delta(epsilon), and the log of that bound. `sketches` has for
+    each law its number of releases, its losses and the logs of their probabilities. A grid's bounds are correct for
+    every tilt, and narrow for this one."""
     taus = TILTS
     for _ in range(2):
         moments = sum(count * log_moments(log_mass, taus, loss) for count, loss, log_mass in sketches)
@@ -84,8 +85,8 @@ def _reach(parts: Parts, delta: float) -> float:
 
 
 def _offset(sketches: _Sketches, laws: _Cut, width: float, tau: float) -> float:
-    """The mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre of its cell. It
-    moves the grid for lower bounds to where the weights are; every offset is correct."""
+    # The mean total loss under the tilted laws, minus its mean if each loss is replaced by the centre of its cell. It
+    # moves the grid for lower bounds to where the weights are; every offset is correct.
     offset = 0.0
     for (loss, weights, _), (c, count) in zip(_tilted(sketches, tau), laws, strict=True):
         at: Array = (c.first + np.arange(float(len(c.p)))) * width
@@ -371,8 +372,7 @@ def _total(
 
 
 def _refined(parts: Parts, delta: float, points: int, wanted: float) -> Parts:
-    """The composition with the laws to use for a grid of `points` points where delta is about `delta`. Some laws have a
-    rough form for few points, which is not used if the relative width `wanted` of the bounds is small."""
+    # Some laws have a rough form for few points, which is not used if bounds of a small relative width are wanted.
     points, z = max(points, 2 * _FEWEST) if wanted < _ROUGH_LAW else points, _reach(parts, delta) if parts else 0.0
     return tuple((law.refined(points, z), count) for law, count in parts)
 
@@ -501,8 +501,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """About delta(epsilon), from 1e-30 to 0.1, by Chernoff's bound for shortened laws. Serves only to choose a grid, so
-    its error does not affect any bound."""
+    """About delta(epsilon) of a composition, from 1e-30 to 0.1, by Chernoff's bound for shortened laws. Serves only to
+    choose a grid, so its error does not affect any bound."""
     tiny = 1e-20 / _LEFT_OUT
     laws = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
@@ -529,9 +529,9 @@ def epsilon_bounds(
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
-    """Make a function, from a number of points and the class of a grid, that bounds the epsilon of one composition:
-    from above at `delta`, and from below at the delta `lower_at` >= `delta`. Bounds of the relative width `wanted` are
-    wanted, which decides whether rough laws will do."""
+    """Make a function, from a number of points and the class of a grid, that bounds the epsilon of one composition
+    `parts`: from above at `delta`, and from below at the delta `lower_at` >= `delta`. Bounds of the relative width
+    `wanted` are wanted, which decides whether rough laws will do."""
     start: float | None = None
 
     def bounds(points: int, made: _Class) -> Bounds:

@@ -49,9 +49,10 @@ class NoiseSource(ABC):
     def _bytes(self, count: int) -> bytes: ...
 
     def gaussian(self, std: float, size: _Size = ()) -> NDArray[np.float64]:
-        """Draw an array of N(0, std^2) in float64, with `std` from 0 to 1e300, by inversion of 64-bit uniform numbers.
-        One bit is the sign, and the other 63 are an integer k with the tail probability u = (k + 1/2)/2^64. So the
-        tails are resolved as finely as the middle; |value| <= 9.2 std."""
+        """Draw an array of shape `size`, an integer or a tuple, of N(0, std^2) in float64, with `std` from 0 to 1e300,
+        by inversion of 64-bit uniform numbers. One bit is the sign, and the other 63 are an integer k with the tail
+        probability u = (k + 1/2)/2^64. So the tails are resolved as finely as the middle; |value| <= 9.2 std. Raises
+        ValueError for another `std`."""
         std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
@@ -59,9 +60,9 @@ class NoiseSource(ABC):
         return np.asarray(std * np.where(words & np.uint64(1), tail, -tail))
 
     def discrete_gaussian(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an array of integers x, each with probability exactly proportional to exp(-x^2/(2 scale^2)), for a whole
-        number `scale` from 1 to 2^56. The standard deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by
-        less than float64 can show from scale 2."""
+        """Draw an array of shape `size`, an integer or a tuple, of integers x, each with probability exactly
+        proportional to exp(-x^2/(2 scale^2)), for a whole number `scale` from 1 to 2^56, else ValueError. The standard
+        deviation is smaller than `scale`, by 1e-7 of it at scale 1 and by less than float64 can show from scale 2."""
         # Laplace noise of scale t, kept with probability exp(-(|x| - sigma^2/t)^2/(2 sigma^2)), is discrete Gaussian.
         fast = type(scale) is int and 0 < scale <= _LARGEST_SCALE
         sigma = scale if fast else integer("scale", scale, at_most=_LARGEST_SCALE)
@@ -75,8 +76,8 @@ class NoiseSource(ABC):
         return self._drawn(t, size, keeps)
 
     def discrete_laplace(self, scale: int, size: _Size = ()) -> NDArray[np.int64]:
-        """Draw an array of integers x, each with probability exactly proportional to exp(-|x|/scale), for a whole
-        number `scale` from 1 to 2^56."""
+        """Draw an array of shape `size`, an integer or a tuple, of integers x, each with probability exactly
+        proportional to exp(-|x|/scale), for a whole number `scale` from 1 to 2^56, else ValueError."""
         return self._drawn(integer("scale", scale, at_most=_LARGEST_SCALE), size)
 
     def _drawn(

@@ -134,7 +134,8 @@ class Sampling:
         """Raise ValueError if the accountant knows no bound for this sampling under `relation`."""
 
     def largest_change(self, relation: Relation) -> int:
-        """The L2 sensitivity of a batch's sum of contributions, each clipped to the norm C, in units of C: 1 or 2."""
+        """The L2 sensitivity, 1 or 2 in units of C, of the sum over a batch of contributions that are clipped to the
+        norm C, under `relation`."""
         # In a refilled batch another record takes the place of a missing one, and both change the sum.
         refilled = self.refilled and self.sample_rate < 1 and relation is Relation.ADD_REMOVE
         return 2 if refilled else relation.sensitivity
@@ -171,7 +172,7 @@ class Sampling:
         return UNKNOWN
 
     def least_sought(self, relation: Relation) -> float:
-        """The least noise multiplier that calibration tries; 0 for no limit. With less, calibration takes over 5 s."""
+        """The least noise multiplier that calibration tries under `relation`, as with less it takes over 5 s; or 0."""
         return 0.0
 
     def uses(self, steps: int) -> int:

@@ -155,8 +155,9 @@ def _coarser(first: int, weights: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
-    """The law of the sum of two independent values, and about the largest number of roundings of one of its weights. If
-    two values lie on lattices of different widths, the one on the finer lattice is put on the coarser one first."""
+    """The law of the sum of independent values with the laws `one` and `other`, and about the largest number of
+    roundings of one of its weights. If two values lie on lattices of different widths, the one on the finer lattice is
+    put on the coarser one first."""
     found: _Levels = {}
     finer: list[_Levels] = [{}, {}]  # at level k, what comes from the finer levels of each law
     least, largest, most = min(*one, *other), max(*one, *other), 0
@@ -524,14 +525,22 @@ def _family(
     shift: float,
     longest: int = _LONGEST,
 ) -> _Family:
-    """Bounds on the probabilities of events by which P and Q are told apart, the laws of what the first `released` of
-    the t = `epoch` steps of an epoch release with the protected record, in k = `taken` random steps of the t, and
-    without it or, if `replaced`, with its opposite value. For (P, Q) and for (Q, P) they are a row of lower bounds
-    under the first law and a row of upper bounds under the second. An event is that a sum over the steps of log(1 - c +
-    c Y) is above a level, or below it for (Q, P). Y is the ratio of the densities of a step's output with the record
-    and without it; if `replaced`, the same log for the other value is subtracted. The bounds hold for every c in (0,
-    1). `shift` chooses it: c/(1-c) is e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1, with s the
-    `noise` multiplier. A grid has about `points` cells; sums that need more than `longest` cells are left out."""
+    """Bounds on the probabilities of events by which P and Q are told apart, the laws of what the first steps of an
+    epoch release with the protected record and without it or, if `replaced`, with its opposite value. For (P, Q) and
+    for (Q, P) they are a row of lower bounds under the first law and a row of upper bounds under the second.
+
+    An event is that a sum over the steps of log(1 - c + c Y) is above a level, or below it for (Q, P). Y is the ratio
+    of the densities of a step's output with the record and without it; if `replaced`, the same log for the other value
+    is subtracted. The bounds hold for every c in (0, 1).
+
+    Args:
+        noise: the noise multiplier s.
+        epoch, released, taken: an epoch has t steps, the first `released` of which are released; the record is in k =
+            `taken` random ones of the t.
+        points: about how many cells a grid has.
+        shift: chooses c: c/(1-c) is e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1.
+        longest: sums that need more cells are left out.
+    """
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
     kind, other = ("replace", -1) if replaced else ("remove", 1)
