@@ -241,8 +241,7 @@ def make_from_seed_not_private(
 
     It is for tests and comparisons, and not private, whatever the plan's noise: whoever knows the seed removes the
     noise. It has no budget, and `get_epsilon` is infinity. With a plan from `Plan.without_privacy` the run is MeZO,
-    without clip and noise. The texts or masks that are drawn anew in each step (`by_user` with at_most, collators that
-    mask tokens) follow from the seed only without a folder; with one they follow from a random key in the folder.
+    without clip and noise.
 
     Args:
         module: the module whose parameters with requires_grad are trained.
@@ -338,11 +337,12 @@ def _make(
         weights.directions = header.directions  # A resumed run goes on with the key in its file
         # Sampling amplifies privacy only if nobody knows the batches, so the operating system draws them. What batches
         # have in common, such as the order of an epoch, comes from the secret, so that a resumed run goes on with it.
-        secret = files.secret if files else bytes(SECRET_BYTES)  # Only rank 0 draws batches and needs the secret
         if seed is None:
-            batches = plan.sampling.drawer(random.SystemRandom(), secret, plan.n)
+            source: random.Random = random.SystemRandom()
+            secret = files.secret if files else bytes(SECRET_BYTES)  # Only rank 0 draws batches and needs the secret
         else:
-            batches = plan.sampling.drawer(random.Random(seed), seed.to_bytes(SECRET_BYTES, "little"), plan.n)
+            source, secret = random.Random(seed), seed.to_bytes(SECRET_BYTES, "little")
+        batches = plan.sampling.drawer(source, secret, plan.n)
         drawn = ranks.lead(lambda: secret) if isinstance(read, DrawnData) else b""
         sums = BatchSum(header.plan, weights, evaluation, ranks, micro_batch, at_once, drawn)
         noise = SystemNoise() if seed is None else SeededNoise(seed)

@@ -10,7 +10,8 @@ from torch.utils.data import TensorDataset
 from dpzero_theory.optim.files.statement import statement
 from dpzero_theory.optim.files.transcript import RUN, read
 from dpzero_theory.optim.losses.users import by_user
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.verify import main
 from dpzero_theory.optim.weights.directions import Directions
@@ -115,6 +116,22 @@ def test_a_step_sees_one_draw_and_another_step_another(tmp_path: Path) -> None:
     assert {x for draw in first for x in draw} <= {float(t["x"][0]) for t in texts() if t["who"] == "user 4"}
     assert draws("run", resume=True) == first
     assert draws("other") != first
+
+
+def test_draws_of_a_run_from_a_seed_follow_from_the_seed(tmp_path: Path) -> None:
+    """With a folder and without one."""
+
+    def ended(seed: int, folder: Path | None) -> list[float]:
+        data = by_user(texts(), "who", at_most=2)
+        plan = Plan.without_privacy(n=5, steps=6, expected_batch=5, sampling="full", smoothing=1e-3, step_size=0.1)
+        run = make_from_seed_not_private(model(), losses, data, plan, seed=seed, folder=folder)
+        run.run()
+        run.close()
+        return [x for weight in run.weights.parameters for x in weight.detach().flatten().tolist()]
+
+    alone = ended(1, None)
+    assert ended(1, tmp_path / "one") == ended(1, tmp_path / "other") == alone
+    assert ended(2, None) != alone
 
 
 def test_the_files_of_a_run_say_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
