@@ -77,21 +77,25 @@ class _Chain:
         self._kept: dict[bytes, Tensor] = {}
         self._modules: tuple[nn.Module, ...] = ()
 
-    def find(self, record: Any) -> bool:
+    def find(self, record: Any, *, within: bool) -> bool:
         # Finds the longest chain of frozen modules by evaluating a record. Returns whether there is one that has at
-        # least a fifth of the module's parameters, and whose output nothing writes.
+        # least a fifth of the module's parameters, and whose output nothing writes. A module follows the one before it
+        # if it takes that one's result. If a module around it takes the result too, to hand it on, and may use it in
+        # other places, then it follows only with `within`; `alike` must tell whether it is used in other places.
         calls: list[_Call] = []
         counted: Counter[nn.Module] = Counter()
-        takers: dict[int, tuple[Any, nn.Module]] = {}  # by id; the object is kept too, so that no other gets its id
+        takers: dict[int, tuple[Any, list[nn.Module]]] = {}  # by id; the object is kept too, so that none gets its id
         weights, batch = self._weights, self._join([record])
 
         def calling(part: nn.Module, args: Any, named: Any) -> None:
             given = _first(args, named)
-            takers.setdefault(id(given), (given, part))
+            takers.setdefault(id(given), (given, []))[1].append(part)
 
         def called(part: nn.Module, args: Any, named: Any, result: Any) -> None:
             counted[part] += 1
             given = _first(args, named)
+            if result is given:  # as of a dropout that does nothing
+                takers[id(given)][1].remove(part)
             if len(weights.unread) < len(weights.names) or not isinstance(result, Tensor) or result is given:
                 return
             if not any(parameter.requires_grad for parameter in part.parameters()):
@@ -106,8 +110,9 @@ class _Chain:
         for call in calls:
             if counted[call.chain[0]] == 1:
                 before = best.get(id(call.given))
-                # only the outermost module that takes a result may follow: those inside it may be several that read it
-                if before is not None and takers[id(call.given)][1] is call.chain[0]:
+                # the outermost module that takes a result may follow: those inside it may be several that read it
+                takes, part = takers[id(call.given)][1], call.chain[0]
+                if before is not None and (takes[0] is part or (within and all(_nested(one, part) for one in takes))):
                     call = call._replace(size=call.size + before.size, chain=before.chain + call.chain)
                 if call.size >= best.get(id(call.result), call).size:
                     best[id(call.result)] = call
@@ -217,21 +222,26 @@ def with_states(
         return losses, collate
     join: Callable[[Sequence[Any]], Any] = default_collate if collate is None else collate  # type: ignore[assignment]
     numbers = np.unique(np.arange(_COMPARED) * len(data) // _COMPARED).tolist()
-    with suppress(Exception):
-        weights = Weights(module, Directions(bytes(16), "low-rank"))
-        records = read(data, numbers, alike=True)
-        chain = _Chain(weights, losses, join, math.ldexp(gigabytes, 30))
-        try:
-            if not weights.collective and chain.find(records[0]) and chain.alike(records):
-                weights.guarded = False
-                return wraps(losses)(partial(chain.losses)), chain.collate
-        finally:
-            weights.untrained.settle()  # what these records have left in buffers must not be there when the run begins
+    for within in (True, False):
+        with suppress(Exception):
+            weights = Weights(module, Directions(bytes(16), "low-rank"))
+            records = read(data, numbers, alike=True)
+            chain = _Chain(weights, losses, join, math.ldexp(gigabytes, 30))
+            try:
+                if not weights.collective and chain.find(records[0], within=within) and chain.alike(records):
+                    weights.guarded = False
+                    return wraps(losses)(partial(chain.losses)), chain.collate
+            finally:
+                weights.untrained.settle()  # what these records left in buffers must not be there when the run begins
     return losses, collate
 
 
 def _first(args: Any, named: Any) -> Any:
     return args[0] if args else next(iter(named.values()), None)
+
+
+def _nested(one: nn.Module, other: nn.Module) -> bool:
+    return other in set(one.modules()) or one in set(other.modules())
 
 
 def _size(module: nn.Module) -> int:

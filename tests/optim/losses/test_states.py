@@ -158,6 +158,31 @@ def test_only_what_no_trained_weight_has_changed_and_one_call_has_made_is_kept()
         torch.testing.assert_close(found(model, join(list(zip(*batch, strict=True)))), losses(model, batch))  # type: ignore[misc]
 
 
+class _Around(nn.Module):
+    """Hands what it takes to its layers, of which the last is trained, and, if it `skips`, adds it to their result."""
+
+    def __init__(self, *, skips: bool) -> None:
+        super().__init__()
+        self.layers, self.skips = nn.ModuleList([Block(), nn.Linear(FEATURES, CLASSES)]), skips
+        self.layers[0].requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers[1](self.layers[0](x))
+        return out + x[:, :CLASSES] if self.skips else out
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_layers_below_a_module_that_is_trained_in_part(skips: bool) -> None:
+    """What is below it runs once too, unless it reads the result in another place."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Block().requires_grad_(False), _Around(skips=skips))
+    found, join = with_states(model, losses, data(), None, 2.0)
+    inner = model[1].layers[0]
+    assert join.__self__._modules == ((inner,) if skips else (model[0], inner))  # type: ignore[union-attr]
+    batch = data()[:5]
+    torch.testing.assert_close(found(model, join(list(zip(*batch, strict=True)))), losses(model, batch))  # type: ignore[misc]
+
+
 def test_what_mixes_records_below_is_refused_as_ever(tmp_path: Path) -> None:
     model = Deep(change=lambda x: x - x.mean(0))
     with pytest.raises(ValueError, match="must give each record a number of its own"):
@@ -200,7 +225,8 @@ def test_texts_of_several_lengths() -> None:
     bert = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=3, **sizes))
     records = [torch.randint(1, 50, (size,)).tolist() for size in (3, 7, 5, 4, 6)]
     for model, trained, layers in (
-        (llama, llama.model.norm, 3), (llama, llama.model.layers[2].mlp, 2), (bert, bert.bert.encoder.layer[2], 2),
+        (llama, llama.model.norm, 3), (llama, llama.model.layers[2].mlp, 2), (bert, bert.bert.encoder.layer[2], 3),
+        (bert, bert.bert.encoder.layer[2].output.LayerNorm, 3),
     ):  # fmt: skip
         model.eval().requires_grad_(False)
         trained.requires_grad_(True)
