@@ -38,7 +38,7 @@ from dpzero_theory.optim.engines.engine import Engine
 from dpzero_theory.optim.files import transcript
 from dpzero_theory.optim.files.folder import Folder, create, opened, require_new
 from dpzero_theory.optim.files.transcript import Header
-from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation, Losses
+from dpzero_theory.optim.losses.evaluation import BatchSum, Losses
 from dpzero_theory.optim.losses.identity import of_losses, of_records, shared
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.masked import Masked
@@ -104,12 +104,13 @@ def make_private_with_epsilon(
         folder: the folder of the run, new or empty, or with resume=True the folder of an earlier run.
         settings: "auto" chooses every setting that is not among the options, prints on standard error how much time
             and memory the run takes and a program that repeats the choice, and trains the last normalisation and a new
-            head alone if all parameters of a transformers model have requires_grad (`optim.auto`). It reads no private
-            record. None, the default, chooses nothing.
+            head alone if all parameters of a transformers model have requires_grad (`optim.auto`). Of the private
+            records only their number counts; they are read to be compared with the public ones. None, the default,
+            chooses nothing.
         public_data: public or synthetic records like the private ones, from which settings="auto" chooses in at most
-            about a minute; made by `by_user` if the private ones are. It must share no record with `data`. None
-            chooses what was good in earlier runs that trained such weights: adapters, a normalisation, all weights, or
-            a head or small model.
+            about a minute; made by `by_user` if the private ones are. It must share no record with `data`, which is
+            looked at before anything is chosen. None chooses what was good in earlier runs that trained such weights:
+            adapters, a normalisation, all weights, or a head or small model.
         options: the settings of the plan, as `Plan.for_target` describes them, of which target_epsilon and target_delta
             must be given, and unless `settings` is "auto" also steps (or epochs), expected_batch, clip, step_size,
             smoothing, relation and sampling; and any settings of how the run is executed, as `make_private` describes
@@ -374,18 +375,17 @@ def _chosen(
     public = None
     if public_data is not None:
         require_data(public_data, "public_data")
+        own, others = (each.texts if isinstance(each, ByUser) else each for each in (data, public_data))
+        if both := shared(own, others):
+            raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
         micro_batch, memory = given.get("micro_batch", 64), given.get("states_memory", 2.0)
         records, asked, join, _ = _evaluated(module, public_data, losses, collate, micro_batch, memory)
-        public = Evaluation(asked, records, join)
-    count = 0 if public_data is None else len(public_data)
-    found, program = choose(module, len(data), given, public, count, narrowed=narrowed)
+        public = asked, records, join
+    found, program = choose(module, len(data), given, public, narrowed=narrowed)
     if not resumed:
         more = "" if collate is None else "collate=collate, "
         call = f"run = make_private_with_epsilon(model, losses, data, {more}folder={os.fspath(folder)!r}, **private)"
         print(f"{program}{call}", file=sys.stderr)
-    own, others = (each.texts if isinstance(each, ByUser) else each for each in (data, public_data))
-    if others is not None and (both := shared(own, others)):
-        raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
     return {**found, **kept}
 
 

@@ -1,7 +1,9 @@
 """Tests of settings="auto": from public records and shapes alone, and repeated by the program that it prints."""
 
 import re
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim import auto
+from dpzero_theory.optim import public as measured
 from dpzero_theory.optim.private import make_private_with_epsilon
 
 N, FEATURES = 400, 5
@@ -31,8 +34,12 @@ PRIVATE, PUBLIC = records(N, 0), records(60, 1)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short runs take 0.3 s, and the run that is chosen has 62 steps."""
-    monkeypatch.setattr(auto, "_PILOT", 0.3)
+    """Short runs take 0.3 s, and the run that is chosen has 62 steps. Each look at the clock takes a millisecond, so
+    that the machine decides nothing."""
+    clock = count(0, 1e-3)
+    for module in (auto, measured):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.__next__))
+    monkeypatch.setattr(measured, "_PILOT", 0.3)
     monkeypatch.setattr(auto, "_LENGTHS", ((62, 4),))
 
 
@@ -42,26 +49,35 @@ def model() -> nn.Module:
 
 
 class Unread:
-    """Private records that nobody may read."""
+    """Private records of which each may be read `times`."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times * N
 
     def __len__(self) -> int:
         return N
 
     def __getitem__(self, index: int) -> Any:
-        raise AssertionError("a private record was read")
+        self.left -= 1
+        if self.left < 0:
+            raise AssertionError("a private record was read")
+        return PRIVATE[index]
 
 
 @pytest.mark.parametrize("public", [PUBLIC, None])
-def test_nothing_private_is_read_before_the_choice_is_printed(
+def test_private_records_are_only_compared_before_the_choice_is_printed(
     public: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Each is read once if there are public ones, and else none."""
     module = model()
     before = [weight.clone() for weight in module.parameters()]
     with pytest.raises(AssertionError, match="a private record was read"):
-        make_private_with_epsilon(module, losses, Unread(), folder=tmp_path / "run", public_data=public, **GOAL)
+        make_private_with_epsilon(
+            module, losses, Unread(public is not None), folder=tmp_path / "run", public_data=public, **GOAL
+        )
     said = capsys.readouterr().err
     assert said.startswith("# settings='auto', " + ("from 60 public records" if public else "without public records"))
-    assert re.search(r" min(;| for each)", said)
+    assert re.search(r" about [0-9.e-]+ min;", said)
     assert re.search(r"GiB.*; the same again:\n", said)
     assert "step_size=lambda step: " in said
     assert not (tmp_path / "run").exists()
@@ -116,16 +132,37 @@ def test_it_is_said_where_short_runs_take_too_long(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pilot, said in ((1e-9, True), (0.3, False)):
-        monkeypatch.setattr(auto, "_PILOT", pilot)
+        monkeypatch.setattr(measured, "_PILOT", pilot)
         make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / str(pilot), public_data=PUBLIC, **GOAL)
         assert ("there was no time for short runs" in capsys.readouterr().err) is said
 
 
 def test_the_page_on_settings_has_what_is_chosen() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "settings.md").read_text()
-    assert "**A run of at most ten minutes** is chosen where 62 steps fit into them" in page
-    assert (auto._RUN, auto._MOST) == (600, 256)
+    assert "**A run of at most ten minutes** is chosen if there is one: 1,000 steps, else 250, 62, then" in page
+    assert f"then {auto._FEW_DIRECTIONS} directions" in page
+    assert f"for records of {auto._TOKENS} tokens" in page
+    assert (auto._RUN, measured._MOST) == (10, 256)
     assert "from 50 to 250 of them" in page
+
+
+def test_shared_records_are_refused_before_any_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpzero_theory.optim.private.choose", lambda *unused, **named: pytest.fail("it searched"))
+    with pytest.raises(ValueError, match=r"^public_data must hold no private records; got 400 that data holds too$"):
+        make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", public_data=PRIVATE, **GOAL)
+
+
+@pytest.mark.parametrize(("added", "exact"), [(0.0, False), (300.0, False), (1e4, True)])
+def test_the_start_does_not_warn_of_the_smoothing_that_is_chosen(added: float, exact: bool, tmp_path: Path) -> None:
+    """Rounding of float32 is visible at a smoothing of 1e-2 if losses are large."""
+
+    def large(module: nn.Module, batch: Any) -> Tensor:
+        return losses(module, batch) + added
+
+    run = make_private_with_epsilon(model(), large, PRIVATE, folder=tmp_path / "run", public_data=PUBLIC, **GOAL)
+    assert (run._header.isolation == "exact") is exact
+    assert (run.plan.smoothing > 1e-2) is (added == 300.0)
+    run.close()
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -349,6 +349,41 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
     return first.values, rounding
 
 
+def rounded_by(
+    weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, records: Indices, rows: int
+) -> float:
+    """Return the largest change of a record's loss that was taken for rounding when the record was evaluated beside
+    other records, and alone.
+
+    It is what the start of a run measures on its private records (`examine`), here for public ones.
+
+    Args:
+        weights: the weights of the module.
+        losses, data, collate: as in `examine`.
+        plan: the plan, which says at which points losses are evaluated.
+        records: the numbers of the records.
+        rows: how many of them are evaluated at a time, from 1 to their number.
+
+    Raises:
+        ValueError: a loss changes by more than rounding.
+        Exception: what the losses raise.
+    """
+    look = _Look(weights, losses, data, collate, plan)
+    return look.evaluable(lambda found: _compared(look, found, rows), records)[1]
+
+
+def visibility(rounded: float, plan: Plan) -> float:
+    """Return how visible rounding is in a run: how far it may move the sum over an expected batch, in units of a tenth
+    of the clip. At 1 or more the start of a run warns.
+
+    Args:
+        rounded: the largest change of a loss by rounding.
+        plan: a plan with a clip above 0.
+    """
+    moved = rounded * plan.difference_rule.rounded(plan.smoothing) * plan.expected_batch
+    return moved / (_VISIBLE * plan.clip)
+
+
 def _require_signal(look: _Look) -> None:
     # Raises ValueError if a run would learn nothing: if two or more, and more than a quarter, of up to 32 records have
     # no finite loss, or if no loss changes between the two points of a step though it has a derivative.
@@ -398,7 +433,7 @@ def _warn(rounded: float, plan: Plan, weights: Weights) -> None:
             stacklevel=2,
         )
     shift = rounded * plan.difference_rule.rounded(plan.smoothing)
-    if plan.clip and not shift * plan.expected_batch < _VISIBLE * plan.clip:
+    if plan.clip and not visibility(rounded, plan) < 1:
         what, instead = ("losses", " or a larger smoothing") if plan.smoothing else ("derivatives", "")
         warnings.warn(
             f"smoothing = {plan.smoothing:g} makes rounding visible: it moves {what} by {rounded:.1g}, so other"

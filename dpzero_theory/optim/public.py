@@ -1,0 +1,269 @@
+"""What public records say of a private run: settings, how long it takes, and the step size, by short runs on them."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.difference import DIFFERENCES, Difference
+from dpzero_theory.optim.engines.probe import rounding
+from dpzero_theory.optim.files.transcript import Record
+from dpzero_theory.optim.losses.evaluation import BatchSum, Evaluation, Losses
+from dpzero_theory.optim.losses.isolation import rounded_by, visibility
+from dpzero_theory.optim.losses.records import Collate, Data
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.run import watched
+from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.optim.verdict import Descent
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.privacy.sampling import FullBatch
+
+_CHOOSING, _READING, _PILOT = 50.0, 12.0, 8.0
+"""How long choosing may take, reading public records, and a short run, in seconds."""
+_MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
+"""The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
+in it if there are so many: on fewer it learns these by heart, which small step sizes hide."""
+_SURE = 3.0
+"""How many times as large as on public records rounding may be on private ones, by which a run tests the smoothing."""
+_COARSE = 0.1
+"""The most by which halving a smoothing may change differences; above it a small smoothing is taken, and records are
+evaluated one by one, so that rounding tells nothing of others."""
+
+
+class Falling(NamedTuple):
+    """The step size as a function of the step, which falls evenly from `first` at step 0 to 0 at step `steps`."""
+
+    first: float
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        return self.first * (1 - step / self.steps)
+
+    def __repr__(self) -> str:
+        return f"lambda step: {self.first:g} * (1 - step / {self.steps})"
+
+
+def first_step_size(factor: float, steps: int, norm: float) -> float:
+    """Return f sqrt(1000/T)/G^2 for a factor f, T steps and the median norm G of a record's gradient."""
+    return factor * math.sqrt(1000 / steps) / norm**2
+
+
+class Public:
+    """What is measured on public records: settings for a run, and how long the run takes.
+
+    Args:
+        weights: the trainable weights of the module.
+        records: the arguments losses, data and collate of `Evaluation`, for public records.
+        rule: the difference rule of the run.
+        settings: settings of the run; the smoothing is where the search begins.
+        began: when the choice began, by `time.monotonic`.
+
+    Attributes:
+        count: the number of public records.
+        smoothing: the smoothing lambda, the largest of three whose halving changes differences by at most 1%; 0 for
+            exact differences.
+        norm: the median norm of a record's gradient.
+        micro_batch, at_once: how many records, and how many points of a step, fit into one pass.
+        once: how many seconds it takes to read a record for the first time, when frozen layers run.
+        seconds: how long the evaluation of one record at one point takes.
+    """
+
+    def __init__(
+        self, weights: Weights, records: tuple[Losses, Data, Collate], rule: Difference, settings: Any, began: float
+    ) -> None:
+        self._weights, self._records, self._rule, self._began = weights, records, rule, began
+        self._evaluation, self.count = Evaluation(*records), len(records[1])
+        weights.guarded = False  # Losses that read weights unseen are looked for and refused at the start of the run
+        rows, read = np.random.default_rng(0).permutation(self.count)[:_MOST], 0
+        while read < len(rows) and (read < 2 * _FEW or time.monotonic() - began < _READING):
+            self._say(f"read {read} of {len(rows)} public records")
+            self._evaluation.batch(rows[read : read + _FEW])  # This runs the frozen layers, whose outputs are kept
+            read += _FEW
+        self._rows, self.once = rows[:read], (time.monotonic() - began) / read
+        start, width = time.monotonic(), settings["smoothing"] or 1e-2
+        self._own = rule if rule.smoothing else DIFFERENCES["central"]
+        self._changes: dict[float, float] = {}
+        for tried in range(3):
+            change = self._change(width / 10**tried)
+            if change <= 0.01 or time.monotonic() - began > 1.5 * _READING:
+                break
+        width = min(self._changes, key=self._changes.__getitem__)
+        self.seconds = (time.monotonic() - start) / (len(self._changes) * 10 * _FEW)
+        some = self._rows[: max(_FEW, int(_PILOT / (9 * self.seconds)))]
+        self._say("measuring gradients")
+        differences, self._loss = self._slopes(width, some, 8)
+        self.smoothing = width if rule.smoothing else 0.0
+        self.norm = float(np.median(np.sqrt(np.mean(differences**2, axis=1))))
+        flat = f"the losses of half of its records do not change at a smoothing of {width:g}"
+        check.precondition(self.norm > 0, f"public_data must show a slope: {flat}")
+        self._fit(settings)
+
+    @property
+    def said(self) -> str:
+        """The memory that was held so far, in words."""
+        return f"; peak memory so far {_peak():.1f} GiB"
+
+    def _change(self, width: float) -> float:
+        """Return by what share halving a smoothing changes the differences of a few records, and keep it; infinity if
+        these are 0."""
+        one, half = (self._slopes(width / part, self._rows[:_FEW], 4)[0] for part in (1, 2))
+        self._changes[width] = float(np.linalg.norm(one - half) / np.linalg.norm(half)) if half.any() else math.inf
+        return self._changes[width]
+
+    def _slopes(self, width: float, rows: Any, count: int) -> tuple[Array, float]:
+        """Return the differences of records along `count` directions with the smoothing `width`, shape (records,
+        count), and the mean loss. `rows` has the numbers of the public records. Raises ValueError for losses that are
+        not finite."""
+        points = self._own.at(range(count), width)
+        parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
+        values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)
+        if not np.isfinite(values).all():
+            raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
+        return self._own.combine(values, width), float(values.mean())
+
+    def smooth(self, plan: Plan) -> float | None:
+        """Return the smoothing for a plan, of those for which the start of the run warns of no rounding the one with
+        the least error; None if its error is large. The plan may have any smoothing."""
+        most = int(_PILOT / (20 * self.seconds))
+        rows = self._rows[: max(_FEW, min(2 * self.micro_batch, most))]
+        rounded = rounded_by(self._weights, *self._records, plan, rows, math.ceil(len(rows) / 2))
+        least = plan.smoothing * visibility(_SURE * rounded, plan)
+        if least > max(self._changes):
+            self._change(short(1.01 * least, 2))
+        found = {width: change for width, change in self._changes.items() if width >= least}
+        best = min(found, key=found.__getitem__)
+        return best if found[best] <= _COARSE else None
+
+    def alone(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with which records are evaluated one by one, and measure how long that takes."""
+        self._fit({**settings, "micro_batch": 1})
+        return {"isolation": "exact", "micro_batch": 1, "points_at_once": self.at_once, "smoothing": self.smoothing}
+
+    def _fit(self, settings: Mapping[str, Any]) -> None:
+        points, weights = self._rule.at(range(settings["directions_per_step"]), self.smoothing), self._weights
+        few, device = self._rows[:_FEW], weights.parameters[0].device
+        batch = self._evaluation.batch(few)
+        weights.directions = Directions(bytes(16), settings["direction"], settings.get("shape", ""))
+        with _Largest() as largest:  # type: ignore[no-untyped-call]
+            one = self._evaluation.at(weights, points[:2], batch)
+        memory = torch.cuda.get_device_properties(device).total_memory >> 4 if device.type == "cuda" else 1 << 28
+        fit = max(1, memory * len(few) // max(1, largest.bytes))
+        self.micro_batch = settings.get("micro_batch", 1 << min(6, fit.bit_length() - 1))
+        self.at_once = settings.get("points_at_once", min(len(points), max(1, fit // self.micro_batch)))
+        if self.at_once > 1 and "points_at_once" not in settings:
+            together = one + math.inf
+            with suppress(Exception):  # losses for several points in one pass may raise anything
+                together = self._evaluation.at(weights, points[:2], batch, 2)
+            if not np.abs(together - one).max() <= rounding(float(torch.finfo(torch.float32).eps), one):
+                self.at_once = 1
+        some, start = self._rows[: self.micro_batch], time.monotonic()
+        if self.seconds * len(some) * len(points) < _PILOT:
+            self._evaluation.at(weights, points, self._evaluation.batch(some), self.at_once)
+            self.seconds = (time.monotonic() - start) / (len(some) * len(points))
+
+    def factor(self, guess: float, plan: Plan, plan_of: Callable[[int], Plan]) -> float | None:
+        """Return the number f, of those tried, for which a short run on public records ends at the least loss.
+
+        At step t of T a run has the step size f sqrt(1000/T) (1 - t/T)/norm^2, where norm is the median norm of a
+        record's gradient. The first run has f = `guess`, and none begins after 50 seconds of choosing. `plan` is the
+        plan of the private run, and plan_of(T) is a like plan with T steps. Returns None if a run that is long enough
+        to tell, of 30 steps, would take more than 24 seconds.
+        """
+        cost = self._rule.points(plan.directions_per_step) * self.seconds
+        most = min(plan.steps, 10 * _FEWEST_STEPS)
+        rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
+        steps = min(most, max(_FEWEST_STEPS, int(_PILOT / (cost * len(rows)))))
+        if steps * cost * len(rows) > 3 * _PILOT:
+            return None
+        plan, before = plan_of(steps), self._weights.values()
+        found: dict[int, tuple[float, float]] = {}
+
+        def at(power: int) -> float:
+            if power not in found and time.monotonic() - self._began < _CHOOSING and abs(power) <= 6:
+                self._say(f"short run {len(found) + 1} of at most 8")
+                try:
+                    found[power] = self._tried(plan, rows, first_step_size(guess * 10 ** (power / 2), steps, self.norm))
+                finally:
+                    self._weights.load_values(before)
+            return found[power][0] if power in found else math.inf
+
+        at(0)
+        at(round(2 * math.log10(found[0][1])))
+        best = min(found, key=at)
+        for way in (1, -1):
+            while at(best + way) < at(best):
+                best += way
+        return guess * 10 ** (best / 2)
+
+    def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
+        """Make a short run on the public records with the numbers `rows`, all in each step, with the noise of the
+        averages that `plan` releases and a step size that falls from `first` to 0.
+
+        Returns the mean loss of other public records at its end, infinity if it diverges; and by what to multiply
+        `first` in the next try: if its releases show clearly that it hardly moved or diverged (`optim.verdict`), the
+        loss at its start over how far they say that the loss fell, from 1/1000 to 1000; else 1.
+        """
+        release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
+        falling = Falling(first, plan.steps)
+        sizes = tuple(falling(step) for step in range(plan.steps))
+        plan = replace(plan, n=len(rows), step=replace(release, sampling=FullBatch()), step_sizes=sizes)
+        sums = BatchSum(plan, self._weights, self._evaluation, Ranks(), self.micro_batch, self.at_once)
+        descent, noise = Descent(plan, max(self._loss, 1e-6)), SeededNoise(0)
+        for number in range(plan.steps):
+            record = Record(number, tuple(plan.noisy(sums.total(number, rows), noise).tolist()))
+            self._weights.move_(plan.moves(*record))
+            descent.add(record)
+        other, found = self._rows[1::2], descent.verdict
+        batches = map(self._evaluation.batch, np.array_split(other, math.ceil(len(other) / self.micro_batch)))
+        loss = float(np.concatenate([self._evaluation.at(self._weights, [(0, 0.0)], one)[0] for one in batches]).mean())
+        if not math.isfinite(loss) or found.word == "diverges":
+            loss = math.inf
+        wrong = found.word in ("diverges", "stands still") and found.descent > found.error
+        return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
+
+    def _say(self, what: str) -> None:
+        if watched():
+            bar = "#" * round(20 * min(1.0, (time.monotonic() - self._began) / _CHOOSING))
+            print(f"\r[{bar:20}] choosing settings: {what:40}", end="", file=sys.stderr, flush=True)
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context manager whose attribute `bytes` is the size of the largest tensor that an operation inside it returned,
+    by which `choose` sets how many records are evaluated at a time."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.bytes = max(
+            self.bytes, *(leaf.nbytes for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)), 0
+        )
+        return result
+
+
+def short(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits}g}")  # The program that repeats the choice then shows the value itself.
+
+
+def _peak() -> float:
+    """Return the most memory that was held so far, in GiB: of the GPU, or else of the process (0 if unknown)."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    with suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return 0.0
