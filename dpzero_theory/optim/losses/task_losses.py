@@ -32,7 +32,8 @@ _CLASSIFIERS = (
     auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
 )
-_TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+_TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,)
+_MASKED = (auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,)
 _CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
 _BY_RECORD = hasattr(modeling_utils, "slice_logits_to_keep")
 """Whether a model can compute logits at positions that differ from record to record (transformers 5)."""
@@ -86,6 +87,8 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
         return _joined(_decoded, single)
     if known(_CAUSAL):
         return _joined(_next_token, single)
+    if known(_MASKED):
+        return _joined(_masked, single)
     if known(_CLASSIFIERS) or known(_TAGGERS):
         return _joined(_same, single)
     raise ValueError(
@@ -162,6 +165,23 @@ def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
     return _logits(module, batch), labels
 
 
+def _masked(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
+    """Return the logits and labels of a masked language model, if possible at the labelled positions alone."""
+    labels, outputs = _labels(batch), _bare(module).get_output_embeddings()  # type: ignore[operator]
+    places = _places(module, labels != IGNORED) if labels.dim() == 2 and isinstance(outputs, nn.Linear) else None
+    if places is None:
+        return _logits(module, batch), labels
+
+    def fewer(part: nn.Module, given: tuple[Tensor]) -> Tensor:
+        return given[0].gather(1, places[..., None].expand(-1, -1, given[0].shape[-1]))
+
+    hook = outputs.register_forward_pre_hook(fewer)
+    try:
+        return _logits(module, batch), labels.gather(1, places)
+    finally:
+        hook.remove()
+
+
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
     """Return the logits of a causal language model, at least at all tokens whose next token has a label, and for each
     of these tokens that label. Raises ValueError unless labels have the shape (batch, tokens)."""
@@ -184,16 +204,21 @@ def _can_leave_out(kind: Any) -> bool:
 
 
 def _needed(module: nn.Module, known: Tensor) -> Tensor | None:
-    # The positions at which a causal language model must compute logits, shape (records, most labels of a record): for
-    # each record those with a label, where `known`, shape (records, positions), is true, then some without. None, if no
+    # As `_places`, for a causal language model, and None also if the model can leave out no position.
+    kind: Any = type(_bare(module))
+    return _places(module, known) if _BY_RECORD and _can_leave_out(kind) else None
+
+
+def _places(module: nn.Module, known: Tensor) -> Tensor | None:
+    # The positions at which a language model must compute logits, shape (records, most labels of a record): for each
+    # record those with a label, where `known`, shape (records, positions), is true, then some without. None, if no
     # position can be left out. It saves time, as the logits of a large vocabulary can take longer than all layers.
-    kind: Any = type(bare := _bare(module))
     # How many positions there are depends on the batch, and a step that a GPU replays has fixed shapes.
-    if known.is_cuda or not _BY_RECORD or not _can_leave_out(kind):
+    if known.is_cuda:
         return None
     # Virtual tokens of a prompt that is learnt (peft) come before the record's own, whose positions they move.
     adapted: Any = module
-    if bare is not module and getattr(adapted.active_peft_config, "is_prompt_learning", False):
+    if _bare(module) is not module and getattr(adapted.active_peft_config, "is_prompt_learning", False):
         return None
     most = max(1, int(known.sum(1).max()))
     if most >= known.shape[1] - 1:

@@ -124,14 +124,20 @@ def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
         torch.testing.assert_close(found[:2], torch.tensor(alone), rtol=1e-5, atol=1e-6)
 
 
-def test_a_causal_model_computes_the_logits_of_labelled_tokens_alone() -> None:
-    module, given, seen = model("causal"), batch("causal"), []
+@pytest.mark.parametrize("name", ["masked", "causal"])
+def test_a_language_model_computes_the_logits_of_labelled_tokens_alone(name: str) -> None:
+    module, given, seen = model(name), batch(name), []
     given["labels"][:, :3] = -100
-    module.lm_head.register_forward_hook(lambda _, args, output: seen.append(tuple(output.shape)))
+    hook = module.get_output_embeddings().register_forward_hook(
+        lambda _, args, output: seen.append(tuple(output.shape))
+    )
     with torch.no_grad():
-        losses_for(module)(module, given)
-    fewer = hasattr(transformers.modeling_utils, "slice_logits_to_keep")  # transformers 5
+        found = losses_for(module)(module, given)
+        hook.remove()
+        alone = [module(**{key: value[i : i + 1] for key, value in given.items()}).loss for i in range(2)]
+    fewer = name == "masked" or hasattr(transformers.modeling_utils, "slice_logits_to_keep")  # transformers 5
     assert seen == [(3, 3, 20) if fewer else (3, 6, 20)]
+    torch.testing.assert_close(found[:2], torch.stack(alone), rtol=1e-5, atol=1e-6)
 
 
 # This ignores a warning of peft, which reads an attribute that transformers renames.
