@@ -272,12 +272,13 @@ def test_the_reference_may_be_another_model(tmp_path: Path) -> None:
     assert len(PAIRS) == given.run.plan.n
 
 
+@pytest.mark.filterwarnings("ignore:after .* the run diverges:UserWarning")  # noise moves weights most on few records
 @pytest.mark.parametrize("make", [tuned, preferred])
 def test_settings_are_chosen_and_layers_below_run_once(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Public records are prepared as the private ones are, and the run's frozen layer sees each entry once."""
-    monkeypatch.setattr("dpzero_theory.optim.auto._PILOT", 0.3)
+    monkeypatch.setattr("dpzero_theory.optim.public._PILOT", 0.3)
     word = {"prompt": "name d", "completion": " eats b .", "chosen": " good d .", "rejected": " bad a ."}
     names = ("prompt", "completion") if make is tuned else ("prompt", "chosen", "rejected")
     others = Dataset.from_list([{name: word[name] for name in names}] * 8)
