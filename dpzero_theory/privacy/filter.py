@@ -78,6 +78,8 @@ class Filter:
             ValueError: an epsilon or a delta outside its range, or planned steps of another kind.
         """
         budget, share = _target(epsilon, delta)
+        if not steps_of(planned):
+            raise ValueError("planned must have at least one step; got none")
         t = _best_order(planned, budget, share)
         moment = cache(lambda step: t * rdp_of_history(step, t + 1).upper)  # the same step is often asked about again
 

@@ -307,6 +307,9 @@ def test_steps_batch_and_records_of_poisson_batches_and_their_neighbours():
     rest = {"noise_multiplier": 1.7, "steps": 500, "n": 10_000, "batch": 100, **POISSON}
     delta = solved("delta", epsilon=2.0, **rest).value
     assert 2.0 * (1 - 1e-3) < solved("epsilon", delta=delta, **rest).value <= 2.0
+    # No epsilon is certified at deltas below 1e-30, but they are
+    least = solved("delta", epsilon=2.0, **{**rest, "noise_multiplier": 50.0, "steps": 100})
+    assert 0 < least.value == least.upper < 1e-30
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_bad_input_is_one_line_and_spends_nothing() -> None:
     budget.spend(STEP)
     for ask, named in (
         (lambda: Filter.of_moments(1.0, 0.0, planned=STEP), "delta must be"),
+        (lambda: Filter.of_moments(1.0, 1e-5, planned=[]), "planned must have at least one step"),
         (lambda: Filter.of_moments(1.0, 1e-5, planned=Step(40.0, FullBatch(), "add-remove", "laplace")), ".*laplace"),
         (
             lambda: budget.spend(Step(4.0, CyclicPoisson(1 / 16, 4), "add-remove")),
