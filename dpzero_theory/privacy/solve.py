@@ -66,7 +66,7 @@ def solved(sought: str, *, group: int = 1, **given: Any) -> Bracket:
         def beyond(delta: float) -> float:
             if not 1e-30 <= delta < 1:  # no epsilon is certified there
                 return 0.0
-            return epsilon_of_history(unit, delta, group=group, n=n).upper / epsilon - 1
+            return float(epsilon_of_history(unit, delta, group=group, n=n).upper / epsilon - 1)
 
         # The search of `epsilon_of_history` has an error of its own, so delta is raised until the certified epsilon at
         # this delta is at most `epsilon`.
