@@ -120,7 +120,7 @@ class Descent:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the training learns, stands still or diverges, by the releases so far, or that their noise hides it."""
+        """Whether the run learns, stands still or diverges, by the releases so far, or that their noise hides it."""
         if not self._made:
             return Verdict("hidden", 0.0, 0.0, "no step has been made")
         found, error, start = self._sum, 2 * math.sqrt(max(self._variance, 0.0)), self._start
