@@ -73,16 +73,7 @@ def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None =
 def _bound(p: Prescription, d: int, smoothing: float) -> float:
     """Return the certified bound in d dimensions at the parameters of `p`, but with another smoothing lambda. n and r
     are those of the module's setting."""
-    return certificate(
-        Problem(n=N, d=d, r=R),
-        step_size=p.step_size,
-        steps=p.steps,
-        clip=p.clip,
-        smoothing=smoothing,
-        noise_std=p.noise_std,
-        direction=p.direction,
-        directions_per_step=p.directions_per_step,
-    ).bound
+    return certificate(Problem(n=N, d=d, r=R), **{**p.run, "smoothing": smoothing}).bound
 
 
 EXPERIMENT = Experiment(

@@ -7,8 +7,6 @@ fault was found by a check that is about it, and how many audits of sound loops 
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,9 +14,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.cli import Parser, output_folder
-from figures.style import FIGURES, PAGE, save, use_style
+from figures.command import command
+from figures.style import PAGE
 
 _OTHERS = ("loop", "repeat", "finds", "found", "said", "violated", "runs", "wall_s", "cpu_s", "status")
 
@@ -58,22 +55,7 @@ def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
-    """Draw the figure from the folders of rows below `results`, save it in `folder`, and return its files."""
-    use_style()
-    return [save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)]
-
-
-def _parser() -> Parser:
-    parser = Parser("figures.audit", __doc__)
-    parser.add_argument("--out", type=output_folder, default=FIGURES)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    draw(_parser().parse_args(argv).out)
-    return 0
-
+_parser, main = command("figures.audit", __doc__, matrix, "audit_zoo", tables=("audit_zoo", "audit_zoo_sound"))
 
 if __name__ == "__main__":
     sys.exit(main())

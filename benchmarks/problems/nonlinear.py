@@ -27,8 +27,9 @@ from torch import Tensor
 from benchmarks.problems.lipschitz import LogisticRegression, PseudoHuber
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.optim.weights.directions import whole_products
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
+from dpzero_theory.synthetic.place import Place, to_numpy
 from dpzero_theory.synthetic.problems import point_of
 
 CHUNK = 1 << 17

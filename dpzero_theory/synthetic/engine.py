@@ -32,9 +32,10 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.difference import DIFFERENCES
+from dpzero_theory.optim.weights.directions import whole_products
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
+from dpzero_theory.synthetic.place import Place, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic, point_of
 from dpzero_theory.synthetic.products import Products, Start, coefficients, step_loop
 

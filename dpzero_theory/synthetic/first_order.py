@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpzero_theory.check import Array
+from dpzero_theory.optim.weights.directions import whole_products
 from dpzero_theory.synthetic.clipping import ClippedMean
 from dpzero_theory.synthetic.engine import Outcome
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, to_numpy, whole_products
+from dpzero_theory.synthetic.place import Place, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic, point_of
 
 _STEPS = {"host": 1, "device": 32}

@@ -72,16 +72,7 @@ def directions_table() -> Checked:
         for k, bounds in table.items():
             for evaluations, bound in zip(EVALUATIONS, bounds, strict=True):
                 p = sharp.prescribe(problem, gdp, max_steps=evaluations // k, direction=kind, directions_per_step=k)
-                found = sharp.certificate(
-                    problem,
-                    step_size=p.step_size,
-                    steps=p.steps,
-                    clip=p.clip,
-                    smoothing=1e-30,
-                    noise_std=p.noise_std,
-                    direction=kind,
-                    directions_per_step=k,
-                )
+                found = sharp.certificate(problem, **{**p.run, "smoothing": 1e-30})
                 apart = found.bound / bound - 1
                 worst = max(worst, apart if kind == "rademacher" else abs(apart))
     return within(worst, 0.01, "bounds for K = 1 to 256, two laws, five budgets, over an independent table, minus 1")
@@ -135,8 +126,7 @@ def last_steps() -> Checked:
     worst = 0.0
     for steps, stated in LAST_STEPS:
         p = sharp.prescribe(problem, gdp, max_steps=steps)
-        at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
-        whole = sharp.certificate(problem, **at)
+        whole = sharp.certificate(problem, **p.run)
         q, drift, w = whole.progress, whole.drift, steps / 50
         # the certificate's `floor` without the term that has the gap
         bracket = whole.floor - problem.gap / (p.step_size * steps)

@@ -28,8 +28,8 @@ words but the floating-point directions have the same bits on every processor an
 are matrix products, in which each kernel sums in an order of its own; `Directions.sum` therefore rounds the amounts so
 that every partial sum is exact.
 
-Nothing is read or written here but the tensors that are handed in. `exactly` changes a setting of torch for the length
-of its block.
+Nothing is read or written here but the tensors that are handed in. `whole_products` changes a setting of torch for
+the length of its block.
 """
 
 import math
@@ -276,12 +276,12 @@ class Directions:
     ) -> Tensor:
         """Return the sum of several vectors, each times a number, for one parameter and some of its rows.
 
-        For low-rank laws call it inside the context manager `exactly`, so that no device rounds products to TF32. With
-        rho the rank of the law, the sum is then one matrix product whose bits do not depend on the order of summation:
-        the K amounts, for a matrix times rho^(-1/2), are first rounded to multiples of a power of two, so that every
-        partial sum is exact. This keeps 24 - log2(K rho) bits of the largest amount, or 53 - log2(K rho) where `dtype`
-        is float64 or K rho > 64, since the sum is then formed in float64. For other laws it is formed in the order
-        given, in `dtype`.
+        For low-rank laws call it without autocast and inside `whole_products`, so that no device rounds products to
+        TF32. With rho the rank of the law, the sum is then one matrix product whose bits do not depend on the order of
+        summation: the K amounts, for a matrix times rho^(-1/2), are first rounded to multiples of a power of two, so
+        that every partial sum is exact. This keeps 24 - log2(K rho) bits of the largest amount, or 53 - log2(K rho)
+        where `dtype` is float64 or K rho > 64, since the sum is then formed in float64. For other laws it is formed in
+        the order given, in `dtype`.
 
         Args:
             amounts: the K >= 1 pairs (number of a direction, amount by which its vector v is multiplied). For sums of
@@ -470,16 +470,15 @@ def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> lis
 
 
 @contextmanager
-def exactly(device: torch.device) -> Iterator[None]:
-    """A context manager in whose block matrix products of float32 are not rounded to fewer bits (TF32, bfloat16).
+def whole_products() -> Iterator[None]:
+    """A context manager in whose block float32 matrix products are computed in full float32.
 
-    It sets torch's float32_matmul_precision, which is the whole process's, and puts it back; autocast is off for
-    `device`.
+    TF32 or bfloat16, which a process may allow, would leave about three digits. The setting is the whole process's
+    (torch's float32_matmul_precision), and is put back. Autocast is not turned off.
     """
     before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
     try:
-        with torch.autocast(device.type, enabled=False):
-            torch.set_float32_matmul_precision("highest")
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(before)

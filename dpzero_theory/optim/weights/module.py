@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dpzero_theory.difference import Point
 from dpzero_theory.optim.weights import packed
-from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, exactly
+from dpzero_theory.optim.weights.directions import WIDE, Directions, blocks, whole_products
 from dpzero_theory.optim.weights.recorded import recorder
 from dpzero_theory.optim.weights.shards import is_collective, is_sharded, piece, require_sharded_by_rows, reshard, whole
 from dpzero_theory.optim.weights.shifted import NONE, Guard, Shifted, differentiable, storage_of
@@ -261,7 +261,7 @@ class Weights:
         if not scales:
             return
         if self.directions.law.rank:
-            with exactly(self.parameters[0].device):
+            with torch.autocast(self.parameters[0].device.type, enabled=False), whole_products():
                 self._move_all(scales)
         else:
             self._move(scales)
