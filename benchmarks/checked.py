@@ -84,13 +84,6 @@ def measure(cell: Cell) -> dict[str, Any]:
     }
 
 
-def failures(rows: Any) -> Any:
-    """Return the rows in which a true certificate was not confirmed, or in which an altered one was confirmed although
-    the accountant's lower end proves it false. rows: a table of this experiment."""
-    false = rows["altered_lower"] > rows["altered_epsilon"]
-    return rows[(rows["confirmed"] != "confirmed") | (false & (rows["refused"] == "confirmed"))]
-
-
 def _summary(options: Namespace) -> None:
     rows = read_rows(options.out)
     false = rows[rows["altered_lower"] > rows["altered_epsilon"]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.kit.experiment import Experiment
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.problem import Prescription, Problem, Run
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 
 N, D, R = 10_000, 2_000, 8.178
@@ -73,7 +73,8 @@ def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None =
 def _bound(p: Prescription, d: int, smoothing: float) -> float:
     """Return the certified bound in d dimensions at the parameters of `p`, but with another smoothing lambda. n and r
     are those of the module's setting."""
-    return certificate(Problem(n=N, d=d, r=R), **{**p.run, "smoothing": smoothing}).bound
+    run: Run = {**p.run, "smoothing": smoothing}
+    return certificate(Problem(n=N, d=d, r=R), **run).bound
 
 
 EXPERIMENT = Experiment(

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
-from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.problem import Problem, Run
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.constants import constants
 from dpzero_theory.theory.sharp.smallest import Terms
@@ -72,7 +72,8 @@ def directions_table() -> Checked:
         for k, bounds in table.items():
             for evaluations, bound in zip(EVALUATIONS, bounds, strict=True):
                 p = sharp.prescribe(problem, gdp, max_steps=evaluations // k, direction=kind, directions_per_step=k)
-                found = sharp.certificate(problem, **{**p.run, "smoothing": 1e-30})
+                run: Run = {**p.run, "smoothing": 1e-30}
+                found = sharp.certificate(problem, **run)
                 apart = found.bound / bound - 1
                 worst = max(worst, apart if kind == "rademacher" else abs(apart))
     return within(worst, 0.01, "bounds for K = 1 to 256, two laws, five budgets, over an independent table, minus 1")

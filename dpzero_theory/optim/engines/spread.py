@@ -50,7 +50,7 @@ class SpreadEngine(Engine):
     ) -> None:
         integer("count", count)
         if choice("under", under, ("processes", "ray")) == "ray":
-            self._workers: list[_Worker] = [_Actor(make, resources or {}) for _ in range(count)]
+            self._workers: list[Any] = [_Actor(make, resources or {}) for _ in range(count)]
         else:
             self._workers = [_Process(make) for _ in range(count)]
         about = self._each([(_about,)] * count)
@@ -135,29 +135,12 @@ def _about(engine: Engine) -> tuple[str, float, bool, int]:
     return engine.name, engine.rounding, engine.invariant, engine.longest
 
 
-class _Worker:
-    """An engine in another process.
+class _Process:
+    """An engine in a process of this machine, in which the function `make` makes it when there is work.
 
-    Attributes:
-        died: the exceptions with which work ends if the process has died, or its engine can do no more.
+    `submit` returns the future result of work(engine, *arguments), and `died` has the exceptions with which work ends
+    if the process has died, or its engine can do no more.
     """
-
-    died: tuple[type[BaseException], ...]
-
-    def start(self) -> None:
-        """Start a process, which makes the engine when it gets its first work."""
-        raise NotImplementedError
-
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Return the future result of work(engine, *arguments)."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
-
-
-class _Process(_Worker):
-    """An engine in a process of this machine, in which the function `make` makes it."""
 
     died = (BrokenProcessPool, EngineError)
 
@@ -190,8 +173,8 @@ def _with_held(make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
     return work(_HELD[0], *arguments)
 
 
-class _Actor(_Worker):
-    """An engine in an actor of Ray with the options `resources`, in which the function `make` makes it."""
+class _Actor:
+    """As `_Process`, in an actor of Ray with the options `resources`."""
 
     def __init__(self, make: Callable[[], Engine], resources: dict[str, Any]) -> None:
         try:

@@ -331,7 +331,7 @@ class Weights:
         digest = hashlib.sha256()
         for name, parameter in zip(self.names, self.parameters, strict=True):
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-            flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
+            flat = whole(parameter).contiguous().view(-1)
             for first in range(0, flat.numel(), _HASHED):  # block by block, as the host may not hold a second copy
                 block = flat[first : first + _HASHED].cpu().view(torch.uint8).numpy()
                 digest.update(hashlib.sha256(block.data).digest())
@@ -344,8 +344,8 @@ class Weights:
         sharded, and the other processes do not get them.
         """
         found = {}
-        for name, (held, _), parameter in zip(self.names, self.pieces(), self.parameters, strict=True):
-            value = whole(held, parameter)
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            value = whole(parameter)
             if not is_sharded(parameter) or dist.get_rank() == 0:
                 found[name] = value.to("cpu", copy=True)
         return found

@@ -10,7 +10,7 @@ pieces, and to drop whole weights that were gathered before (`reshard`).
 
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -47,14 +47,11 @@ def piece(parameter: Tensor) -> tuple[Tensor, int]:
     return held.to_local(), first * (parameter.numel() // rows if rows else 0)
 
 
-def whole(held: Tensor, parameter: Tensor) -> Tensor:
-    """Return the pieces of a parameter that all processes hold, joined to one tensor of the parameter's shape.
-
-    Every process must call this function, with its own piece as `held`, of the shape that `piece` returns.
-    """
+def whole(parameter: Tensor) -> Tensor:
+    """Return the pieces of a parameter that all processes hold, joined to one tensor. Every process must call this."""
+    held, of = piece(parameter)[0], cast(Any, parameter)
     if not is_sharded(parameter):
-        return held.view(parameter.shape)
-    of: Any = parameter
+        return held
     shape, stride = parameter.shape, parameter.stride()
     found: Tensor = (
         type(of)
