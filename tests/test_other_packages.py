@@ -175,30 +175,13 @@ def test_a_gguf_file_of_plain_floats_counts_as_quantised(
 ) -> None:
     """transformers cannot save such a model: weights that would be lost are refused before they are trained."""
     needs(transformers="5.23.0", gguf="0.19.0", trl="1.16.0")
-    import gguf
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    from tests.optim.trainers.test_quantised import NAMES, trainer
-    from tests.optim.trainers.test_trl import WORDS
+    from tests.optim.trainers.test_quantised import trainer, written
 
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda *args, **options: None)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    dense = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), num_key_value_heads=2, **sizes))
-    writer = gguf.GGUFWriter(tmp_path / "plain.gguf", "llama")
-    for name, number in {
-        "context_length": 16, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8, "head_count": 2,
-        "head_count_kv": 2, "layer_norm_rms_eps": 1e-6, "vocab_size": len(WORDS),
-    }.items():  # fmt: skip
-        getattr(writer, f"add_{name}")(number)
-    kind = gguf.GGMLQuantizationType[stored]
-    for name, value in dense.state_dict().items():
-        short = NAMES[name.removesuffix(".weight").removeprefix("model.layers.0.")]
-        writer.add_tensor(f"{short}.weight", gguf.quants.quantize(value.numpy(), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    written(tmp_path / "plain.gguf", 8, stored, stored)
     base = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="plain.gguf", dtype="auto")
     assert base.dtype == torch.float32  # BF16 too
     with pytest.raises(ValueError, match="quantized with gguf and is not serializable"):

@@ -14,7 +14,7 @@ from dpzero_theory.optim.private import make_private
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FixedOrder, FixedSize, Poisson
+from dpzero_theory.privacy.sampling import FixedOrder, FixedSize
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp import certificate
@@ -128,22 +128,13 @@ def test_what_cannot_be_run_is_refused_in_one_line(changes: dict[str, Any], mess
     assert "\n" not in str(caught.value)
 
 
-def test_another_plan_is_refused_by_the_field_that_differs() -> None:
+def test_noise_may_differ_by_a_calibrations_rounding() -> None:
     begun = plan()
     plan(clip=begun.clip).require_same(begun)
     noise = begun.noise_multiplier
     replace(begun, step=replace(begun.step, noise=noise * (1 - 1e-7))).require_same(begun)
-    others: dict[str, Plan] = {
-        "clip": replace(begun, clip=2.0),
-        "smoothing": replace(begun, smoothing=1e-2),
-        "noise_multiplier": replace(begun, step=replace(begun.step, noise=noise * 0.999)),
-        "relation": replace(begun, step=replace(begun.step, relation="add-remove")),
-        "sampling": replace(begun, step=replace(begun.step, sampling=Poisson(0.5))),
-        "noise": plan(noise="laplace"),
-    }
-    for name, other in others.items():
-        with pytest.raises(ValueError, match=f"^{name} must be that of the run that is resumed, "):
-            other.require_same(begun)
+    with pytest.raises(ValueError, match=r"^noise_multiplier must be that of the run that is resumed, "):
+        replace(begun, step=replace(begun.step, noise=noise * 0.999)).require_same(begun)
 
 
 def test_step_sizes_may_be_another_processors() -> None:

@@ -41,28 +41,36 @@ def adapter() -> Any:
     return peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"])
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Any:
-    """A language model of one layer whose matrices were stored in 8 bits in a GGUF file, as transformers reads it."""
+def written(file: Path, width: int, matrices: str, others: str) -> Any:
+    """Write a language model of one layer into a GGUF file, and return it.
+
+    `matrices` is the type in which its matrices, but for the embedding, are stored, and `others` that of the rest.
+    """
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"hidden_size": width, "intermediate_size": width, "num_hidden_layers": 1, "num_attention_heads": 2}
     dense = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), num_key_value_heads=2, **sizes))
-    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    writer = gguf.GGUFWriter(file, "llama")
     for name, value in {
-        "context_length": 16, "embedding_length": 32, "block_count": 1, "feed_forward_length": 32, "head_count": 2,
-        "head_count_kv": 2, "layer_norm_rms_eps": 1e-6, "vocab_size": len(WORDS),
+        "context_length": 16, "embedding_length": width, "block_count": 1, "feed_forward_length": width,
+        "head_count": 2, "head_count_kv": 2, "layer_norm_rms_eps": 1e-6, "vocab_size": len(WORDS),
     }.items():  # fmt: skip
         getattr(writer, f"add_{name}")(value)
-    eight = gguf.GGMLQuantizationType.Q8_0
     for name, value in dense.state_dict().items():
         short = name.removesuffix(".weight").removeprefix("model.layers.0.")
-        packed = value.ndim == 2 and short != "model.embed_tokens"
-        stored = gguf.quants.quantize(value.numpy(), eight) if packed else value.numpy()
-        writer.add_tensor(f"{NAMES[short]}.weight", stored, raw_dtype=eight if packed else None)
+        matrix = value.ndim == 2 and short != "model.embed_tokens"
+        kind = gguf.GGMLQuantizationType[matrices if matrix else others]
+        writer.add_tensor(f"{NAMES[short]}.weight", gguf.quants.quantize(value.numpy(), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return dense
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Any:
+    """A language model of one layer whose matrices were stored in 8 bits in a GGUF file, as transformers reads it."""
+    dense = written(tmp_path / "tiny.gguf", 32, "Q8_0", "F32")
     found = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
     error = (found.lm_head.weight - dense.lm_head.weight).abs().max()
     assert 0 < error < 1e-3  # it was in 8 bits
