@@ -16,7 +16,7 @@ from dpzero_theory.synthetic import clipping, engine, first_order
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks, directions_of
-from dpzero_theory.synthetic.products import Products, _blocked_sums, _sort_rows, step_loop
+from dpzero_theory.synthetic.products import _blocked_sums, _sort_rows, step_loop
 from tests.optim import reference
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
@@ -199,53 +199,6 @@ def test_the_mean_of_clipped_vectors(width: int, monkeypatch: pytest.MonkeyPatch
         if bound < norms.max():
             assert nearest[lane] == pytest.approx(norms.min())
     assert nearest[-1] == 0
-
-
-STEPS, N, D, LANES = 6, 9, 10, 4
-
-
-def inputs(vector: bool) -> dict[str, torch.Tensor | None]:
-    draw = torch.Generator().manual_seed(5)
-    shapes = {"w": (STEPS, D), "points": (N, D), "y": (D, LANES), "noise": (STEPS, D)}
-    made: dict[str, torch.Tensor | None] = {
-        name: torch.randn(shape, generator=draw, dtype=torch.float64) for name, shape in shapes.items()
-    }
-    return made if vector else {**made, "noise": None}
-
-
-def part(values: dict[str, torch.Tensor | None], metric: torch.Tensor, at: slice) -> Products:
-    w, points, y, noise = (values[name] for name in ("w", "points", "y", "noise"))
-    assert w is not None
-    assert points is not None
-    assert y is not None
-    lanes = [(y[at], None if noise is None else noise[:, at]), (2 * y[at], None)]
-    return Products.of(w[:, at], points[:, at], lanes, [metric[at]])
-
-
-@pytest.mark.parametrize("vector", [False, True])
-def test_forms_along_a_path_are_those_of_its_points(vector: bool) -> None:
-    values, metric = inputs(vector), torch.rand(D, dtype=torch.float64)
-    given = part(values, metric, slice(0, D))
-    draw = torch.Generator().manual_seed(6)
-    move = torch.randn(STEPS, LANES, generator=draw, dtype=torch.float64)
-    push = torch.rand(LANES, generator=draw, dtype=torch.float64)
-    w, y, noise = values["w"], values["y"], values["noise"]
-    assert w is not None
-    assert y is not None
-    paths = [one.path(gram, move, push).numpy() for one, gram in zip(given.starts[0], given.grams, strict=True)]
-    own = given.starts[0][0].own(push).numpy()
-    drift = torch.zeros_like(y)
-    for t in range(STEPS + 1):
-        np.testing.assert_allclose(paths[0][t], (y**2).sum(dim=0), rtol=1e-10)
-        np.testing.assert_allclose(paths[1][t], (metric[:, None] * y**2).sum(dim=0), rtol=1e-10)
-        if t < STEPS:
-            start = values["y"]
-            assert start is not None
-            np.testing.assert_allclose(own[t], w[t] @ (start - drift), rtol=1e-10)
-            y = y - w[t][:, None] * move[t]
-            if noise is not None:
-                y = y - noise[t][:, None] * push
-                drift = drift + noise[t][:, None] * push
 
 
 @pytest.mark.parametrize("n", [1, 5, 128, 300])
