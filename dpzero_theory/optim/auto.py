@@ -40,7 +40,7 @@ _RUN = 10.0
 """How long the run that is chosen may take, in minutes, if fewer steps, smaller batches or fewer directions help."""
 _LENGTHS = ((1000, 16), (250, 4), (62, 4), (62, 16), (62, 64), (62, 256))
 """The pairs (T, n over the expected batch) that are tried, in this order."""
-_LITTLE, _MANY = 300, 256
+_LITTLE, _MANY = 300, 64
 """Below this product of epsilon and n more than 62 steps are not tried; from so many records in a batch on, n/64 and
 n/256 are."""
 _FEW_DIRECTIONS = 4
@@ -73,18 +73,20 @@ class _Kind(NamedTuple):
 def narrow(module: nn.Module) -> bool:
     """Freeze most of a model of transformers if all its parameters have requires_grad, and return whether that was so.
 
-    Trainable stay the parameters of the last normalisation and, if the model has no output embeddings, those outside of
-    its base model, which are then a new head.
+    Trainable stay the parameters of the last normalisation and, if the model has a new head, those outside of its base
+    model, which are the head. A head is taken to be new if the model has no output embeddings, or if all its biases are
+    0, as they are before training.
     """
     model: Any = module
     norms = [part for part in module.modules() if "Norm" in type(part).__name__ and part._parameters]
     if not (hasattr(model, "base_model_prefix") and norms and all(p.requires_grad for p in module.parameters())):
         return False
     body = {id(parameter) for parameter in model.base_model.parameters()}
-    new = model.get_output_embeddings() is None
-    head = [parameter for parameter in module.parameters() if new and id(parameter) not in body]
+    head = {name: parameter for name, parameter in module.named_parameters() if id(parameter) not in body}
+    biases = [parameter for name, parameter in head.items() if name.endswith("bias")]
+    new = model.get_output_embeddings() is None or (bool(biases) and not any(bias.any() for bias in biases))
     module.requires_grad_(False)
-    for parameter in [*norms[-1].parameters(), *head]:
+    for parameter in [*norms[-1].parameters(), *(head.values() if new else ())]:
         parameter.requires_grad_(True)
     return True
 

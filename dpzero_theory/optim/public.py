@@ -33,9 +33,10 @@ from dpzero_theory.privacy.sampling import FullBatch
 
 _CHOOSING, _READING, _PILOT = 50.0, 12.0, 8.0
 """How long choosing may take, reading public records, and a short run, in seconds."""
-_MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS = 256, 8, 30, 64
+_MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS, _LEAST_ROWS = 256, 8, 30, 64, 16
 """The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
-in it if there are so many: on fewer it learns these by heart, which small step sizes hide."""
+in it if there are so many: on fewer it learns these by heart, which small step sizes hide. If even this takes too long,
+as many records as the last number says."""
 _SURE = 3.0
 """How many times as large as on public records rounding may be on private ones, by which a run tests the smoothing."""
 _COARSE = 0.1
@@ -186,6 +187,8 @@ class Public:
         most = min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
         steps = min(most, max(_FEWEST_STEPS, int(_PILOT / (cost * len(rows)))))
+        if steps * cost * len(rows) > 3 * _PILOT:
+            rows = rows[:_LEAST_ROWS]
         if steps * cost * len(rows) > 3 * _PILOT:
             return None
         plan, before = plan_of(steps), self._weights.values()

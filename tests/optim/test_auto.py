@@ -194,7 +194,13 @@ def test_what_is_trained_of_a_model_of_transformers() -> None:
     sizes["vocab_size"] = 20
     llama, bert = transformers.LlamaConfig(**sizes), transformers.BertConfig(**sizes)
     norm = [f"bert.encoder.layer.1.output.LayerNorm.{name}" for name in ("weight", "bias")]
+    last = [f"cls.predictions.transform.LayerNorm.{name}" for name in ("weight", "bias")]
+    dense = [f"cls.predictions.transform.dense.{name}" for name in ("weight", "bias")]
+    known = transformers.BertForMaskedLM(bert)
+    known.cls.predictions.transform.dense.bias.data.normal_()
     for made, trained in (
+        (transformers.BertForMaskedLM(bert), ["cls.predictions.bias", *dense, *last]),
+        (known, last),
         (transformers.LlamaForCausalLM(llama), ["model.norm.weight"]),
         (transformers.LlamaForSequenceClassification(llama), ["model.norm.weight", "score.weight"]),
         (transformers.BertForSequenceClassification(bert), [*norm, "classifier.weight", "classifier.bias"]),
