@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._aliases = dict(aliases or {})
-        # argparse's own pattern takes -inf and -1e-5 for flags; with this pattern they are read as numbers.
+        # argparse's own pattern takes -inf for a flag, and before Python 3.14 also -1e-5. By this one both are numbers.
         self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")
 
     def error(self, message: str) -> NoReturn:
@@ -183,7 +183,7 @@ def output_folder(text: str) -> Path:
 
     Else ArgumentTypeError is raised. No folder is made yet.
     """
-    return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
+    return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest_existing(path)))
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
@@ -199,16 +199,14 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
     def writable(path: Path) -> bool:
         if suffixes and path.suffix not in suffixes:
             return False
-        if _nearest(path) == path:
+        if _nearest_existing(path) == path:
             return not path.is_dir() and os.access(path, os.W_OK)
-        return _nearest(path) == path.parent and _takes_files(path.parent)
+        return _nearest_existing(path) == path.parent and _takes_files(path.parent)
 
     return lambda text: _path(text, rule, writable)
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """Return the word `text` as a path if `holds` is true of the absolute path; else raise ArgumentTypeError with
-    `rule`, the condition in words. An OSError or ValueError of `holds` counts as false."""
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)
@@ -217,8 +215,7 @@ def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
     raise argparse.ArgumentTypeError(f"must be {rule}; got {check.shown(text)}")
 
 
-def _nearest(path: Path) -> Path:
-    """Return `path` itself if it exists, else the nearest of its parents that exists."""
+def _nearest_existing(path: Path) -> Path:
     for place in (path, *path.parents):
         with suppress(FileNotFoundError):
             place.lstat()

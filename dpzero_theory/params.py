@@ -46,8 +46,6 @@ def _directions(text: str) -> int | str:
 
 
 def _pair(text: str) -> tuple[float, float]:
-    """Return the two numbers of a word such as 2=1.5, the value of --gradient-moment (M=VALUE) or --mean-excess
-    (LEVEL=VALUE); else raise ArgumentTypeError."""
     left, _, right = text.partition("=")
     try:
         return float(left), float(right)
@@ -151,8 +149,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> str:
-    """Return the command's output for the parsed flags. Raises ValueError for flags that do not fit together, and
-    PreconditionError if no theorem applies, or if a theorem that --result names does not apply."""
     inputs, caveats = _inputs(args)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     brief = args.format == "table" and not args.full and args.solve_for is None
@@ -177,19 +173,11 @@ def _run(args: argparse.Namespace) -> str:
 
 
 def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the calculator's inputs, by name, and the sentences (caveats) that a problem file asks to be shown.
-
-    A flag, as parsed in `args`, takes precedence over the file, and the file over the default. `args.direction` is
-    replaced by the direction law's full name.
-
-    Raises:
-        ValueError: a flag is missing, or is given without a flag that it needs or with a flag that excludes it.
-    """
     if (args.solve_for is None) != (args.target is None):
         raise ValueError("--solve-for and --target must be given together")
     if args.solve_for is not None and args.format == "latex":
         raise ValueError("--format latex must come without --solve-for")
-    args.direction = known_direction(args.direction)
+    args.direction = known_direction(args.direction)  # the law's full name
     given = {name: value for name in _GIVEN if (value := getattr(args, name)) is not None}
     if args.solve_for in given:
         raise ValueError(f"--{args.solve_for} must not be given with --solve-for {args.solve_for}, which finds it")
@@ -207,6 +195,7 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
         if "lipschitz" in file:
             caveats += (f"{', '.join(tails)} was given and replaces the file's lipschitz = {file['lipschitz']:g}",)
         given.setdefault("lipschitz", None)
+    # A flag takes precedence over the problem file, and the file over the default
     known = {**_DEFAULTS, **file, **given}
     for name in (*_SOLVABLE, "delta"):
         if name != args.solve_for and name not in known:
@@ -215,7 +204,6 @@ def _inputs(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _read(path: Path) -> ProblemFile:
-    """Return the content of the file that --problem names; raise ValueError with the flag if the file has a fault."""
     try:
         return ProblemFile.read(path)
     except (OSError, ValueError) as error:
@@ -225,13 +213,6 @@ def _read(path: Path) -> ProblemFile:
 def _calculate(
     inputs: dict[str, Any], results: Sequence[str] | None, calibrations: Sequence[str]
 ) -> tuple[Problem, list[Calculated], list[Unmet]]:
-    """Return the problem, its answers, and the theorems that do not apply with the reasons.
-
-    Args:
-        inputs: the calculator's inputs, by the names of the flags with underscores.
-        results: ids of the theorems and corollaries, or None for all that apply.
-        calibrations: the ways to compute the noise: "paper", "exact" or both.
-    """
     fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl", *_TAILS) if inputs.get(name) is not None}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     options: Any = {name: inputs[name] for name in SearchOptions.__annotations__}
@@ -240,9 +221,7 @@ def _calculate(
 
 
 def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Calculated:
-    """Return the answer with a note of a bound on the mean of ||grad F_S(x_t)||^2, F_S being the mean loss, over the
-    steps t of a single run, which holds with probability `confidence`. Only the result theorem-3-sharp has such a
-    bound; answers of other results are returned as they are."""
+    # Only the result theorem-3-sharp has a bound for one run, on the mean of ||grad F_S(x_t)||^2 over the steps t
     if answer.result.id != "theorem-3-sharp":
         return answer
     bound = certify_run(problem, failure=1 - confidence, **answer.prescription.run).bound
@@ -253,24 +232,11 @@ def _with_one_run(problem: Problem, answer: Calculated, confidence: float) -> Ca
 def _solutions(
     args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
 ) -> str:
-    """Return the output of --solve-for: for each result and calibration, the easiest value that meets --target.
-
-    That is the smallest n or epsilon, or the largest d, for which the bound is at most the target, both at the
-    theorem's steps and at the whole number of steps to run.
-
-    Args:
-        args: the flags as parsed.
-        inputs: the calculator's inputs, by the names of the flags with underscores; None for the one to find.
-        calibrations: the ways to compute the noise: "paper", "exact" or both.
-        caveats: sentences of warning from the problem file.
-
-    Raises:
-        PreconditionError: no value meets the target for any result.
-    """
     name, target = args.solve_for, args.target
     lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])
     first = {**inputs, name: {"n": _MOST, "epsilon": 1.0, "d": lowest}[name]}
     ids = args.result or [answer.result.id for answer in _calculate(first, None, ["exact"])[1]]
+    # The row of a result has the easiest value that meets the target: the smallest n or epsilon, or the largest d
     rows: list[dict[str, Any]] = []
 
     def guaranteed(answer: Calculated) -> float:

@@ -193,7 +193,6 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
 
 
 def _block(block: Sequence[Calculated]) -> list[str]:
-    """Return the lines of the text table of one theorem or corollary; `block` has its answer for each calibration."""
     result = block[0].result
     header = ["", "", *(answer.calibration for answer in block), "where it comes from"]
     table = [header]
@@ -215,8 +214,6 @@ def _block(block: Sequence[Calculated]) -> list[str]:
 
 
 def _shown(value: float | int) -> str:
-    """Return a number as text tables show it: integers below 10^15 with commas, and others with four significant
-    digits, in scientific notation outside [0.001, 10^5)."""
     if isinstance(value, int):
         return f"{value:,}" if value < 10**15 else f"{value:.3e}"
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3e}"

@@ -50,11 +50,10 @@ def _sample_signs(rng: np.random.Generator, size: int, d: int) -> Array:
 
 @lru_cache(maxsize=1)
 def _quantiles() -> Array:
-    """Return the table of the 65,536 equally likely values of a coordinate that is nearly N(0, 1), in ascending order.
-    Value k is a q + b q^3, rounded to a multiple of `GRID` = 2^-16, where q is the normal quantile at (k + 1/2)/65536.
-    With a and b the rounded values have the mean square 1 and the mean fourth power 3 of N(0, 1) to 1e-6; odd moments
-    are 0 by symmetry. These are all the moments that the paper's Lemma lm:sphere uses. No value is 0, and the largest
-    is 4.33."""
+    # Entry k of the table is a q + b q^3, rounded to a multiple of 2^-16, where q is the normal quantile at (k +
+    # 1/2)/65536. The numbers a and b, `_LINEAR` and `_CUBIC`, are such that the rounded values have the mean square 1
+    # and the mean fourth power 3 of N(0, 1) to 1e-6; odd moments are 0 by symmetry. The paper's Lemma lm:sphere uses no
+    # other moments. No value is 0, and the largest is 4.33.
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
     positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID
     table: Array = np.concatenate([-positive[::-1], positive])
@@ -103,10 +102,11 @@ for _law in (
 
 
 def _low_rank(text: str) -> DirectionLaw:
-    """Return the law of random directions that `low-rank:RANK` names, for the text RANK; an empty text is rank 1. The
-    directions depend on the shapes of the weights: weights with two axes or more are a matrix of shape (first axis,
-    product of the others), and weights with fewer axes have independent random signs. So the law's `sample`, which is
-    not told the shapes, raises PreconditionError. ValueError is raised if RANK is not an integer from 1 to 64."""
+    """Return the law of directions "low-rank:RANK" for the text RANK; an empty text is rank 1. In the weights with two
+    axes or more, taken as a matrix of shape (first axis, product of the others), such a direction is the sum of RANK
+    outer products of two vectors of random signs, over sqrt(RANK); in other weights it has independent random signs. It
+    cannot be drawn without the shapes of the weights, so the law's `sample` raises PreconditionError. Raises ValueError
+    unless RANK is an integer from 1 to 64."""
     if text and not (text.isdecimal() and 1 <= int(text) <= 64):
         raise ValueError(f"direction must be low-rank or low-rank:RANK, RANK from 1 to 64; got {f'low-rank:{text}'!r}")
     rank = int(text or 1)

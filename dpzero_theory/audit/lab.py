@@ -56,21 +56,18 @@ class _Scan(NamedTuple):
     seeds: tuple[int, ...]  # The loop's seeds in these runs
 
 
+# Experiments on how much single records change what a loop releases. Each runs the loop with changed settings, about
+# `most_runs` times or fewer, when its property is first read.
 class _Influence:
-    """Experiments on how much records change the releases of the loop that `runs` runs with changed settings. Each
-    takes about `most_runs` runs or fewer, and is made when it is first asked for."""
-
     def __init__(self, runs: LoopRuns, most_runs: int) -> None:
         self._runs, self._most_runs = runs, most_runs
         self._records, self._n, self._all = runs.loop.records, runs.claim.n, runs.all_records
 
     @cached_property
     def pair(self) -> _ExtremePair | None:
-        """The two records, of the ten of `datasets.extremes`, whose exchange for each other changes releases the most.
-
-        They stand in the first or the last place of the audit's data, all records are in every batch, and the step that
-        changes the least counts. None if no exchange changes all steps.
-        """
+        # The two of the ten records of `datasets.extremes` whose exchange for each other, with all records in every
+        # batch, changes the releases the most; the step that changes the least counts. None if no exchange changes all
+        # steps.
         # Pairs are tried from small numbers to large ones, and of equal changes the last is taken, as large records are
         # the surest to be clipped
         tried = sorted(self._extremes, key=lambda one: max(map(abs, datasets.numbers(one[0])), default=0.0))
@@ -100,11 +97,12 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        """Whether runs on n - 1 records can be compared with runs of the same seed on n records, as far as is seen.
+        """Whether a run on one record less draws the same random numbers, so that it can be compared with a run on all
+        n records.
 
-        They cannot if the seed makes other directions or other random contributions for n - 1 records. Exchanging a
-        record then changes the releases on n - 1 and on n records by vectors that are not parallel. The answer is also
-        False where this cannot be seen: if no exchange of records changes all steps, if n < 3, or if fewer than 4
+        If the loop's seed makes other directions or other random contributions for n - 1 records, exchanging a record
+        changes the releases on n - 1 and on n records by vectors that are not parallel, and the answer is False. It is
+        also False where this cannot be seen: if no exchange of records changes all steps, if n < 3, or if fewer than 4
         numbers are released.
         """
         if self.pair is None or self._n < 3 or self._draws_shift():
@@ -154,10 +152,8 @@ class _Influence:
 
     @cached_property
     def nearly_clipped(self) -> Any:
-        """The audit's first record, scaled so that it adds about 0.97 clips to a sum; None if no scale does that.
-
-        One clip is the largest length that the claim allows to what a record adds to a sum.
-        """
+        # The result is the first record, scaled so that it adds about 0.97 times the clip to a sum; None if no scale
+        # does that.
         # Near the clip an effect of one record on others' contributions shows the most. The smallest factor that nearly
         # reaches the clip is taken, since a wrong clip may shrink larger records below the clip
         reached = next((k for k in range(1, _FACTORS.size) if self._clips(_FACTORS[k]) >= _NEARLY), _FACTORS.size - 1)
@@ -176,10 +172,9 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        """The data set of n equal records, the extreme record that adds the most to every step's sum.
-
-        None if none adds more than half a clip. A clip is the largest length that the claim allows a record to add.
-        """
+        # The data set is n copies of the extreme record that adds the most to the sum of every step, if this is more
+        # than half of the clip, the largest length that the claim allows a record to add. The step with the smallest
+        # sum counts.
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -193,11 +188,11 @@ class _Influence:
     def scan(self) -> _Scan | None:
         """How much each step's release changes if one record is replaced by another, for each record in turn.
 
-        It is measured in up to four pairs of runs for each record, with the batches that the loop's claim says. Nearly
-        no change shows that the record was not in the step's batch. None if this cannot be seen: runs with equal
-        seeds have different batches, no setting (such as a step size of 0) keeps the weights where they are, there are
-        more than 256 records, no record that was tried changes all steps, or for every seed that was tried the first
-        record does not change all steps though all records are in every batch.
+        Each record is exchanged in at most four pairs of runs, with batches drawn as the loop claims. A change of
+        nearly 0 shows that the record was not in the step's batch. The result is None if this cannot be seen: runs with
+        equal seeds have different batches, no setting (such as a step size of 0) keeps the weights where they are,
+        there are more than 256 records, no record that was tried changes all steps, or for every seed that was tried
+        the first record does not change all steps though all records are in every batch.
         """
         runs, n, pair = self._runs, self._n, self.pair
         if runs.batches_need_stream is None or pair is None or not runs.frozen or n > _MOST_RECORDS:
@@ -234,15 +229,16 @@ class _Residual(NamedTuple):
 
 
 class _NoiseSamples:
-    """Samples of one loop's noise on several data sets and under several settings.
+    """Samples of the noise that one loop adds, on several data sets and with several settings of the loop.
 
-    A sample is an array of noise in units of the claimed standard deviation, shape (runs, steps, numbers of a step).
+    A sample is an array of noise in units of the claimed standard deviation, shape (runs, steps, numbers of a step), or
+    None if the noise cannot be told from the releases.
 
     Args:
-        runs: a `LoopRuns`, which runs the loop with changed settings.
+        runs: runs the loop with changed settings.
         influence: experiments on how much single records change the loop's releases.
         most_runs: about how many runs a sample may take.
-        variations: further settings under which the claim must hold, by a name for the report.
+        variations: further settings with which the claim must hold, by the names that the report gives them.
     """
 
     def __init__(
@@ -253,42 +249,26 @@ class _NoiseSamples:
 
     @property
     def repeat_changes(self) -> dict[str, Any]:
-        """Changes of settings under which runs almost without noise repeat with the seed, so that noise can be seen.
-
-        They are none (an empty dictionary), or those that put all records into every batch. If such runs never repeat,
-        there are none, and only a loop that returns `clean`, the releases before noise, tells its noise.
-        """
+        # With these changes of settings (none, or all records in every batch) runs almost without noise repeat with the
+        # seed. If such runs never repeat there are none, and only a loop that returns `clean`, the releases before
+        # noise, tells its noise.
         return dict(self._runs.repeatable or {})
 
     @cached_property
     def sample_changes(self) -> dict[str, Any]:
-        """Changes of settings in the runs whose noise is sampled.
-
-        They are none (an empty dictionary) if runs with the claimed batches repeat with the seed, perhaps only by
-        reading known bytes in place of the operating system's random bytes. Else they put all records into every batch,
-        unless runs do not repeat then either.
-        """
+        # No change if runs with the claimed batches repeat with the seed, perhaps only by reading known bytes in place
+        # of the operating system's random bytes
         return {} if self._runs.batches_need_stream else self.repeat_changes
 
     @cached_property
     def sample(self) -> Array | None:
-        """A sample of the noise of runs on the audit's own records; None if it cannot be told from the releases.
-
-        It is in units of the claimed standard deviation, of shape (runs, steps, numbers of a step).
-        """
         found = self._sampled(None, self.sample_changes)
         if found is None and self.sample_changes != self.repeat_changes:
             return self._sampled(None, self.repeat_changes)
         return found
 
     def others(self) -> Iterator[tuple[str, Callable[[], Array | None]]]:
-        """Yield a name and a function for each further data set and setting with which noise must be as claimed.
-
-        The data sets are the audit's records with all numbers times 1e-6, 1e3 or 0; n copies of one extreme record; n
-        copies of the record that adds the most to every sum; and, under add-remove, the first quarter of the records.
-        The settings are batches as claimed or of all records, and the variations. The function, without arguments,
-        makes the runs and returns a sample of the noise, or None if the noise cannot be told from the releases.
-        """
+        # With each name goes a function that makes the runs on that data set and returns a sample of their noise
         few, changes, records, runs = _WANTED // 4, self.sample_changes, self._records, self._runs
 
         def other(name: str, data: Records | None, how: dict[str, Any]) -> tuple[str, Callable[[], Array | None]]:
@@ -342,7 +322,8 @@ class _NoiseSamples:
         stream: int | None = None,
         global_seed: int | None = None,
     ) -> _Residual | None:
-        """Return the noise of one run and the sums to which it was added; None if they cannot be told apart.
+        """Make one run and return its noise and the sums to which the noise was added; None if they cannot be told
+        apart.
 
         The sums are what the loop returns as `clean`, or else the releases of a run with the same seed almost without
         noise. Only the first step is returned if these two runs have different numbers of steps.
@@ -351,8 +332,8 @@ class _NoiseSamples:
             records: the data; the loop's own if None.
             changes: settings to replace, by the audit's names for them.
             seed: the loop's seed.
-            stream: an integer from which bytes follow that the loop reads in place of the operating system's random
-                bytes; if None, it reads the system's, unless runs then do not repeat.
+            stream: an integer that determines the bytes which the loop reads in place of the operating system's random
+                bytes; if None, it reads the operating system's, unless runs do not repeat with those.
             global_seed: the seed of the global random generators of Python, NumPy and torch; `seed` if None.
         """
         runs = self._runs

@@ -88,12 +88,14 @@ class LoopOutput:
 
 
 class _Entropy:
-    """What is read in place of the operating system's random bytes: these, or a known stream of bytes, an endless
-    sequence that its number determines, so that a run which reads it can be repeated.
+    """A stand-in for the operating system's source of random bytes, so that a run which reads it can be repeated.
+
+    After `start(number)` the method `read` returns bytes that follow from the integer `number`, from the first one on;
+    after `start(None)`, and at first, those of the operating system.
 
     Attributes:
-        number: the number of the known stream; None, as it is at first, for the operating system's own bytes.
-        taken: how many bytes of a known stream were read since the last `start`.
+        number: the number that determines the bytes; None for the operating system's.
+        taken: how many bytes were read since the last `start` with a number.
     """
 
     def __init__(self) -> None:
@@ -102,13 +104,9 @@ class _Entropy:
         self._inverted: int | None = None
 
     def start(self, number: int | None) -> None:
-        """Let `read` return bytes that follow from the integer `number`, beginning with the first one; or, if it is
-        None, the operating system's own random bytes."""
         self.number, self.taken = number, 0
 
     def read(self, size: int) -> bytes:
-        """Return `size` random bytes of the operating system or, after `start` was called with a number, the next ones
-        of the sequence of bytes that follows from this number."""
         if self.number is None:
             return self._real(size)
         first, self.taken = self.taken, self.taken + size
@@ -119,9 +117,8 @@ class _Entropy:
 
     @contextmanager
     def inverted(self, place: int) -> Iterator[None]:
-        """A context manager in whose block `read` inverts all bits of one byte, the one with the index `place`, from 0,
-        after each call of `start`. It shows whether what a loop draws depends on this byte. The operating system's own
-        bytes stay as they are."""
+        # In the block `read` inverts all bits of the byte with the index `place` after each `start`, which shows
+        # whether what a loop draws depends on this byte. The operating system's own bytes stay as they are.
         self._inverted = place
         try:
             yield

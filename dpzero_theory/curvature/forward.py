@@ -58,20 +58,15 @@ class _Differences:
     evaluations: int
 
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
-        """Return the problem file that the calculator (`dpzero_theory.params`) reads, from estimates by losses alone.
-
-        F is the mean loss, x the point and A the Hessian of F there. The constants are: lipschitz, the largest of the
-        gradient norms; smoothness, the root of the upper end of `squared_frobenius`, since ||A||_F >= ||A||_2; r, the
-        largest |tr A| in the interval `trace` over this smoothness, cut to [1, d]; gap, F(x) - least_loss; and
-        loss_bound, |F(x)|. The theorems need tr|A| for r, which losses alone do not show: it is |tr A| only if A is
-        semidefinite, as a caveat in the file says. The attribute `rank` is among the file's measurements and enters no
-        constant.
+        """Return the problem file, from which `dpzero_theory.params` computes bounds, with these estimates as its
+        constants.
 
         Args:
             data: what the samples are: "public", "synthetic" or "private".
             least_loss: a lower bound on every loss.
         """
-        smoothness = math.sqrt(self.squared_frobenius.high)
+        smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm
+        # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         trace = max(abs(self.trace.low), abs(self.trace.high))
         return ProblemFile(
             constants={

@@ -102,20 +102,15 @@ class _Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all points.
-
-        F is the mean loss. If no such H was measured, this is the largest upper end of tr|Hess F| at a point.
-        """
+        # A bound on tr(H) for one matrix H with -H <= Hess F <= H at all points, F being the mean loss. If no such H
+        # was measured, the points' own tr|Hess F| stand in for it; the largest is only a lower bound on tr(H).
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        """The smoothness ell as it was measured, on the safe side: the largest of the upper ends of all measured norms.
-
-        They are norms of Hessians of the mean loss and of the measured samples' losses at all points, and of the matrix
-        that bounds all Hessians of the mean loss.
-        """
+        # The largest upper end of the measured norms: of Hessians of the mean loss and of single samples' losses at all
+        # points, and of the matrix that bounds all Hessians of the mean loss
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
@@ -144,7 +139,6 @@ class _Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Return sentences that say which of the constants are estimates; the calculator shows them with its bounds."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -173,7 +167,6 @@ class _Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Return the file that the calculator (`dpzero_theory.params`) reads: constants, caveats, all measurements."""
         measurements = {
             "samples": self.n,
             "gradient_moments": {

@@ -80,8 +80,7 @@ def _sampling(text: str) -> str:
 
 
 def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the name of the number to find, and the keyword arguments of `solve.solved`, from parsed flags. Raises
-    ValueError, which names a flag, if flags are missing, must not be given, or do not fit one another."""
+    # The name of the number to find, and the keyword arguments of `solve.solved`
     given, sampling = {name: getattr(options, name) for name in _FLAGS}, options.sampling
     if options.epochs is not None:
         if None in (given["n"], given["batch"]) or given["steps"] is not None:
@@ -116,10 +115,10 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number to find in `given`, which has a number or None by name: the one of epsilon and
-    noise_multiplier that is None, whatever else is; else the only one of delta, steps, n and batch that is None. A
-    batch that is None beside another number does not count with full batches, which need none, or if `sampling` is
-    None. Raises ValueError if it is not one number."""
+    """Return the name of the number to find in `given`, a number, or None, by name: the one of epsilon and
+    noise_multiplier that is None, whatever else is; or, if both are numbers, the only one of delta, steps, n and batch
+    that is None. A batch that is None beside one other number is not to be found with full batches, which need none,
+    nor without a `sampling`. Raises ValueError if there is not exactly one number to find."""
     targets = [name for name in ("epsilon", "noise_multiplier") if given[name] is None]
     if len(targets) == 2:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")
@@ -136,8 +135,6 @@ def _left_out(given: dict[str, Any], sampling: str | None) -> str:
 
 
 def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
-    """Find the number named `sought` from `given`, keyword arguments of `solve.solved`. Returns the object that is
-    printed as JSON, and the steps with the number found."""
     started = time.perf_counter()
     bracket = solved(sought, **given)
     seconds = time.perf_counter() - started

@@ -221,8 +221,8 @@ class Group:
         return max(beyond, self.delta(target_epsilon, ends="upper").upper / target_delta - 1)
 
     def _one_by_one(self, epsilon: float, near: float | None) -> float:
-        """An upper bound on delta at k times `epsilon` >= 0 for the k records of the group, by changing one record
-        after another, each at `epsilon`. If it is far from the delta `near`, it may be much too large."""
+        # The delta of the group of k records at the epsilon k * `epsilon` is bounded by changing one record after
+        # another, each at `epsilon`. Where the bound is far from the delta `near`, it may be much too large.
         k = self.size
         far = k * epsilon > _MOST_EPSILON
         times = k if epsilon == 0 else 1.0 if far else math.expm1(k * epsilon) / math.expm1(epsilon)
@@ -250,9 +250,9 @@ class Group:
 
 def _links(history: Sequence[Step], size: int, n: int | None) -> list[Step]:
     """The steps of `history` with sample rates raised, so that their cost for one record bounds the cost of each change
-    when `size` of n records are removed one after another: under add-remove each removal puts the remaining records
-    into more batches of fixed size. Raises ValueError for such batches if n is None or a batch leaves out fewer than
-    `size` records."""
+    when `size` of n records are removed one after another: under add-remove each removal leaves fewer records, which
+    then are in more batches of fixed size. Raises ValueError for such batches if n is None, or if a batch leaves out
+    fewer than `size` records."""
     parts = []
     for part in history:
         kind = part.sampling
@@ -282,8 +282,9 @@ def cost_of(made: Sequence[Step]) -> Cost:
 def _cost_delta(
     cost: Cost, epsilon: float, *, near: float | None = None, wanted: float = 1e-3, ends: Ends = "both"
 ) -> Bounds:
-    """Bounds on the smallest delta of a cost at an epsilon >= 0, up to the relative width `wanted`. Bounds far from a
-    delta `near`, if one is given, may be wide, and an end that is not among `ends`, those that are used, trivial."""
+    """Bounds on the smallest delta of a cost at an epsilon >= 0, with about the relative width `wanted`. Where they are
+    far from `near`, a delta with which the caller compares, they may be wider, and an end that is not among the `ends`
+    that the caller uses may be trivial."""
     pure, ratio = cost.pure[0], cost.ratio
     if epsilon >= pure:
         return Bounds(0.0, 0.0)
@@ -308,9 +309,9 @@ def _cost_delta(
 
 
 def _cost_epsilon(cost: Cost, delta: float, *, wanted: float = 1e-4, ends: Ends = "both") -> Bounds:
-    """Bounds on the smallest epsilon of a cost at a delta, up to the relative width `wanted`. An end that is not among
-    `ends`, those that the caller uses, may be trivial. Raises ValueError for a delta that is exceeded at every epsilon,
-    or outside [1e-30, 1), but for 0 if there is a pure epsilon."""
+    """Bounds on the smallest epsilon of a cost at a delta, with about the relative width `wanted`. An end that is not
+    among the `ends` that the caller uses may be trivial. Raises ValueError for a delta that is exceeded at every
+    epsilon, or is outside [1e-30, 1), but for 0 if there is a pure epsilon."""
     pure, least = cost.pure
     if delta == 0:
         if pure == math.inf:
@@ -338,11 +339,10 @@ def _bounds(
     composed: Callable[[list[Parts], Ends], Bounds],
     plain: Callable[[float, int], float],
 ) -> Bounds:
-    """Bounds on the delta, or on the epsilon, of a cost. `ends` says which ends the caller uses; an end that is not
-    used is true, but may be trivial. `composed` returns bounds on the largest delta (or epsilon) of several
-    compositions of laws, of which the given ends are used. `plain` returns a bound for Gaussian releases without
-    sampling from the sum of their mu^2 and 0 for an upper bound or 1 for a lower one: it is `_plain_delta` or
-    `_plain_epsilon` without its first argument."""
+    """Bounds on the delta of a cost at an epsilon, or on its epsilon at a delta. An end that is not among the `ends`
+    that the caller uses is true, but may be trivial. `composed` bounds the largest number among several compositions of
+    laws, where its second argument says which ends are used. `plain` bounds the number for Gaussian releases without
+    sampling, from the sum of their mu^2 and 0 for an upper bound or 1 for a lower one."""
     known, closed = cost.squares[0] < math.inf, cost.closed
     exact = known and cost.above == cost.below and cost.squares[0] == cost.squares[1] and not any(cost.zcdp)
     if exact and not closed:
@@ -361,9 +361,8 @@ def _bounds(
 
 
 def _integral_epsilon(parts: Parts, delta: float, lower_at: float) -> Bounds | None:
-    """Bounds on the epsilon of a composition by the integral of module `contour`: the upper one at `delta`, the lower
-    one at `lower_at` >= delta, which is larger if the laws' probabilities are only known up to a factor. None if the
-    integral does not fit these laws."""
+    # The upper bound is for `delta`. The lower one is for `lower_at`, a larger delta if the laws' probabilities are
+    # only known up to a factor. None means that the integral of module `contour` does not fit these laws.
     z = 3 + math.sqrt(2 * math.log((1 + sum(count for _, count in parts)) / delta))
     if contour.fits(parts):
         at = 0.95 * chernoff_epsilon(((count, *law.sketch(z)) for law, count in parts), delta)
@@ -381,10 +380,10 @@ def _largest(
     compositions: list[Parts],
     ends: Ends,
 ) -> Bounds:
-    """Bounds on the largest delta (or epsilon) of several compositions; the caller uses only the `ends` "lower",
-    "upper" or "both". `integral` bounds the number of one composition, or returns None if it does not fit the laws. All
-    compositions that are left go together, as a list, to `gridded`, which also takes the keyword arguments `ends` and
-    `known`, the largest lower end so far, and returns bounds on the largest number of these compositions."""
+    """Bounds on the largest delta (or the largest epsilon) of several compositions of laws; the caller uses only the
+    `ends` "lower", "upper" or "both". `integral` bounds the number of one composition, or returns None if it does not
+    fit its laws. The compositions that it does not fit go together, as a list, to `gridded`, which bounds the largest
+    number among them; its keyword arguments are `ends` and `known`, the largest lower end so far."""
     answers = [integral(parts) for parts in compositions]
     found = [one for one in answers if one]
     if left := [parts for parts, one in zip(compositions, answers, strict=True) if not one]:
@@ -393,10 +392,10 @@ def _largest(
 
 
 def _compositions(cost: Cost, end: int) -> list[Parts]:
-    """The compositions of laws whose largest delta bounds the delta of a cost from above, or from below for `end` 1:
-    one for each order of neighbouring data sets, or a single one if both are equal. In each, one Gaussian law stands
-    for all Gaussian releases without sampling, as their mu^2 add up, and one law for all zCDP steps. Raises ValueError
-    if the rho of all zCDP steps is above 100."""
+    """The compositions of laws whose largest delta bounds the delta of a cost from above (`end` 0) or from below (`end`
+    1): one for each order of two neighbouring data sets, or a single one if both orders have equal laws. One Gaussian
+    law stands for all Gaussian releases without sampling, whose mu^2 add up, and for `end` 0 one law for all zCDP
+    steps. Raises ValueError if the rho of all zCDP steps is above 100."""
     extra: list[tuple[Law, int]] = []
     if square := cost.squares[end]:
         extra.append((Gaussian("remove", 1.0, 1 / math.sqrt(square)), 1))

@@ -137,8 +137,8 @@ def calibrated(made: Step, epsilon: float, target_delta: float, group: int = 1, 
 
 
 def _log_mu(epsilon: float, delta: float) -> float:
-    """About the log of the mu for which mu-GDP has this delta at this epsilon; -inf for a delta of at most 0. The
-    search for the noise compares deltas by it, because it falls about as fast as the log of the noise rises."""
+    # The search for the noise compares deltas by this log of the mu with which mu-GDP has about the delta, because it
+    # falls about as fast as the log of the noise rises
     if delta <= 0:
         return -math.inf
     # mu-GDP is rho-zCDP with rho = mu^2/2, whose bound epsilon = rho + 2 sqrt(rho log(1/delta)) is solved for mu here.
@@ -147,9 +147,9 @@ def _log_mu(epsilon: float, delta: float) -> float:
 
 
 def _guess(made: Step, epsilon: float, delta: float) -> float:
-    """About the noise multiplier for a target (epsilon, delta), where the search begins, so that its error does not
-    affect the answer. It solves the central limit theorem mu = q sqrt(T (e^(1/s^2) - 1)) for s, the noise over the
-    sensitivity, with q the sample rate, T the number of steps, and mu the parameter of Gaussian DP at the target."""
+    # The search begins at this noise, so an error here does not affect the answer. The central limit theorem mu = q
+    # sqrt(T (e^(1/s^2) - 1)) is solved for s, the noise over the sensitivity, with q the sample rate, T the number of
+    # steps, and mu the parameter of Gaussian DP at the target.
     gdp = math.exp(_log_mu(epsilon, delta))
     rate, uses = made.sampling.sample_rate, made.sampling.uses(made.steps)
     change = made.sampling.largest_change(made.relation)
@@ -168,13 +168,13 @@ def _least_noise(
     least: float = 0.0,
     floor: float = 0.0,
 ) -> Bounds | None:
-    """Bounds on the noise multiplier at which delta(epsilon) equals `target` > 0, for one `epsilon` > 0. `deltas`
-    bounds delta(epsilon) for a noise multiplier, the relative width that is wanted, and the ends that are used. The
-    search begins at the guess `start`. At `upper` the upper bound on delta is at most the target; `upper` has the
-    relative accuracy `share`, or a finer one if bounds on delta are very narrow. At `lower` the lower bound on delta is
-    above the target, or `lower` is 0. Returns None if the multiplier `least` meets the target already: less is not
-    tried. Below `floor` nothing is known: if `floor`, above `least`, meets the target, the bounds are 0 and `floor`.
-    Raises ValueError if no noise multiplier up to 1e300 is enough."""
+    """Bounds on the noise multiplier at which delta at an `epsilon` > 0 equals `target` > 0. `deltas` bounds delta for
+    a noise multiplier, the relative width that is wanted and the ends that are used; the search begins at the guess
+    `start`. At `upper` the upper bound on delta is at most the target; `upper` has the relative accuracy `share`, or a
+    finer one if bounds on delta are very narrow. At `lower` the lower bound on delta is above the target, or `lower` is
+    0. Returns None if the multiplier `least` meets the target: less is not tried. Below `floor` nothing is known: if
+    `floor`, above `least`, meets the target, the bounds are 0 and `floor`. Raises ValueError if no multiplier up to
+    1e300 meets it."""
     log_target, fall = _log_mu(epsilon, target), -2 * math.log(target)
     # The log of delta rises about `root` times as fast as the log of mu.
     root = math.sqrt(fall * (fall + 2 * epsilon))
@@ -237,8 +237,8 @@ def _least_noise(
 
 
 def _root(values: dict[float, float]) -> tuple[float, float]:
-    """About the root of a falling function, from its values at some points, and about how much it falls there while its
-    argument rises by a factor e, from 0.5 to 6. It serves to begin a search, so its errors do not affect an answer."""
+    # Where a search goes on: about the root of a falling function, from its `values` at some points, and about how much
+    # it falls there while its argument rises by a factor e. Errors do not affect an answer.
     finite = sorted((x, value) for x, value in values.items() if math.isfinite(value))
     if not finite:
         return max(values), 1.0

@@ -49,12 +49,11 @@ class _Gaussian:  # noise of standard deviation s
         return ((c - centre) / (self.s * arb(2).sqrt())).erfc() / 2
 
     def with_ratio(self, ratio: arb) -> arb:
-        """Where noise of mean 1 has `ratio` times the density of noise of mean 0; -infinity for ratios <= 0."""
+        # The output at which noise of mean 1 has `ratio` times the density of noise of mean 0
         return self.s**2 * ratio.log() + 0.5 if ratio > 0 else arb("-inf")
 
     def with_ratio_replaced(self, a: arb, q: arb) -> arb:
-        """The output at which the density (1-q) N(0) + q N(1) is `a` times the density (1-q) N(0) + q N(-1). N(m) is
-        the density of noise of mean m."""
+        # The ratio here is of (1-q) N(0) + q N(1) to (1-q) N(0) + q N(-1), N(m) being the density of noise of mean m
         k, b = q * (-1 / (2 * self.s**2)).exp(), (a - 1) * (1 - q)
         return self.s**2 * ((b + (b * b + 4 * a * k * k).sqrt()) / (2 * k)).log()
 
@@ -116,9 +115,10 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 
 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
-    """Check an entry of a certificate's history. Returns how many of its steps may use one record, the divergences
-    (`_divergences`) of one step with continuous noise, and g >= 0, what noise on a lattice costs more: for all these
-    steps delta(epsilon) <= e^g delta'(epsilon - 2 g), with delta' for continuous noise. Raises Refused if unfit."""
+    """Check an entry of a certificate's history, and raise Refused if it is not of a confirmed kind. Returns how many
+    of its steps may use one record; the divergences (functions a -> max over events of P - a Q) of one step with
+    continuous noise; and g >= 0, with which all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g) where
+    delta' is for continuous noise and the noise is on a lattice."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))
@@ -150,15 +150,13 @@ def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
 
 @dataclass(frozen=True)
 class _Law:
-    """A law of privacy losses, multiples of the width H of a grid, that costs at least what the true law does."""
-
+    # A law of privacy losses, multiples of the width H of a grid, that costs at least what the true law does
     first: int  # the least loss is first H; `bits` below is that of the function that made the law
     masses: fmpz_poly  # the loss (first + k) H has the probability masses[k]/2^bits
     lost: int  # an infinite loss has the probability lost/2^bits
 
 
 def _integer_above(x: arb) -> int:
-    """An integer >= 1 above the whole interval `x`, to round a mass up. Raises Refused if `x` is not finite."""
     found = x.upper().ceil().unique_fmpz() if x.is_finite() else None
     if found is None:
         raise Refused("a number is beyond this checker's arithmetic")
@@ -166,9 +164,10 @@ def _integer_above(x: arb) -> int:
 
 
 def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
-    """The law of one step's privacy loss on the multiples of `width`, raised so that the law's divergence is the
-    polygon above the step's divergence h(a) with corners at a = e^(i width), i whole. Masses are in units of 2^-bits.
-    The grid ends where h(a) is within `small` of its limits: 0 for large a, and 1 - a for small a."""
+    """The law of one step's privacy loss on multiples of `width`, with probabilities in units of 2^-bits. It costs at
+    least what the step does: its divergence is the polygon with corners on the step's convex divergence h(a) at a =
+    e^(i width), i whole. The grid ends where h(a) is within `small` of its limits, 0 for large a and 1 - a for small
+    a."""
 
     def reach(sign: int, negligible: Callable[[int], bool]) -> int:
         cells = 1
@@ -193,8 +192,9 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of independent losses with two laws, with masses (probabilities) in units of 2^-bits. At the
-    low end up to `small` units move to larger losses, and at the high end to an infinite one. Refused if too long."""
+    """The law of the sum of independent losses with the laws `one` and `other`, whose probabilities are in units of
+    2^-bits; at the low end up to `small` units move to a larger loss, and at the high end as many to an infinite
+    one."""
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:
@@ -211,7 +211,7 @@ def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
 
 def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, width: arb) -> arb:
     """An upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one of them), by losses
-    in multiples of `width`. The stated `delta` sets the precision. Raises Refused if a law needs too many losses."""
+    raised to multiples of `width`. The stated `delta` sets the precision."""
     steps = sum(count for count, _ in parts)
     bits = 64 + math.ceil(-math.log2(delta)) + steps.bit_length()
     total, share = _Law(0, fmpz_poly([2**bits]), 0), 1e-7 * delta / steps  # share: cut off at each end
@@ -231,8 +231,8 @@ def _bound(parts: list[tuple[int, _Divergence]], epsilon: arb, delta: float, wid
 
 
 def _confirmed(parts: list[tuple[int, _Divergence]], epsilon: arb, most: arb, delta: float) -> arb:
-    """The first upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one), by finer
-    and finer grids, that is at most `most`; Refused if none is. The stated `delta` sets the precision of a grid."""
+    # The first upper bound on delta(epsilon) of `parts`, pairs (number of equal steps, divergence of one), by finer and
+    # finer grids, that is at most `most`
     width, before = arb(2.0) ** math.floor(math.log2(float(epsilon.mid()) / _COARSEST)), None
     while not (delta_bound := _bound(parts, epsilon, delta, width)) <= most:
         # Halving the grid's spacing divides the error by four. So the remaining error is less than the last change.

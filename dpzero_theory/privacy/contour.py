@@ -36,10 +36,10 @@ class _Unfit(ArithmeticError):
 
 
 class _Moments:
-    """The moments M(z) = E_P e^{z L} of one release's loss L, with z = tau + i t, as sums over equally spaced outputs
-    x, for 0 < tau <= `most` and 0 <= t <= `far`. The step between the outputs and their range are chosen so that the
-    errors of `count` releases together are about the share `error` of M(tau)^count; the methods bound the true errors.
-    `law` must have one formula for its loss at all outputs. Raises `_Unfit` if too many outputs are needed."""
+    """The moments E e^{z L} of one release's privacy loss L, with z = tau + i t, as sums over equally spaced outputs x,
+    for 0 < tau <= `most` and 0 <= t <= `far`. Outputs are chosen so that the errors of `count` releases together are
+    about the share `error` of the moment for z = tau to the power `count`; the methods bound the true errors. `law`
+    must have one formula for its loss at all outputs. Raises `_Unfit` if too many outputs are needed."""
 
     def __init__(self, law: Gaussian, count: int, most: float, far: float, error: float = _ERRORS[0]) -> None:
         (branch,) = law.branches
@@ -74,7 +74,7 @@ class _Moments:
         return power, fall, max(-power, 0.0) + fall
 
     def _chance(self, x: Array) -> tuple[Array, Array]:
-        """The chance that the record was in the batch, given each output in x, and a bound on its relative error."""
+        # The chance that the record was in the batch, given each output in x, and a bound on its relative error
         log_q, u, log_a = math.log(self.law.rate), (2 * x - 1) / (2 * self.law.noise**2), self.law.log_mixture(x)
         error = self.law.rounding(self.law.branches[0], x)[1] + 8 * UNIT * (1 - log_q + np.abs(u) + np.abs(log_a))
         return np.exp(np.minimum(log_q + u - log_a, 0.0)), error
@@ -88,15 +88,15 @@ class _Moments:
         return np.asarray((self.law.noise * heights) ** 2 / 2 + turned - negative * np.log(np.cos(heights / 2)))
 
     def log_terms(self, tau: Array) -> tuple[Array, Array]:
-        """Logs of the summands of E e^{tau L}, L being the loss: a row for each entry of `tau`; and of their sums."""
         terms = self.base + tau[:, None] * self.loss
         top = terms.max(axis=1)
         return terms, top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
 
     def error(self, tau: float, weights: Array) -> tuple[float, float]:
-        """Bounds on two errors of E e^{(tau + i t) L}, L being the loss, over E e^{tau L}: by rounding, but for that of
-        t L, which `_integral` adds; and by leaving out outputs before the first and after the last node. `weights` are
-        the summands of E e^{tau L}, scaled to the sum 1. Raises `_Unfit` if the integrand rises at an end."""
+        """Bounds on two errors of the sum that stands for E e^{(tau + i t) L}, divided by E e^{tau L}, L being the
+        loss: by rounding, but for that of t L; and by leaving out outputs before the first and after the last one.
+        `weights` are the summands of E e^{tau L}, scaled to the sum 1. Raises `_Unfit` if the integrand rises at an
+        end."""
         power, fall, _ = self._powers(tau)
         first, last = self.chances[0][0][0], self.chances[-1][0][-1]
         rates = -self.x[0] - max(-power, 0.0) * first, self.x[-1] - max(power, 0.0) - fall * last
@@ -109,8 +109,7 @@ class _Moments:
         return rounding, 1.01 * float(weights[0] / falls[0] + weights[-1] / falls[1])
 
     def aliases(self, tau: float, t: Array) -> Array:
-        """Bounds on the errors of E e^{(tau + i t) L}, L being the loss, over E e^{tau L}, by the step between outputs.
-        Raises `_Unfit` if they are too large."""
+        # Bounds on the errors of E e^{(tau + i t) L}, over E e^{tau L}, by the step between outputs
         gain = 2 * math.pi * self.law.noise**2 * self.heights[:, None] / self.step
         logs = (self._costs(tau, t) - gain).min(axis=0) + math.log(2.02)
         if logs.max() > -5:
@@ -118,8 +117,9 @@ class _Moments:
         return np.asarray(np.exp(logs) * 1.01)
 
     def decay(self, tau: float, log_m: float, t: Array) -> Array:
-        """Logs of bounds on |E e^{(tau + i t') L}| for all t' >= t, L being the loss, over E e^{tau L} = e^`log_m`, for
-        a rising array of t > 0: how small the integrand is beyond the last t. Raises `_Unfit` for too wide steps."""
+        """For each of a rising array of t > 0 the log of a bound on |E e^{(tau + i t') L}| for all t' >= t, over E
+        e^{tau L} = e^`log_m`, L being the loss: how small the integrand is beyond t. Raises `_Unfit` for too wide
+        steps."""
         s, (power, fall, negative) = self.law.noise, self._powers(tau)
         if (margin := 0.2 * self.step * (math.log(2 * self.count) + 6 + 0.35 * negative) / (s * s)) > 1.4:
             raise _Unfit
@@ -201,9 +201,10 @@ def answers(parts: Parts, epsilon: float) -> _Integral | None:
 
 
 def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, float, float]:
-    """A tau > 0 at which the integrand for delta(epsilon) is about least; the standard deviation of the total loss when
-    probabilities are multiplied by e^{tau loss}; and how far above tau to take the Chernoff bound that limits the error
-    by the step in t. Any choice is correct. Raises `_Unfit` if the search does not end."""
+    """Three numbers for the integral that gives delta(`epsilon`) of `parts`, laws with their numbers of releases: a tau
+    > 0 at which the integrand is about least; the standard deviation of the total loss when probabilities are
+    multiplied by e^{tau loss}; and how far above tau to take the Chernoff bound that limits the error by the step in t.
+    Any choice is correct. Raises `_Unfit` if the search does not end."""
     spreads = [n * law.rate**2 * math.expm1(min(1 / law.noise**2, 50.0)) for law, n in parts]
     variance = math.fsum(v * (4 if law.kind == "replace" else 1) for (law, _), v in zip(parts, spreads, strict=True))
     normal, centre = variance, epsilon - variance / 2
@@ -244,12 +245,10 @@ def _saddle(parts: list[tuple[Gaussian, int]], epsilon: float) -> tuple[float, f
 
 
 def _integral(parts: list[tuple[Gaussian, int]], epsilon: float, error: float) -> _Integral:
-    """Bounds on delta near `epsilon` of `parts`, laws with their numbers of releases. Each error of the sum over nodes
-    is aimed at the share `error` of an estimate of delta. Raises `_Unfit` for too many nodes or too large errors."""
     tau, spread, shift = _saddle(parts, epsilon)
     taus = np.array([tau, tau + shift])
     width = tau * (1 + tau) * math.sqrt(2 * math.pi * (spread**2 + 1 / tau**2 + 1 / (1 + tau) ** 2))
-    log_target = math.log(error / width)
+    log_target = math.log(error / width)  # about the share `error` of delta
     far = math.sqrt(-2 * log_target) / spread
     sums = [_Moments(law, count, tau + shift, 2 * far, error) for law, count in parts]
     found = [one.log_terms(taus) for one in sums]

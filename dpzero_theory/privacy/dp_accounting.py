@@ -71,8 +71,7 @@ def history_from_event(event: object, relation: str) -> list[Step]:
 
 
 def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
-    """Yield the steps that `count` repetitions of an event stand for, with None for a part that protects nothing.
-    Raises _Unsupported for an event that is not accounted, and ValueError for a field outside its range."""
+    # The steps that `count` repetitions of the event stand for; None for a part that protects nothing
     kind = type(event).__name__
     match kind:
         case "NoOpDpEvent":
@@ -133,8 +132,7 @@ _OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a latti
 
 
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
-    """Equal steps for `count` releases of `noisy`, a dp-accounting event of noise, with batches as `drawn`; None if the
-    noise is 0. `whole`, the event that contains `noisy`, is named by the _Unsupported error for unknown noise."""
+    # `whole`, the event that contains `noisy`, is named by the error for noise that is not known
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
     if unit % 1:
         raise _Unsupported(whole, f"{kind} with a sensitivity of {unit!r}, which is not whole")

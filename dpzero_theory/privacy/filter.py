@@ -196,9 +196,8 @@ def _most_moments(t: float, epsilon: float, delta: float) -> float:
 
 
 def _best_order(planned: Steps, epsilon: float, delta: float) -> float:
-    """The order t > 0 with which the planned steps can be repeated most often within the budget (epsilon, delta), if
-    counted by K(t) = log E e^(t L) of their privacy loss L. Raises ValueError for steps without a known K(t)."""
-
+    # The order t > 0 with which the planned steps can be repeated most often within the budget, if counted by K(t) =
+    # log E e^(t L) of their privacy loss L
     def minus_count(log_t: float) -> float:  # of repetitions of the planned steps, not rounded; for `minimize_scalar`
         t = math.exp(log_t)
         try:

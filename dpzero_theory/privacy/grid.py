@@ -66,9 +66,8 @@ def _tilted(sketches: _Sketches, tau: float) -> list[tuple[Array, Array, int]]:
 
 
 def _saddle(sketches: _Sketches, epsilon: float) -> tuple[float, float]:
-    """The tilt tau with about the least Chernoff bound on delta(epsilon), and the log of that bound. `sketches` has for
-    each law its number of releases, its losses and the logs of their probabilities. A grid's bounds are correct for
-    every tilt, and narrow for this one."""
+    # A grid's bounds are correct for every tilt tau, and narrow for the one with about the least Chernoff bound on
+    # delta(epsilon). `sketches` has each law's number of releases, losses and logs of their probabilities.
     taus = TILTS
     for _ in range(2):
         moments = sum(count * log_moments(log_mass, taus, loss) for count, loss, log_mass in sketches)
@@ -97,14 +96,13 @@ def _offset(sketches: _Sketches, laws: _Cut, width: float, tau: float) -> float:
 def _composed(
     laws: _Cut, kind: str, bottom: float, grid: tuple[float, int, float, float], fewer: int = 0
 ) -> tuple[int, Array, float, float, float]:
-    """Compose one kind of weights of laws, which is "upper" (P's, of a pair that dominates the release), "p" or "q"
-    (P's or Q's, of a pair that the release dominates), on the grid of total losses that begins at the loss `bottom`.
-
-    `fewer` releases of each law are left out. `grid` has the grid's width and number of cells, and the exponents r > 0
-    of the bounds E e^{r loss} and E e^{-r loss} on the weight above and below it. Return k of the grid's first point k
-    width; the weights, scaled to the sum 1; the log of the number by which they were divided; a bound on the Euclidean
-    norm of their errors; and a bound on the weight from beyond the grid. Raises OverflowError if the weights of a law
-    have a sum below 1e-250."""
+    """Compose one kind of weights of the losses of `laws`, pairs (law cut into cells, number of releases), on a grid of
+    total losses from `bottom` on: "upper", P's of a pair that dominates the release, or "p" or "q", P's or Q's of a
+    pair that it dominates. `fewer` releases of each law are left out. `grid` has its width, its number of points, and r
+    > 0 of the Chernoff bounds by E e^{r loss} and E e^{-r loss} on the weight above and below it. Returned are k of the
+    first point k width; the weights, scaled to the sum 1; the log of the number by which they were divided; a bound on
+    the Euclidean norm of their errors; and a bound on the weight that is not on the grid. Raises OverflowError if a
+    law's weights have a sum below 1e-250."""
     (width, points, *rates), ones, log_scale = grid, [], 0.0
     start = math.floor(bottom / width)
     for c, count in laws:
@@ -240,11 +238,11 @@ class _Curve:
 
 
 class _Apart:
-    """Bounds on delta of the composition `parts` near one epsilon >= 0, for releases that seldom have a large loss. All
-    small losses are composed on a fine grid of `points` points, which is short without large losses, and their total is
-    one law of a composition with no, one, ..., `_MANY` large losses on a grid with wide cells; more large losses count
-    as infinite. Each number of large losses has its own tilt. If `delta` is a bad guess of delta, bounds are wide.
-    Proofs: laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
+    """Bounds on delta of the composition `parts` near one epsilon >= 0, for releases that seldom have a large privacy
+    loss. The small losses are composed on a fine grid of `points` points, which is short without large losses. Their
+    total is one law of a composition with no, one, ..., `_MANY` large losses on a grid with wide cells; more large
+    losses count as infinite. `delta` is a guess of delta; a wrong one makes bounds wide, not false. Proofs:
+    laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
@@ -296,10 +294,10 @@ class _Apart:
 
 
 def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: float) -> tuple[FinitePair, float]:
-    """The law of a single loss in `span`, of any of the releases: a pair of laws in about `count` cells, whose
-    probabilities are summed over all releases of `parts`; and a bound on the sum of these probabilities. `left` bounds
-    the probability of the outputs that are left out, those more than `z` standard deviations of the noise beyond the
-    means. Raises OverflowError unless losses in `span` are rare."""
+    """The law of a single privacy loss in the range `span`, of any of the releases, as a pair of laws in about `count`
+    cells whose probabilities are summed over all releases of `parts`; and a bound on the sum of these probabilities.
+    Outputs more than `z` standard deviations of the noise beyond the means are left out, and `left` bounds their
+    probability. Raises OverflowError unless losses in `span` are rare."""
     width = (span[1] - span[0]) / count
     found = [(law.cells(z, 0.0, width, 0.0, span), n) for law, n in parts]
     at = np.arange(max(c.first + len(c.upper) for c, _ in found))
@@ -322,12 +320,13 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
 def _total(
     parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, delta: float, without: int
 ) -> FinitePair:
-    """The total of all releases' small losses, those up to the upper end of `span`, as a pair of laws for both bounds.
-    Losses below the lower end of `span` are raised to it, and outputs more than `z` standard deviations of the noise
-    beyond the means are left out. `small` are sketches of these losses. The total is composed on `points` points, with
-    probabilities multiplied by e^{tau loss}. It stands beside large losses if `without` > 0. A release with a large
-    loss has no small one, so for lower bounds on up to `without` large losses so many releases of each law are left
-    out; for upper bounds one is, if there is a single law. Raises OverflowError if errors are too large for `delta`."""
+    """The total of all releases' small privacy losses, those up to the upper end of `span`, as a pair of laws for upper
+    and for lower bounds; losses below the lower end are raised to it. `small` has for each law its number of releases,
+    and values and logs of probabilities that are about those of a small loss. Outputs more than `z` standard deviations
+    of the noise beyond the means are left out. The total is composed on `points` points, with probabilities multiplied
+    by e^{tau loss}. It is for a composition in which up to `without` releases have a large loss and so no small one:
+    for lower bounds so many releases of each law are left out, for upper bounds one is, if there is a single law.
+    Raises OverflowError if errors are too large for `delta`, about the delta that is sought."""
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -389,12 +388,11 @@ _Make = Callable[[int, _Class], Bounds]
 
 
 def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, far: Callable[[Bounds], bool]) -> Bounds:
-    """Bounds on the largest of some numbers, each of which a function of `makes` bounds by a grid, from its number of
-    points and its class, `_Curve` or `_Apart`. The grids get finer until the width is the share `wanted` of the upper
-    end, until more points do not help the `ends` that are used, or until `far` says that bounds are so far from what
-    the caller compares them with that they need not be narrower. A number that certainly is not the largest, as another
-    one or `known` is larger, keeps its first bounds. Wide bounds do not end the search: a coarse grid gives them if its
-    cells are wide against the losses of one release."""
+    """Bounds on the largest of some numbers, for each of which a function of `makes` takes the number of points and the
+    class (`_Curve` or `_Apart`) of a grid and returns bounds. The grids get finer until the bounds differ by the share
+    `wanted` of the upper end, until more points do not help the `ends` that the caller uses, or until `far` says that
+    bounds are so far from what the caller compares them with that they need not be narrower. A number that certainly is
+    not the largest, as another one or `known` is larger, keeps its first bounds."""
     if not makes:
         return Bounds(0.0, math.inf)
     found = [_tried(make, _FEWEST, _Curve) for make in makes]
@@ -403,6 +401,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
         width = _width(bounds)
         last: dict[_Class, Bounds] = {_Curve: bounds}
         curves: list[_Class] = [_Curve, _Apart]
+        # Wide bounds do not end the search: a coarse grid gives them if its cells are wide against one release's losses
         while width > wanted and points < most and not far(bounds):
             if bounds.upper <= max(known, *(one.lower for one in found)):
                 break
@@ -501,8 +500,8 @@ def delta_bounds(
 
 
 def _guess(parts: Parts, epsilon: float) -> float:
-    """About delta(epsilon) of a composition, from 1e-30 to 0.1, by Chernoff's bound for shortened laws. Serves only to
-    choose a grid, so its error does not affect any bound."""
+    # About delta, by Chernoff's bound for shortened laws. It serves only to choose a grid, so its error does not affect
+    # any bound.
     tiny = 1e-20 / _LEFT_OUT
     laws = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
@@ -529,9 +528,9 @@ def epsilon_bounds(
 
 
 def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
-    """Make a function, from a number of points and the class of a grid, that bounds the epsilon of one composition
-    `parts`: from above at `delta`, and from below at the delta `lower_at` >= `delta`. Bounds of the relative width
-    `wanted` are wanted, which decides whether rough laws will do."""
+    """Make a function (points of a grid, its class `_Curve` or `_Apart`) -> bounds on the epsilon of one composition
+    `parts`: from above at `delta`, and from below at the delta `lower_at` >= `delta`. `wanted` is the relative width
+    that the bounds should have, which decides whether rough laws will do."""
     start: float | None = None
 
     def bounds(points: int, made: _Class) -> Bounds:

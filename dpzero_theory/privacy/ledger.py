@@ -357,8 +357,6 @@ def _fill(db: sqlite3.Connection, begun: dict[str, Any], inode: int) -> None:
 
 
 def _read(db: sqlite3.Connection, path: Path) -> Account:
-    """Return the content of the open file `db` after checking all its hashes. `path` is for messages only. Raises
-    LedgerError if a hash does not fit, or a row before the last one is missing."""
     try:
         text, digest, inode, moves, is_open = db.execute("SELECT * FROM header").fetchone()
         last = hashlib.sha256(text.encode()).digest()

@@ -310,10 +310,11 @@ def noise_law(noise: object, *, lattice: bool) -> Mechanism:
 
 
 def _kernel(sigma: float, numbers: int) -> float:
-    """The parameter tau of the random rounding by which discrete noise of parameter `sigma` is compared with continuous
-    noise, both in units of the lattice: a number y becomes the integer x with probability proportional to e^(-(x -
-    y)^2/(2 tau^2)). It is 2, or less for small `sigma`, as rounding takes the variance tau^2 from the noise: about the
-    tau with which probabilities of `numbers` released integers change by a factor of at most e^1e-12."""
+    """The parameter tau of the random rounding by which discrete Gaussian noise is compared with continuous Gaussian
+    noise: it makes of a number y the integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)), and takes the
+    variance tau^2 from the continuous noise. So tau is 2 only if that is little against `sigma`, the discrete noise's
+    parameter in units of the lattice; else it is about the least with which the comparison of `numbers` released
+    integers costs a factor of at most e^1e-12 in probabilities, but not above 2."""
     if (_KERNEL / sigma) ** 2 <= _SAME:
         return _KERNEL
     return min(_KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
@@ -325,10 +326,11 @@ def _least_multiplier(levels: int, numbers: int) -> float:
 
 
 def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
-    """How much discrete and randomly rounded continuous noise differ: a number G >= 0, rounded up, such that no event
-    about `numbers` released integers has probabilities more than a factor e^G apart with the two. The first is discrete
-    Gaussian noise of any parameter sigma > `tau`. The second is continuous Gaussian noise of variance sigma^2 - tau^2;
-    its sum y becomes an integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). `tau` is >= 1/2 units."""
+    """How much discrete noise differs from randomly rounded continuous noise: a number G >= 0, rounded up, such that no
+    event about `numbers` released integers has probabilities more than a factor e^G apart with the two. The first is
+    discrete Gaussian noise of any parameter sigma > `tau`. The second is Gaussian noise of variance sigma^2 - tau^2,
+    whose sum y becomes an integer x with probability proportional to e^(-(x - y)^2/(2 tau^2)). `tau` is >= 1/2, in
+    units of the lattice like sigma."""
     r = math.exp(-2 * math.pi**2 * check.real("tau", tau, at_least=0.5) ** 2)
     # kappa bounds the relative error with which the probabilities of the rounding are normalised.
     kappa = 2 * r / (1 - r**3)  # at least 2 times the sum of r^(j^2) over j >= 1, since j^2 >= 1 + 3 (j - 1)
@@ -351,8 +353,8 @@ def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: b
 
 
 def _lattice_gap(noise_multiplier: float, steps: int) -> float:
-    """What Laplace noise costs more, or less, for being drawn on a lattice of 2^30 or more units to a clip: a number G
-    >= 0 such that all events of `steps` releases with noise of the scale `noise_multiplier` clips have probabilities
-    within a factor e^G of those with continuous noise (laws/derivation.md, section 8)."""
+    # On a lattice of 2^30 or more units to a clip all events of `steps` releases with Laplace noise of the scale
+    # `noise_multiplier` clips have probabilities within a factor e^G of those with continuous noise, G being this
+    # number (laws/derivation.md, section 8).
     y = 2.0**-31 / noise_multiplier
     return steps * y * (1 + y) * (1 + _FORMULA_ROUNDING)

@@ -83,8 +83,7 @@ class NoiseSource(ABC):
     def _drawn(
         self, scale: int, size: _Size, keeps: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     ) -> NDArray[np.int64]:
-        """Draw an array of shape `size` of discrete Laplace noise with this scale, conditional on `keeps`, a function
-        from an array of draws to booleans, being true of each draw; None stands for no condition."""
+        # Discrete Laplace noise, conditional on `keeps` being true of each draw
         shape = _shape(size)
         count, found = math.prod(shape), np.zeros(0, np.int64)
         while len(found) < count:
@@ -106,9 +105,9 @@ class NoiseSource(ABC):
         return kept
 
     def _accepted(self, rate: NDArray[np.float64], exact: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-        """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-r for the exact
-        rate r >= 0 that `exact` returns for the entry's index. e^-rate for the float in `rate` must differ from e^-r by
-        at most 2^-45, since draws that are nearer than 2^-44 are decided exactly."""
+        """Draw a boolean for each entry of `rate`, shape (count,), true with probability exactly e^-r, where `exact`
+        returns the exact rate r >= 0 for an entry's index. e^-rate for the float in `rate` must differ from e^-r by at
+        most 2^-45, since draws that are nearer than 2^-44 are decided exactly."""
         words, chance = self._words(len(rate)), np.exp(-rate)
         beyond = words.astype(np.float64) * 2.0**-_WORD_BITS - chance
         accepted = beyond < 0
@@ -117,8 +116,8 @@ class NoiseSource(ABC):
         return accepted
 
     def _below_exp(self, word: int, rate: Fraction) -> bool:
-        """Whether a uniformly random number in [0, 1) is below e^-rate. Its first 64 binary digits are `word`; further
-        digits are drawn while they matter."""
+        # Whether a uniformly random number in [0, 1) is below e^-rate. Its first 64 binary digits are `word`; further
+        # digits are drawn while they matter.
         bits = _WORD_BITS
         while True:
             with localcontext(Context(prec=bits)):

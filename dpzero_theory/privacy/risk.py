@@ -36,7 +36,9 @@ _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e9  # noise multipliers between which `calibr
 _ACCURACY = 1e-6  # the search for a multiplier ends when its two ends differ by at most this share of it
 _NEAR = 1e-5  # the search for a true positive rate ends when it is known to this share of itself
 _ROUNDING = 1e-12  # a bound on the relative rounding error of the straight lines that the search uses
-_NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)  # distances from the best log x, over min(mu, 1), where delta is looked at next
+_NEIGHBOURS = (0.1, -0.2, 0.02, -0.04)
+"""After the second look delta is computed at epsilons so far from the best one, in units of min(mu, 1), where mu is the
+parameter with which Gaussian DP has about the delta that the second look found."""
 _PATIENCE, _LITTLE = 4, 0.9  # the search ends when so many epsilons have not reduced the width to this share of it
 _MOST_EXPONENT = 500.0  # the largest epsilon at which delta is looked at; false positive rates below 1e-200 need more
 
@@ -156,8 +158,7 @@ def _minimum(points: Sequence[_Point], a: float) -> _Minimum:
     """Bound the minimum over x > 0 of the convex function g(x) = h(x) + a x, where h(x) is the largest P(E) - x Q(E)
     over events E, P is the law of what is released if the attack is to say yes, and Q the law otherwise. The minimum is
     the largest true positive rate of an attack with the false positive rate `a`. `points` are triples (x, lower bound,
-    upper bound) on g, with rising x from x = 0 on. Returned with the bounds are log x where the upper bound on g is
-    least, log x where g may be least, and whether more points would help little."""
+    upper bound) on g, with rising x from x = 0 on."""
     x, low, high = np.array(points).T
     gap, apart = np.diff(x), x[:, None] - x
     np.fill_diagonal(apart, 1.0)

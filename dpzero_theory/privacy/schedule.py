@@ -21,10 +21,9 @@ _BLOCK = 2**16  # the number of bytes of the stream that one call of SHAKE-256 m
 _TABLE_CELLS = 2**24  # the most entries of the table that `_subsets` fills at once, which bounds the memory used
 
 
+# Bits that nobody can tell from random ones without the 32 bytes `secret`: SHAKE-256 of it and a text. Different texts
+# `label` give independent bits from one secret.
 class _Bits:
-    """Bits that nobody can tell from random ones without the 32 bytes `secret`: SHAKE-256 of it and a text `label`.
-    Different labels give independent bits from one secret. Raises ValueError for a secret of another length."""
-
     def __init__(self, secret: bytes, label: str) -> None:
         if len(secret) != SECRET_BYTES:
             raise ValueError(f"secret must be {SECRET_BYTES} bytes; got {len(secret)}")

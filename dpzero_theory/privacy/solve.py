@@ -100,16 +100,15 @@ def _whole(
     epsilon: float, delta: float, rising: bool = True,
 ) -> Bracket:  # fmt: skip
     """The bracket of the largest whole number with which a run meets the target (`epsilon`, `delta`) if the run's cost
-    rises with the number (`rising`), and of the smallest such number otherwise. `asked` takes a number and returns the
-    privacy of the run with it. The search begins at `guess` and stays between `first` and `most`. Raises
-    PreconditionError if not even the cheapest run meets the target; for the message, `cheapest` says what that run has,
-    such as "one step"."""
+    rises with the number (`rising`), and of the smallest such number otherwise. `asked` takes a number of steps,
+    records or a batch and returns the privacy of the run with it. The search begins at `guess` and stays between
+    `first` and `most`. Raises PreconditionError if not even the cheapest run meets the target; its message says with
+    `cheapest` what that run has, such as "one step"."""
     deltas = cache(lambda number: asked(number).delta(epsilon))
 
     def missed_by(number: float, *, least: bool = False) -> float:
-        """How far the cost of the run with this whole number of steps, records or batch is above the target, at most 0
-        if the target is met: epsilon minus the target's epsilon if its delta is 0, and otherwise the log of delta over
-        the target's delta. The cost is the upper end of its bracket or, with `least`, the lower end."""
+        # Above 0 if the run costs more than the target: its epsilon minus the target's if the target's delta is 0, else
+        # the log of its delta over the target's. `least` takes the lower end of the cost, else the upper one counts.
         run = asked(int(number))
         found = run.epsilon(0.0) if delta == 0 else deltas(int(number))
         end = found.lower if least else found.upper

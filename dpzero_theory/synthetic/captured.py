@@ -34,7 +34,6 @@ class Captured:
         return output.clone()
 
     def _record(self, given: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
-        """Capture the function for the shapes of `given`; return the graph, its input tensors and its output."""
         inputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())

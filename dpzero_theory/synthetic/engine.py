@@ -180,10 +180,9 @@ def run_together(
     return [Outcome.of(problem, one.sweep.lanes, centers, (one.y, one.total, one.forms), one.root) for one in running]
 
 
+# The lanes (runs) of a sweep while they run, sorted by falling number of steps. `root` has the square roots of the
+# eigenvalues of the loss's matrix, shape (d,). In a block of steps the first `live` lanes are still running.
 class _Running:
-    """The lanes (runs) of a sweep while they run, sorted by falling number of steps. `root` has the square roots of the
-    eigenvalues of the loss's matrix, shape (d,). In a block of steps the first `live` lanes are still running."""
-
     def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
         self.sweep, self.root, self.place = sweep, root, place
         self.ordered, _ = sweep.lanes.longest_first()
@@ -196,8 +195,8 @@ class _Running:
         self.parameters = [place(values) for values in parameters]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of a block of steps, the first of which is `begin`, with `count` directions in all. Return
-        False, and draw nothing, if all lanes (runs) have ended before."""
+        # Makes ready for the block of steps that begins with step `begin`, in which `count` directions are drawn in
+        # all. False means that all lanes have ended before, and that no noise was drawn.
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False
@@ -232,9 +231,6 @@ class _Running:
 
 
 def _run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """Run the DPZero paper's Algorithm 1 (`vector` is true) or 2 with the parameters `lanes` of L runs, from the point
-    `x0` of shape (d,), with the stream `noise` of standard normal numbers, and return the outcome. `options` are
-    keyword arguments of `run_together`, of which `directions` must be given."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 

@@ -121,10 +121,9 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """Return for each lane (run) the index of its leader, a lane that is computed in its place. Lanes with equal
-    numbers of steps, and equal products of step size with clip and with noise, move alike as long as every sample is
-    clipped; the one with the smallest clip is their leader. When a sample is no longer clipped with a lane's clip, the
-    caller makes that lane its own leader."""
+    # Lanes (runs) with equal numbers of steps, and equal products of step size with clip and with noise, move alike as
+    # long as every sample is clipped. So the one with the smallest clip is computed in the place of the others; the
+    # caller makes a lane its own leader when a sample is no longer clipped with the lane's clip.
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

@@ -113,13 +113,15 @@ class Products:
 
 
 def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
-    """Return the inner products x^T M y of directions, starting points and summed noise, where `metric` is the diagonal
-    of the matrix M, shape (d,), or None for the identity.
+    """Return the inner products u^T M v of directions, starting points and sums of noise, for a diagonal matrix M of
+    shape (d, d).
 
     Args:
         scaled: the S directions w_t as rows, times M, shape (S, d).
-        y, heavy: L starting points as columns, and M times these, both of shape (d, L).
-        drift: the sums N_t of the first t = 0, ..., S noise vectors, shape (S + 1, d); None for scalar noise.
+        y: L starting points as columns, shape (d, L).
+        heavy: M times the starting points, shape (d, L).
+        drift: the sums of the first 0, 1, ..., S noise vectors as rows, shape (S + 1, d); None if noise is a number.
+        metric: the diagonal of M, shape (d,); None for the identity.
     """
     start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
@@ -130,7 +132,6 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def _running_sum(rows: Tensor) -> Tensor:
-    """Return the cumulative sums of the rows of a tensor, along its first axis."""
     if rows.device.type != "cpu":  # CUDA's cumsum, unlike its matrix products, may change its last bits between calls
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
@@ -214,9 +215,9 @@ def _joint_loop(
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
-    """Return each row of `rows` sorted in ascending order, on a CPU 8 times as fast as by torch's sort."""
     if rows.device.type != "cpu":
         return rows.sort(dim=1).values
+    # On a CPU this is 8 times as fast as torch's sort
     ordered = torch.empty_like(rows)
     for values, place in zip(rows.numpy(), ordered.numpy(), strict=True):
         _sort(values, place)
@@ -224,9 +225,9 @@ def _sort_rows(rows: Tensor) -> Tensor:
 
 
 def _sort(values: Array, place: Array) -> None:
-    """Sort `values` into the array `place`: first by 2^16 bins, which leaves few out of order, then by a merge sort. On
-    10,000 numbers this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and about
-    as fast elsewhere."""
+    # The numbers are sorted by 2^16 bins, which leaves few out of order, and then by a merge sort. Of 10,000 numbers
+    # this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and about as fast
+    # elsewhere.
     low, high = values.min(), values.max()
     bins = ((values - low) / ((high - low) or 1) * (2**16 - 1)).astype(np.uint16)
     values.take(bins.argsort(kind="stable"), out=place, mode="clip")
@@ -234,7 +235,6 @@ def _sort(values: Array, place: Array) -> None:
 
 
 def _prefix_sums(rows: Tensor) -> Tensor:
-    """Return the sums of the first 0, 1, ..., n values of each of S rows, shape (S, n + 1)."""
     sums = rows.new_zeros(len(rows), rows.shape[1] + 1)
     if rows.device.type != "cpu":
         sums[:, 1:] = _blocked_sums(rows)
@@ -244,8 +244,8 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """Return the cumulative sums along each row of `rows`, by products of blocks of `width` columns; unlike CUDA's
-    cumsum these repeat to the last bit."""
+    # Cumulative sums along each row by products of blocks of `width` columns, which repeat to the last bit. CUDA's
+    # cumsum does not.
     count, n = rows.shape
     blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)
     inside = blocks @ torch.ones((width, width), dtype=rows.dtype, device=rows.device).triu()

@@ -129,22 +129,18 @@ _ABOVE_1 = "the argument of the logarithm in L-tilde to be above 1"
 
 
 class _Displayed(NamedTuple):
-    """What a theorem of the paper displays: step size alpha, number of steps T, smoothing lambda, clip C and bound."""
-
-    step_size: float
-    T: float
-    smoothing: float
-    clip: float
+    step_size: float  # alpha
+    T: float  # the number of steps, not rounded
+    smoothing: float  # lambda
+    clip: float  # C
     bound: float
 
 
 def _log_ratio(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """Return log X, to which a corollary's number of steps is proportional: X = n^2/(kappa spread), kappa = ell/mu_PL.
-
-    For mu-GDP and v = 1/(2 sqrt(2) mu), `spread` is d^3 v^2 (Corollary 1), r d^2 v^2 (2) or r v^2 (3). Unless 1 < X <
-    inf, which the paper takes for granted, PreconditionError is raised. Its message has `id`, the corollary's name, and
-    `condition`, a text such as "kappa r" for kappa spread/v^2.
-    """
+    """Return log X for X = n^2/(kappa `spread`), kappa = ell/mu_PL, to which a corollary's number of steps is
+    proportional. With mu-GDP and v = 1/(2 sqrt(2) mu) `spread` is d^3 v^2, r d^2 v^2 or r v^2. PreconditionError is
+    raised unless 1 < X < infinity, which the paper takes for granted; its message has `id`, the corollary's name, and
+    `condition`, the text of kappa spread/v^2, such as "kappa r"."""
     x = problem.n**2 / (problem.condition_number * spread)
     rule = f"n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1"
     check.precondition(1 < x < math.inf, f"{id} requires {rule}; it is {x:g}")

@@ -156,8 +156,9 @@ def _coarser(first: int, weights: Array) -> tuple[int, Array]:
 
 def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
     """The law of the sum of independent values with the laws `one` and `other`, and about the largest number of
-    roundings of one of its weights. If two values lie on lattices of different widths, the one on the finer lattice is
-    put on the coarser one first."""
+    roundings of one of the sum's weights. Each law is a dict: at a level k it has the first integer i, and the weights
+    of the values i 2^k, (i + 1) 2^k, ... Where two values are on lattices of different levels, the weight of the finer
+    one is first split between neighbours on the coarser lattice, which keeps the mean."""
     found: _Levels = {}
     finer: list[_Levels] = [{}, {}]  # at level k, what comes from the finer levels of each law
     least, largest, most = min(*one, *other), max(*one, *other), 0
@@ -176,11 +177,10 @@ def _convolved(one: _Levels, other: _Levels) -> tuple[_Levels, int]:
 
 @dataclass(frozen=True)
 class _Mesh:
-    """The widths of the cells on which the sum over `steps` steps of Y = e^((2x - 1)/(2 s^2)) is put, with x the output
-    of a step and `s` the noise multiplier: `ratio` standard deviations of the sum up to `near` of them from its mean,
-    then wider and wider. A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short
-    range; so there cells are a share of the value."""
-
+    # Cells are `ratio` standard deviations of the sum wide up to `near` of them from its mean, then wider and wider.
+    # The sum is over `steps` steps of Y = e^((2x - 1)/(2 s^2)), with x the output of a step and s the noise multiplier.
+    # A sum far below its mean is near 0, where its logarithm, the loss, varies much over a short range; so there cells
+    # are a share of the value.
     s: float
     steps: int
     near: float
@@ -218,9 +218,10 @@ class _Mesh:
 
 
 def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of one step's Y = e^((2x - 1)/(2 s^2)), with x from N(0, s^2), so
-    that what is computed from it is an upper bound; and a bound on the relative errors of its weights. `mesh` has s and
-    the widths of cells, into which outputs from -`reach` s to 1 + `reach` s are cut."""
+    """A law that stands in for that of one step's Y = e^((2x - 1)/(2 s^2)), with x from N(0, s^2), in upper bounds:
+    means of convex functions are at least as large under it, if outputs above 1 + `reach` s count as equal to that. And
+    a bound on the relative errors of its weights. `mesh` has s and the widths of cells, into which outputs from
+    -`reach` s on are cut."""
     # The mass of a cell is split between the Y at its ends so that its mean is kept.
     s, ratio = mesh.s, mesh.ratio / 2
     x = np.arange(-reach, reach + 1 / s + ratio, ratio) * s
@@ -249,9 +250,10 @@ def _one_step(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 @lru_cache(maxsize=64)
 def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
-    """A law that is larger in convex order than that of the sum over the steps of `mesh` of Y = e^((2x - 1)/(2 s^2)),
-    with x from N(0, s^2) in each step; and a bound on the relative errors of its weights. Outputs below -`reach` s, or
-    above 1 + `reach` s, are not told apart."""
+    """A law that stands in for that of the sum over the steps of `mesh` of Y = e^((2x - 1)/(2 s^2)), with x from N(0,
+    s^2) in each step, in upper bounds: means of convex functions are at least as large under it, if outputs above 1 +
+    `reach` s count as equal to that. And a bound on the relative errors of its weights. Outputs below -`reach` s are
+    not told apart."""
     steps = mesh.steps
     if steps == 1:
         return _one_step(mesh, reach)
@@ -262,9 +264,9 @@ def _summed(mesh: _Mesh, reach: float) -> tuple[_Levels, float]:
 
 
 class _Grid:
-    """The grid on which sums over `steps` steps of V = Y - a Y' are put, with Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x
-    - 1)/(2 s^2)) the density ratios of a step's output x for the record's two values, and `s` the noise multiplier. `a`
-    >= 1 is the ratio at which the divergence is sought, the mean of max(sum - `threshold`, 0). A cell is `ratio`
+    """The grid of sums over `steps` steps of V = Y - a Y', where Y = e^((2x - 1)/(2 s^2)) and Y' = e^((-2x - 1)/(2
+    s^2)) are the density ratios of a step's output x for the record's two values, and `s` is the noise multiplier. It
+    serves to bound the mean of max(sum - `threshold`, 0), the divergence at the ratio `a` >= 1. A cell is `ratio`
     standard deviations of V wide, or less."""
 
     def __init__(self, s: float, a: float, steps: int, threshold: float, ratio: float) -> None:
@@ -327,9 +329,9 @@ class _Grid:
             return np.asarray(self.s**2 * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
 
     def tilt(self, careful: bool) -> tuple[float, float]:
-        """Choose a tilt theta > 0, and the log of about the share of the sum's law, multiplied by e^{theta sum}, that a
-        grid may leave out. Any choice is correct. With `careful` rounding errors are about the least possible; else
-        they are at most about e^9 times as large, and the grid is about the shortest."""
+        # Any tilt theta > 0 is correct, and so is any share of the sum's tilted law that the grid may leave out. With
+        # `careful` rounding errors are about the least possible; else they are at most about e^9 times as large, and
+        # the grid is about the shortest.
         best = int(np.argmin(self.error))
         if careful:
             return float(self.thetas[best]), _FOLDED
@@ -340,10 +342,10 @@ class _Grid:
         return float(self.thetas[best]), float(folded[best])
 
     def spread(self) -> tuple[Array, float]:
-        """A law on the points of the grid that is larger in convex order than that of V, one step's density ratio minus
-        `a` times the one for the record's other value; and a bound on what its mean lacks. The mass between two points
-        is split between them so that the mean of V is kept, or raised a little to cover rounding. Mass below the first
-        point is counted there; of mass above the last point the mean is lost."""
+        """A law on the points of the grid that stands in for that of V in upper bounds, and a bound on E max(V - last
+        point, 0), which it lacks: once that is added, means of rising convex functions of slope at most 1 are at least
+        as large under it. The mass between two points is split between them so that the mean of V is kept, or raised a
+        little to cover rounding; mass below the first point is counted there."""
         s = self.s
         z, edges = self.z, self.edges(self.z)
         ends = np.append(edges, math.inf)
@@ -408,10 +410,9 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
 
 
 def _losses(s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """The losses, from 0 to beyond the largest one that matters, at which divergences of an epoch under replace-one are
-    computed: up to `near` standard deviations of an epoch's loss they are `ratio` of these apart, and then farther and
-    farther. `s` is the noise multiplier; `released` of the `epoch` steps are released, and outputs farther than `reach`
-    standard deviations from their means do not matter."""
+    # Divergences are computed at these losses: up to `near` standard deviations of an epoch's loss they are `ratio` of
+    # these apart, then farther and farther. The largest one is beyond what outputs within `reach` standard deviations
+    # of their means can have; the others do not matter.
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation, spread = math.sqrt(math.log1p(4 * variance)), math.sqrt(math.log1p(variance))
     largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
@@ -462,7 +463,9 @@ def dominating_pairs(
     order = np.argsort(at, kind="stable")
     order = order[weights[order] > 0]
     more, weights = at[order] / epoch, weights[order] * (1 + wrong)
-    # The mean S of the density ratios has few rounding errors, each relative to S or to 1.
+    # `more` is S - 1, S being the mean of an epoch's ratios e^((2x - 1)/(2 s^2)), and is wrong by at most slip (1 + S).
+    # It takes fewer than 16 roundings relative to S or 1; an exponent is at most about reach/s + 1/s^2 and takes fewer
+    # than 8, each of which changes the ratio by this share of it.
     slip = UNIT * (16 + 8 * (reach / noise + 1 / noise**2))
     high, low = more + slip * (2 + more), more - slip * (2 + more)
     # What the mean of Y lacks beyond the last cell counts as an infinite loss, and so do weights that are almost 0.
@@ -495,13 +498,12 @@ def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float
 
 
 def _grid(pair: Gaussian, released: int, taken: int, replaced: bool, points: int) -> tuple[NDArray[np.int64], float]:
-    """The grid of one step's loss, for an epoch whose total loss has about `points` cells: the integers k of the cells
-    k width into which the loss is rounded, and the width. `pair` is the step's pair of laws, whose loss is log(1 - c +
-    c Y) with Y the step's density ratio and c the pair's rate, or for `replaced` the loss between two values of a
-    record. `released` steps of the epoch are released, and the record is in `taken` steps of the whole epoch."""
     s, (branch,) = pair.noise, pair.branches
     x = np.linspace(-_FARTHEST_OF_GRID * s - 1, _FARTHEST_OF_GRID * s + 1, 4001)
     level = pair.losses(branch, x)[0]
+    # The integers k of the cells k width into which a step's loss is rounded, such that the total loss of `released`
+    # steps, in which the record is `taken` times, has about `points` cells. The loss is log(1 - c + c Y) with Y the
+    # step's density ratio and c the rate of `pair`, or for `replaced` the loss between two values of a record.
     weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
     mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
     variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
@@ -525,21 +527,25 @@ def _family(
     shift: float,
     longest: int = _LONGEST,
 ) -> _Family:
-    """Bounds on the probabilities of events by which P and Q are told apart, the laws of what the first steps of an
-    epoch release with the protected record and without it or, if `replaced`, with its opposite value. For (P, Q) and
-    for (Q, P) they are a row of lower bounds under the first law and a row of upper bounds under the second.
+    """Bounds on the probabilities of events that tell apart P and Q, the laws of what the first steps of an epoch
+    release with the protected record and without it or, if `replaced`, with its opposite value.
 
-    An event is that a sum over the steps of log(1 - c + c Y) is above a level, or below it for (Q, P). Y is the ratio
-    of the densities of a step's output with the record and without it; if `replaced`, the same log for the other value
-    is subtracted. The bounds hold for every c in (0, 1).
+    An event is that a sum over the steps of log(1 - c + c Y) is above a level or, for (Q, P) in place of (P, Q), below
+    it. Y is the ratio of the densities of a step's output with the record and without it; if `replaced`, the same log
+    for the other value is subtracted. The bounds hold for every c in (0, 1).
 
     Args:
         noise: the noise multiplier s.
         epoch, released, taken: an epoch has t steps, the first `released` of which are released; the record is in k =
             `taken` random ones of the t.
+        replaced: whether the record has the opposite value under Q.
         points: about how many cells a grid has.
         shift: chooses c: c/(1-c) is e^(shift/s) (k-1)/(t-k+1), or e^(2 shift/min(s, 1))/t for k = 1.
         longest: sums that need more cells are left out.
+
+    Returns:
+        For (P, Q) and for (Q, P) a row of lower bounds on the events' probabilities under the first law and a row of
+            upper bounds under the second.
     """
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]

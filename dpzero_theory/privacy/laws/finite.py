@@ -150,10 +150,10 @@ def _convex(points_x: Array, points_y: Array) -> list[int]:
 
 
 def _weights(loss: Array, above: Array, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """Make the half with positive losses of a finite pair that dominates (P, Q), from bounds on divergences: `above`
-    has for each l of `loss`, which rises from 0, a bound on P(A) - e^l Q(A) for every event A; at l = 0 `at_zero` takes
-    its place. Returns the pair's losses > 0, their probabilities under its first and under its second law, and the
-    probability of an infinite loss under the first."""
+    """Make the half with positive losses of a pair of laws with finitely many outcomes that dominates (P, Q). `above`
+    has for each l of `loss`, which rises from 0, an upper bound on P(A) - e^l Q(A) for every event A; at l = 0
+    `at_zero` takes its place. Returned are the pair's losses > 0, their probabilities under its first and under its
+    second law, and the probability of an infinite loss under the first."""
     ratio, height = np.exp(loss), np.concatenate([[at_zero], np.minimum.accumulate(above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], loss[kept]

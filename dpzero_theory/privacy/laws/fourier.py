@@ -22,7 +22,9 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0  # products of powers that are certainly below e to this power count as 0
-_STEPS = np.linspace(0.0, 1.0, 24)  # the logs of the rates that are tried for a window, as shares of their range
+_STEPS = np.linspace(0.0, 1.0, 24)
+"""`window` tries rates r of Chernoff's bounds by E e^{r sum} whose logs are these shares of the way from the log of the
+least rate that can be the best one to the log of the largest."""
 _SKETCH = 600  # a window of a sum is chosen from laws coarsened to so many values, because it need not be exact
 
 
@@ -48,10 +50,10 @@ def _norm(x: Array) -> float:
 
 
 def _spectrum(law: Array, first: int, size: int, mode: int) -> _Spectrum:
-    """The Fourier transform, of length `size`, of the law with the weight law[k] >= 0 at the integer first + k. The law
-    is moved so that the integer first + `mode`, the `shift` of the result, is at 0; who multiplies transforms moves the
-    product back by the sum of their shifts. Any mode is correct. The likeliest integer is best: the more weight lies
-    elsewhere, the larger is the bound on the transform's error."""
+    """The Fourier transform, of length `size`, of the law with the weights law[k] >= 0 at the integers first + k. The
+    integer first + `mode`, the `shift` of the result, is moved to 0; who multiplies transforms moves the product back
+    by the sum of their shifts. Any mode is correct. The likeliest integer is best: the more weight lies elsewhere, the
+    larger is the bound on the transform's error."""
     total = float(np.sum(law))
     rest = law / total
     rest[mode] = 0.0
@@ -76,8 +78,8 @@ of copies of each of some laws."""
 def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tuple[Array, float]:
     """The law of one of several sums of independent variables, modulo the length N of the transforms `spectra` of the
     variables' laws: its weights >= 0 at start, ..., start + N - 1, and a bound on the Euclidean norm of their errors.
-    `mixture` has for each sum the log of the probability that it is chosen, and how many copies of each variable it
-    has; at least one sum. If there are several, they must have as many copies in all, and all spectra one `shift` and
+    `mixture` has for each sum, of which there is at least one, the log of the probability that it is chosen, and how
+    many copies of each variable it has. Several sums must have as many copies in all, and their spectra one `shift` and
     one sum of weights, because one move and one factor at the end serve all sums."""
     size = spectra[0].size
     log_most = np.array([one.log_most for one in spectra])
@@ -135,9 +137,9 @@ class _Sum:
         return 1.1 * relative
 
     def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E max(S - threshold, 0), S being the sum whose law this is, for rising thresholds; and for
-        each the part of the bound that covers errors of the transform. Raises OverflowError for relative rounding
-        errors above 0.01."""
+        """Upper bounds on E max(S - threshold, 0), with S the sum that has this law, for each of `thresholds`, which
+        rise; and for each the part of the bound that covers errors of the Fourier transform. Raises OverflowError if
+        relative rounding errors exceed 0.01."""
         theta, here = self.theta, float(thresholds[0])
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
         # grid is at most that plus 1/(width theta^2).
@@ -157,9 +159,9 @@ class _Sum:
             return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
 
     def tails(self, sign: int) -> Array:
-        """Bounds on the probabilities that the sum with this law is at least v, for each point v of its grid, in rising
-        order: lower bounds for the `sign` -1, upper bounds for 1. Raises OverflowError for relative rounding errors
-        above 0.01."""
+        """Bounds on the probability that the sum with this law is at least v, for each point v of the law's grid in
+        rising order: lower bounds for the `sign` -1, upper bounds for 1. Raises OverflowError if relative rounding
+        errors exceed 0.01."""
         exponent = self.log_scale - self.theta * self.at
         # The tilt's exponent, theta times a value, is at most 700 away from log_scale where the weight is a float.
         relative = self._relative(abs(self.log_scale) + 700)

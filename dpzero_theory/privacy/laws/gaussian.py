@@ -41,15 +41,12 @@ _TO_MOMENT, _LARGEST_MOMENT = 250, 1e6
 
 @dataclass(frozen=True)
 class _Branch:
-    """A half-line x > `start` of outputs, or the whole line (start = -inf), on which P and the privacy loss L have one
-    formula each: P(dx) = N(0, s^2)(dx) A(x)^a and L = up log A(x) - down log A(-x), with A(x) = 1 - q + q exp((2x -
-    1)/(2 s^2)). `a` is 1 if the record is in the data set with law P, else 0; `up` is 1 or -1; `down` is 1 if L has the
-    second term, else 0."""
-
-    a: float
-    up: float
-    down: float
-    start: float
+    # Outputs x > `start` on which P and the privacy loss L have one formula each: P(dx) = N(0, s^2)(dx) A(x)^a and L =
+    # up log A(x) - down log A(-x), with A(x) = 1 - q + q exp((2x - 1)/(2 s^2))
+    a: float  # 1 if the record is in the data set with law P, else 0
+    up: float  # 1 or -1
+    down: float  # 1 if L has the second term, else 0
+    start: float  # -inf for the whole line
 
 
 _BRANCHES = {

@@ -23,8 +23,11 @@ UNIT = 2.0**-53  # the largest relative error of one rounding to a 64-bit float,
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)  # log of sqrt(2 pi), the constant of the normal density
 CDF_ERROR = 4e-15
 """The relative error of scipy's normal probability ndtr(z), at a z that is rounded itself, is at most CDF_ERROR (1 +
-min(z, 0)^2/3) = 36 + 12 z^2 units of 2^-53. It is measured, not proved: against mpmath `ndtr` erred by at most 3.4 (1 +
-z^2) units at 18,000 points from -38 to 9. The rounding of z, by 2 units of its size, adds 2 z^2."""
+min(z, 0)^2/3), which is 36 + 12 min(z, 0)^2 units of 2^-53. It is measured, not proved: at 40,000 points, from -37.5
+(where ndtr gets near the least normal float) to 39, scipy 1.17 differed from mpmath by at most 4.3 (1 + z^2) units for
+z < 0, the most near -1.3, and by at most 1.8 units for z >= 0. An error of 2 units in z, relative to z, adds at most 2
+(1 + z^2) units for z < 0 and 0.6 for z >= 0, since |z| phi(z)/ndtr(z), with phi the density, is at most 1 + z^2 and
+0.3."""
 
 
 def log_law(law: Array) -> Array:

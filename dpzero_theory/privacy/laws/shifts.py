@@ -72,28 +72,26 @@ class _Noise(ABC):
 
     @abstractmethod
     def cuts(self, shifts: _Mixture, bottom: float) -> tuple[Array, Array]:
-        """Cut all outputs of a release into intervals: for Gaussian noise up to 250 to a standard deviation near likely
-        centres and 10 farther out, for Laplace up to 1500 to a clip between centres, or single integers
-        (`IntegerNoise`). Under P the centre is a random shift with the law `shifts`, pairs (clips, log of its
-        probability); `bottom` is the least centre under P and Q, in clips. Returns the first and last output of each,
-        rising; on the line neighbours share an end, on a lattice one begins a point after the other ends. Of the
+        """Cut all outputs of a release into intervals, and return the first and the last output of each, rising;
+        outputs are in clips (`IntegerNoise`: integers). Under P the centre of the noise is a random shift with the law
+        `shifts`, pairs (shift in clips, log of its probability); `bottom` is the least centre under P and Q, in clips.
+        On the line neighbours share an end, on the integers one begins at the integer after the other's last. Of the
         unbounded outer two only the inner end is used."""
 
     @abstractmethod
     def masses(self, first: Array, last: Array, centre: float) -> tuple[Array, Array]:
-        """The probabilities of the intervals from `first` to `last`, arrays as `cuts` returns them, for noise with this
-        `centre`, in clips; and bounds on the absolute errors of the probabilities. Ends are in clips (`IntegerNoise`:
-        integers)."""
+        """The probabilities of the intervals of outputs from `first` to `last`, in clips (`IntegerNoise`: integers),
+        for noise with this `centre`, in clips; and bounds on the absolute errors of the probabilities."""
 
     @abstractmethod
     def log_ratio(self, x: Array, centre: float) -> Array:
-        """The log, at outputs x in clips (`IntegerNoise`: integers), of the density of the noise with this `centre`, in
+        """The log of the density at outputs x, in clips (`IntegerNoise`: integers), of the noise with this `centre`, in
         clips, over its density with the centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """The probabilities of the intervals from `first` to `last`, as `cuts` returns them, if the centre of the noise
-        is `sign`, 1 or -1, times a random shift with the law `shifts`, pairs (clips, log of its probability); and
-        bounds on their absolute errors."""
+        """The probabilities of the intervals of outputs from `first` to `last`, in clips (`IntegerNoise`: integers),
+        for noise whose centre is `sign` (1 or -1) times a random number; and bounds on their absolute errors. The
+        random number has the law `shifts`, pairs (number in clips, log of its probability)."""
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:

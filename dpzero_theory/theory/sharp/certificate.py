@@ -171,9 +171,10 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """Return the clip of an algorithm divided by the clip of a sample's differences that has the same effect. It is 1
-    for 'dpzero', which clips differences s, and ||u|| = sqrt(d) for 'dpgd-0th', which clips the vectors s u. For
-    dpgd-0th, PreconditionError is raised if the law's directions u have other lengths, or if `directions` > 1."""
+    """Return the length by which the clip of an algorithm is divided to get the clip of a sample's differences s that
+    has the same effect: 1 for "dpzero", which clips s, and sqrt(d) for "dpgd-0th", which clips the vectors s u with
+    ||u|| = sqrt(d). For "dpgd-0th" PreconditionError is raised if the law named `direction` has directions of other
+    lengths, or if `directions`, the number of directions a step, is not 1."""
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0
     fixed = law_of(direction).fixed_norm
@@ -268,8 +269,6 @@ def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, 
 
 
 def _assumed(p: Problem) -> tuple[str, ...]:
-    """Return what the problem p assumes of its gradients in place of a Lipschitz constant, as a tuple of one sentence.
-    The tuple is empty if p has a Lipschitz constant."""
     where = "at every point of the run the mean over samples of"
     if p.gradient_moment is not None:
         power, value = p.gradient_moment

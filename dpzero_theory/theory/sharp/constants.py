@@ -91,11 +91,9 @@ class _SharpLaw:
     fixed_norm: bool = True
 
     def moment(self, power: float) -> float:
-        """Return E[X^power] for X ~ chi^2_rho/rho if the law's directions are sums of rho products of random signs.
-
-        For such a direction u, a unit vector a and power >= 2, E[(u'a)^(2 power)] is at most this number times what it
-        is for a Gaussian u. For all other laws the number is 1.
-        """
+        # For a direction u that is a sum of rho products of random signs, a unit vector a and power >= 2, E[(u'a)^(2
+        # power)] is at most E[X^power] times what it is for a Gaussian u, with X ~ chi^2_rho/rho. For all other laws
+        # the factor is 1.
         if math.isinf(self.rank):
             return 1.0
         half = self.rank / 2
@@ -350,20 +348,19 @@ def _signs(c: Array, d: int, r: float, k: int, layer_rank: float | None, rank: f
 
 
 def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u ~ N(0, I) in R^d, 0 <= H <= I and s = tr(H) >= 1."""
+    # For u ~ N(0, I), E[(u'Hu)^2] = s^2 + 2 tr(H^2), and tr(H^2) <= s for 0 <= H <= I; alike for the third moment
     return s * (s + 2), s * (s + 2) * (s + 4)
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    """Return upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] for u uniform on ||u||^2 = d, 0 <= H <= I, s = tr(H) >= 1."""
+    # As for Gaussian directions, but for the moments of the length: ||u||^2 = d here
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 
 
 @lru_cache
 def _low_rank(text: str) -> _SharpLaw:
-    """Return what the sharpened theorem needs of the direction law `low-rank:RANK`, for the text RANK; an empty text is
-    rank 1. Raises ValueError if RANK is not an integer from 1 to 64."""
+    # RANK of the law's name `low-rank:RANK`; an empty text is rank 1
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
     second, third = 1 + 2 / rho, (1 + 2 / rho) * (1 + 4 / rho)

@@ -230,16 +230,16 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _Run
 
 
 def _longest(degrees: float, chance: float) -> float:
-    """Return a number x with P(chi^2_k > k x) <= chance for k = `degrees` > 0, the degrees of freedom: the x > 1 with
-    exp(-(k/2)(x - 1 - log x)) = chance (Chernoff's bound), rounded up."""
+    # Chernoff's bound: for k degrees of freedom and x > 1, P(chi^2_k > k x) <= exp(-(k/2)(x - 1 - log x)). The x is
+    # found at which this is `chance`, and rounded up.
     target = 2 * math.log(1 / chance) / degrees
     return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
 
 
 def _longest_product(moment: Callable[[float], float], directions: int, chance: float) -> float:
-    """Return a number x with P(v^2 > x) <= chance, where v is the length of a unit vector's projection on K =
-    `directions` directions of low rank, over sqrt(K). `moment` is the function j -> E[X^j] for X ~
-    chi^2_rho/rho and directions of rank rho."""
+    """Return a number x with P(v^2 > x) <= `chance`. v is the length of the projections of a unit vector on K =
+    `directions` directions of low rank rho (sums of rho products of random signs), divided by sqrt(K). `moment` is the
+    function j -> E[X^j] for X ~ chi^2_rho/rho."""
     # The least of Markov's bounds by E[v^(2j)] <= E[S^j] with S of `product_moments`, which holds for j >= 2
     found = (product_moments(moment, directions) - math.log(chance)) / np.arange(1, _MOMENTS + 1)
     return math.exp(float(found[1:].min())) * (1 + 1e-9)  # The factor is more than all rounding errors.
@@ -268,8 +268,9 @@ def product_moments(moment: Callable[[float], float], directions: int) -> Array:
 
 
 def _second_order(x: Array) -> Array:
-    """Return s(x) = 2 (e^x - 1 - x)/x^2, with which e^y <= 1 + y + s(x) y^2/2 for every y <= x; s(0) = 1."""
     small = x < 1e-3
     safe = np.where(small, 1.0, x)
+    # s(x) = 2 (e^x - 1 - x)/x^2, with which e^y <= 1 + y + s(x) y^2/2 for every y <= x. Near 0 it is 1 + x/3 + x^2/12 +
+    # ..., of which a little more is taken.
     values: Array = np.where(small, 1 + x / 3 + x * x / 10, 2 * (np.expm1(safe) - safe) / (safe * safe))
     return values

@@ -147,9 +147,8 @@ def prescribe_last_iterate(
 
 
 def _largest_below(function: Callable[[float], float], target: float) -> float:
-    """Return the largest e > 0 with function(e) <= target, or a number below it by at most a relative 1e-12. `function`
-    increases, and is below `target` at 0 and above it somewhere."""
-
+    # `function` increases, is below `target` at 0 and above it somewhere. The result is at most the largest e with
+    # function(e) <= target, and below it by at most a relative 1e-12.
     def small(e: float) -> bool:
         return function(e) <= target
 
@@ -181,18 +180,20 @@ class _LastIterateBound:
         return exponent * self.problem.condition_number / (2 * steps), (self.unit * clip) ** 2 * steps
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, tried: Array) -> Array:
-        """Return the bound on E[F_S(x_T) - F_S^*] in units of L^2/ell, for T = `steps`, the clips C/(L sqrt(K)) =
-        `clip` and 2 mu alpha T = `exponent`, arrays of one shape. `k` has the constants at the clips, `e` is ell
-        lambda/2 in units of L, and `tried` is a vector of values of the theorem's free number y > 0, in units of L, of
-        which the best counts."""
+        """Return the bound on E[F_S(x_T) - F_S^*] in units of L^2/ell, for each entry of two arrays of one shape:
+        `clip`, which has c = C/(L sqrt(K)) for the clip C of the norm of a sample's K differences, and `exponent`, 2 mu
+        alpha T for T = `steps` of size alpha. `k` has the sharpened theorem's constants at the clips, `e` is ell
+        lambda/2 for the smoothing lambda, in units of L, and `tried` has values of the theorem's free number y > 0, in
+        units of L, of which the best counts."""
         terms = Terms.of(k, self.problem, e, 0.0, 1.0)
         alpha, variance = self.parameters(clip, exponent, steps)
         return _bound(self.problem, terms, alpha, steps, variance, tried)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """Return (bound, c, exponent): the smallest bound in units of L^2/ell for T = `steps`, and the clip c = C/(L
-        sqrt(K)) and the exponent 2 mu alpha T where it is. `rounds` >= 1 grids of the two are tried, each of them
-        narrower, around the best point of the grid before. If no bound is finite, (inf, 1, 1) is returned."""
+        """Return (bound, c, exponent): the smallest bound on E[F_S(x_T) - F_S^*] for T = `steps`, in units of L^2/ell,
+        and the clip c = C/(L sqrt(K)) and the exponent 2 mu alpha T at which it is found, alpha being the step size.
+        `rounds` >= 1 grids of the two numbers are tried, each narrower than the one before and around its best point.
+        Returns (inf, 1, 1) if no bound is finite."""
         p = self.problem
         clips, exponents = (
             np.geomspace(0.1, 10.0 if p.gradient_moment is None else 1e4, 17),
@@ -216,7 +217,7 @@ class _LastIterateBound:
 
 
 def _geometric(log_ratio: Array, steps: int) -> Array:
-    """Return the sum of ratio^k over k = 0, ..., steps - 1, where 0 < ratio = e^log_ratio <= 1, entry by entry."""
+    # The sum of ratio^k over k = 0, ..., steps - 1, where 0 < ratio = e^log_ratio <= 1
     small = np.abs(log_ratio) * steps < 1e-9
     with np.errstate(over="ignore"):
         total: Array = np.expm1(steps * log_ratio) / np.expm1(np.where(small, 1.0, log_ratio))

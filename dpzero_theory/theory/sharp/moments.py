@@ -107,14 +107,12 @@ def _suprema(d: int, r: float, direction: str, directions: int, power: float) ->
 
 
 def _gaussian_moment(directions: int, power: float) -> float:
-    """Return E[v^power], where v is the length of K = `directions` independent standard normal numbers over sqrt(K)."""
+    # E[v^power], where v is the length of K = `directions` independent standard normal numbers over sqrt(K)
     half = directions / 2
     return math.exp(math.lgamma(half + power / 2) - math.lgamma(half) - power / 2 * math.log(half))
 
 
 def _supremum(edges: Array, falling: Callable[[Array], Array], power: float) -> float:
-    """Return an upper bound on the supremum of x^power falling(x) over an interval, where power > 0. `edges` are
-    increasing numbers that divide the interval into cells, and `falling` is a function that falls as x grows."""
     # On a cell x^power is largest at the upper end and `falling` at the lower one, so their product is an upper bound.
     low, high = edges[:-1], edges[1:]
     for _ in range(_ROUNDS - 1):

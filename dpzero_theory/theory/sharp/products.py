@@ -29,10 +29,10 @@ _END = 2048.0  # The grid ends here, since X Z^2 is larger with a probability be
 
 @lru_cache(maxsize=16)
 def _on_grid(rank: int, step: float) -> Array:
-    """Return the probabilities of a law on 0, step, 2 step, ..., 2048 that stands in for the law of X Z^2. Here X ~
-    chi^2_rho/rho and Z ~ N(0, 1), with rho = `rank`. Each value of X Z^2 is moved to its two neighbours on the grid,
-    with probabilities that keep its mean. So means of convex functions can only grow, and bounds stay bounds, but for
-    values above 2048. These are dropped: the probabilities sum to 1 less theirs, which is below e^-45."""
+    """Return probabilities of the values 0, step, 2 step, ..., 2048 that bound the law of X Z^2, where X ~
+    chi^2_rho/rho with rho = `rank`, and Z ~ N(0, 1). Means of convex functions of X Z^2 are at most those under this
+    law, but for values of X Z^2 above 2048, which are left out: the probabilities sum to 1 less that of such values,
+    which is below e^-45."""
     # The trapezoidal rule in log chi for X = chi^2/rho is exact to rounding, as the integrand is analytic.
     log_chi = np.arange(-40.0, 5.0, min(0.125, 0.25 / math.sqrt(rank)))
     log_mass = rank * log_chi - np.exp(2 * log_chi) / 2
@@ -49,7 +49,8 @@ def _on_grid(rank: int, step: float) -> Array:
         chance = erfc(z / math.sqrt(2))
         above[some] += weight * chance
         part[some] += weight * scale**2 * (chance + math.sqrt(2 / math.pi) * z * np.exp(-z * z / 2))
-    # A cell's probability and its part of the mean say how its probability is dealt out to the cell's two ends.
+    # A cell's probability is dealt out to its two ends so that the cell's part of the mean stays the same; so means of
+    # convex functions can only grow.
     within, inside = -np.diff(above), -np.diff(part)
     upper = np.maximum(inside - within * ends[:-1], 0) / step
     grid = np.zeros_like(ends)
@@ -60,9 +61,10 @@ def _on_grid(rank: int, step: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
-    """Return the values of v, ascending, and its tail moments: entry j of array m = 0, ..., 4 is E[v^m 1{v >= value
-    j}], and one more entry, 0, is for beyond the last value. v is the root of the mean of K = `k` independent products
-    X Z^2, X ~ chi^2_rho/rho with rho = `rank` and Z ~ N(0, 1), each replaced by a number on the grid of `_on_grid`."""
+    """Return (v, tails) for the length v of a unit vector's projections on K = `k` directions of rank rho = `rank`,
+    divided by sqrt(K), which is bounded by the root of the mean of K independent products X Z^2, X ~ chi^2_rho/rho and
+    Z ~ N(0, 1). `v` has the root's values on a grid, ascending. `tails` has an array for each m = 0, ..., 4: entry j is
+    E[v^m 1{v >= value j}], and one more entry, 0, is for beyond the last value."""
     step = _STEP if k <= 256 else _COARSE
     one = _on_grid(rank, step)
     if k == 1:

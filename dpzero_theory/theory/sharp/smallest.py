@@ -105,8 +105,9 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
 
 def _smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """Return for each clip in `terms` the root y of the smallest bound on E||grad F_S(x_tau)||^2, tau uniform on 0,
-    ..., T - 1, over all step sizes, in units of L, rounded up. `gap_per_step` is gap/T, in units of L^2/ell."""
+    """Return for each clip the root of the smallest bound on E||grad F_S(x_tau)||^2 over all step sizes, in units of L
+    and rounded up, where tau is a random one of a run's T steps. `terms` has the bound's coefficients at each clip;
+    `gap_per_step` is (F_S(x_0) - inf F_S)/T, in units of L^2/ell."""
     # For fixed y the condition q y^2 - p y >= K is quadratic in the step size alpha (q, p and K, which
     # is not the number of directions, are as in `Terms`). Some alpha meets it if and only if kept y - first >= sqrt(2
     # (gap/T) Q(y))/y, where Q(y) = quadratic y^2 + 2 second y + constant. The left side rises in y and the right side
