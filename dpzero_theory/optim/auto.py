@@ -53,21 +53,12 @@ _ROUNDED = 2e-6
 
 
 class _Kind(NamedTuple):
-    """Settings that were good in earlier runs which trained weights of one kind, such as adapters.
-
-    Attributes:
-        name: the kind of weights, in words.
-        norm: the median norm of a record's gradient.
-        smoothing: the smoothing lambda.
-        factor: the number f in the step size f sqrt(1000/T) (1 - t/T)/norm^2 at step t of T.
-        steps: the most steps T.
-    """
-
-    name: str
-    norm: float
-    smoothing: float
-    factor: float
-    steps: int
+    # Settings that were good in earlier runs which trained weights of one kind
+    name: str  # the kind, in words
+    norm: float  # the median norm of a record's gradient
+    smoothing: float  # lambda
+    factor: float  # f in the step size f sqrt(1000/T) (1 - t/T)/norm^2 at step t of T
+    steps: int  # the most steps T
 
 
 def narrow(module: nn.Module) -> bool:
@@ -201,8 +192,8 @@ def _program(
     settings: Mapping[str, Any], given: Mapping[str, Any], names: list[str], how: str, plan: Plan,
     seen: "Public | _Tested",
 ) -> str:  # fmt: skip
-    """Return a program that sets the settings, as lines of Python. `names` are the parameters that it makes trainable;
-    none if it leaves them as they are. `how` says how the settings were chosen."""
+    # `names` are the parameters that the program makes trainable, none if it leaves them as they are; `how` says how
+    # the settings were chosen
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     minutes, points = _minutes(plan, seen), _points(plan)
@@ -233,17 +224,11 @@ def _kind(weights: Weights) -> _Kind:
 
 @dataclass(frozen=True)
 class _Tested:
-    """What stands in the place of `Public` without public records: tested values, and times by the number of weights.
-
-    Attributes:
-        said: what the times hold for, and the memory, in words.
-        norm, seconds, once: as in `Public`.
-    """
-
-    said: str
-    norm: float
-    seconds: float
-    once: float
+    # What stands in the place of `Public` without public records: tested values, and times by the number of weights
+    said: str  # what the times hold for, and the memory, in words
+    norm: float  # the median norm of a record's gradient
+    seconds: float  # how long the evaluation of one record at one point takes
+    once: float  # how long it takes to read a record for the first time, when frozen layers run
     count: int = 0
 
     @classmethod
@@ -277,7 +262,7 @@ class _Tested:
 
 
 def _forward(device: torch.device) -> float:
-    """Return about how many seconds a multiplication in a matrix product takes on a device."""
+    # About how many seconds a multiplication in a matrix product takes
     x, y, took = torch.ones(256, 1024, device=device), torch.ones(1024, 1024, device=device), 0.0
     for _ in range(2):  # the first product of a process takes longer
         start = time.monotonic()

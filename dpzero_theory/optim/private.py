@@ -65,8 +65,7 @@ quicker than the two waits for the disk that paying for it takes, some milliseco
 
 
 class _Execution(TypedDict, total=False):
-    """How a run is executed, which changes neither its plan nor its privacy; `make_private` describes each setting."""
-
+    # How a run is executed, which changes neither its plan nor its privacy
     micro_batch: int
     points_at_once: int
     collate: Collate
@@ -78,7 +77,7 @@ class _Execution(TypedDict, total=False):
 
 
 class _Options(Target, _Execution, total=False):
-    """The keyword arguments of `make_private_with_epsilon`: all of `Plan.for_target` but n, and of `_Execution`."""
+    pass  # The keyword arguments of `make_private_with_epsilon`
 
 
 @named
@@ -410,10 +409,10 @@ def _evaluated(
     """Return the data set, losses, collate function and micro-batch with which a run evaluates its records.
 
     They are the arguments, with four exceptions. An engine gets records as they are, in a list. If the collator masks
-    tokens at random, masks are drawn by record and step (`losses.masked`). Frozen layers run once for each record
-    (`losses.states`). If a record is a user, users are evaluated one by one, in parts of `micro_batch` texts; the
-    micro-batch that is returned is then 1, a user. Raises ValueError for an engine with a collate function, or with
-    users as records.
+    tokens at random, masks are drawn by record and step. The outputs of frozen layers are computed once for each record
+    and kept while they fit into `states_memory` GiB (0 for never). If a record is a user, users are evaluated one by
+    one, in parts of `micro_batch` texts; the micro-batch that is returned is then 1, a user. Raises ValueError for an
+    engine with a collate function, or with users as records.
     """
     users = data if isinstance(data, ByUser) else None
     if isinstance(losses, Engine):

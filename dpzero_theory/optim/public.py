@@ -118,16 +118,15 @@ class Public:
         return f"; peak memory so far {_peak():.1f} GiB"
 
     def _change(self, width: float) -> float:
-        """Return by what share halving a smoothing changes the differences of a few records, and keep it; infinity if
-        these are 0."""
+        # By what share halving the smoothing changes the differences of a few records; infinity if these are 0
         one, half = (self._slopes(width / part, self._rows[:_FEW], 4)[0] for part in (1, 2))
         self._changes[width] = float(np.linalg.norm(one - half) / np.linalg.norm(half)) if half.any() else math.inf
         return self._changes[width]
 
     def _slopes(self, width: float, rows: Any, count: int) -> tuple[Array, float]:
-        """Return the differences of records along `count` directions with the smoothing `width`, shape (records,
-        count), and the mean loss. `rows` has the numbers of the public records. Raises ValueError for losses that are
-        not finite."""
+        """Return the differences of the public records with the numbers `rows` along the first `count` directions, with
+        the smoothing `width`, shape (records, count); and the mean of the losses at all points. Raises ValueError for
+        losses that are not finite."""
         points = self._own.at(range(count), width)
         parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
         values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)
@@ -213,11 +212,11 @@ class Public:
 
     def _tried(self, plan: Plan, rows: Any, first: float) -> tuple[float, float]:
         """Make a short run on the public records with the numbers `rows`, all in each step, with the noise of the
-        averages that `plan` releases and a step size that falls from `first` to 0.
+        averages that `plan` releases and a step size that falls evenly from `first` to 0.
 
-        Returns the mean of the losses of other public records at its end (`_mean`), infinity if it diverges; and by
-        what to multiply `first` in the next try: if its releases show clearly that it hardly moved or diverged
-        (`optim.verdict`), the loss at its start over how far they say that the loss fell, from 1/1000 to 1000; else 1.
+        Returns the mean of the losses of other public records at its end, infinity if it diverges; and a factor for
+        `first` in the next try. If the releases show clearly that the run hardly moved or diverged, the factor is the
+        loss at its start over how far they say that the loss fell, from 1/1000 to 1000; else 1.
         """
         release = plan.release.with_noise(plan.noise_multiplier * len(rows) / plan.expected_batch)
         falling = Falling(first, plan.steps)
@@ -237,7 +236,7 @@ class Public:
         return loss, min(max(self._loss / found.descent, 1e-3), 1e3) if wrong else 1.0
 
     def _mean(self, losses: Array) -> float:
-        """Return the mean of l/(l + L), with L the mean loss at the start; or of the losses l if L is negative."""
+        # The mean of l/(l + L), with L the mean loss at the start; or of the losses l if L is negative
         # A short run learns few records by heart and is too sure of others: that doubles the mean cross-entropy of a
         # run with the best step size, but hardly changes how many answers are right
         bounded = np.maximum(losses, 0.0)
@@ -249,10 +248,9 @@ class Public:
             print(f"\r[{bar:20}] choosing settings: {what:40}", end="", file=sys.stderr, flush=True)
 
 
+# Its `bytes` is the size of the largest tensor that an operation in the block returned, by which `choose` sets how many
+# records are evaluated at a time.
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context manager whose attribute `bytes` is the size of the largest tensor that an operation inside it returned,
-    by which `choose` sets how many records are evaluated at a time."""
-
     bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -268,7 +266,7 @@ def short(value: float, digits: int = 3) -> float:
 
 
 def _peak() -> float:
-    """Return the most memory that was held so far, in GiB: of the GPU, or else of the process (0 if unknown)."""
+    # In GiB, of the GPU or else of the process; 0 if unknown
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     with suppress(ImportError):

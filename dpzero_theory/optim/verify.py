@@ -51,17 +51,10 @@ _CANNOT_TELL = (
 
 
 class _Finding(NamedTuple):
-    """One line of the report.
-
-    Attributes:
-        name: what is checked or told.
-        value: what was found; for a check that fails, what is wrong.
-        holds: whether the check passed; None if the value is told and not checked.
-    """
-
-    name: str
-    value: str | int | float
-    holds: bool | None = None
+    # One line of the report
+    name: str  # what is checked or told
+    value: str | int | float  # what was found; for a check that fails, what is wrong
+    holds: bool | None = None  # whether the check passed; None if the value is told and not checked
 
 
 class Report(NamedTuple):
@@ -171,8 +164,7 @@ def _module_of(parameters: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _load(name: str, path: Path | None) -> Checkpoint | None:
-    """Return what the file at `path` holds, a run's checkpoint or trainable parameters alone; None if there is no path.
-    Raises ValueError for a file with anything else; its message calls the file by `name`, the command's option."""
+    # A run's checkpoint, or trainable parameters alone
     if path is None:
         return None
     rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"
@@ -195,11 +187,10 @@ def _load(name: str, path: Path | None) -> Checkpoint | None:
 
 
 def _shown(report: Report, form: str, *, full: bool = False) -> str:
-    """Return the report in the form "text" (empty if something does not hold), "json" or "html".
-
-    The text is some ten lines, or with `full` the whole privacy statement, all findings, and a list of what nobody can
-    find out from the files, such as whether the run's software was changed. The other forms always have all of it.
-    """
+    """Return the report as text, JSON or HTML, for the `form` "text", "json" or "html". The text is empty if something
+    does not hold; else it has some ten lines, or with `full` the whole privacy statement, all findings, and a list of
+    what nobody can find out from the files, such as whether the run's software was changed. The other forms always have
+    all of it."""
     findings, claimed = report
     if form == "html":
         return document(

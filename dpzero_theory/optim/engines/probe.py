@@ -108,8 +108,8 @@ def _compare(
     signs: bool = False,
 ) -> None:
     """Raise ValueError unless an engine has the losses `wanted`, shape (3, records), up to an absolute difference
-    `allowed`, with three adapters, `points`: of zeros, of random numbers, and of random numbers with the opposite sign
-    of all products of factors. With `signs` only the last two are compared, else only the first."""
+    `allowed`, with three adapters: `points[0]` is zero, `points[1]` random, and `points[2]` the same with the opposite
+    sign of the products of its factors. With `signs` only the last two are compared, else only the first."""
     here = slice(1, None) if signs else slice(0, 1)
     gap = _gap(engine.scores(points[here], records), wanted[here])
     if not gap <= allowed:
@@ -119,8 +119,6 @@ def _compare(
 
 
 def _require_own(engine: Engine, adapter: Adapter, records: Sequence[Any], allowed: float) -> None:
-    """Raise ValueError if a record's loss changes with its place in the batch, or with other records, by more than
-    `allowed`; if the engine is invariant, by anything."""
     first = engine.scores([adapter], records)
     others = {
         "at another place in the batch": engine.scores([adapter], records[::-1])[:, ::-1],
@@ -144,9 +142,7 @@ def _loaded(module: nn.Module) -> nn.Module:
 
 
 def _reference(module: nn.Module) -> Callable[[Sequence[Adapter], Sequence[Any]], Array]:
-    """Return a function (adapters, records) -> the losses that the module computes for the records with each adapter,
-    float64 of shape (adapters, records). It leaves the module's parameters and modes as they are."""
-
+    # The losses that the module itself computes for the records with each adapter, shape (adapters, records)
     def losses(adapters: Sequence[Adapter], records: Sequence[Any]) -> Array:
         modes = {part: part.training for part in module.modules()}
         module.eval()

@@ -77,7 +77,7 @@ class SpreadEngine(Engine):
             worker.stop()
 
     def _each(self, work: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
-        """Return the results of work that several workers, from the one with the number `first` on, do side by side.
+        """Let workers, from the one with the number `first` on, work side by side, and return their results in order.
 
         Entry i of `work` is a tuple (function, *arguments), and result i is function(engine, *arguments), computed by
         worker first + i in its process. The work of a worker that dies is given to the one that is started in its
@@ -100,9 +100,8 @@ class SpreadEngine(Engine):
         return found
 
 
+# One of the engines of which a `SpreadEngine` consists: that of the worker with this number, from 0
 class _Part(Engine):
-    """One of the engines of which the `SpreadEngine` `whole` consists: the one with this number, from 0."""
-
     def __init__(self, whole: SpreadEngine, number: int) -> None:
         self._whole, self._number = whole, number
         self.name, self.rounding = whole.name, whole.rounding
@@ -135,13 +134,10 @@ def _about(engine: Engine) -> tuple[str, float, bool, int]:
     return engine.name, engine.rounding, engine.invariant, engine.longest
 
 
+# A worker in a process of this machine, in which `make` makes the engine when the first work comes. `submit` returns
+# the future result of work(engine, *arguments); work ends with an exception in `died` if the process has died, or its
+# engine can do no more.
 class _Process:
-    """An engine in a process of this machine, in which the function `make` makes it when there is work.
-
-    `submit` returns the future result of work(engine, *arguments), and `died` has the exceptions with which work ends
-    if the process has died, or its engine can do no more.
-    """
-
     died = (BrokenProcessPool, EngineError)
 
     def __init__(self, make: Callable[[], Engine]) -> None:
@@ -166,16 +162,14 @@ class _Process:
 
 
 def _with_held(make: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return work(engine, *arguments) with the engine of this process. If the process has none yet, `make`, a pickled
-    function without arguments, makes it first."""
+    # The engine of this process is made by `make`, a pickled function, when the first work comes
     if not _HELD:
         _HELD.append(pickle.loads(make)())
     return work(_HELD[0], *arguments)
 
 
+# A worker with the methods of `_Process`, in an actor of Ray with the options `resources`
 class _Actor:
-    """As `_Process`, in an actor of Ray with the options `resources`."""
-
     def __init__(self, make: Callable[[], Engine], resources: dict[str, Any]) -> None:
         try:
             import ray

@@ -130,9 +130,9 @@ class VLLMEngine(Engine):
         self._close()
 
     def _logs(self, adapters: Sequence[Adapter], texts: Sequence[Text]) -> list[list[Array]]:
-        """Return for each adapter, and in it for each text, the log-probabilities of the text's counted tokens; one NaN
-        for a text that is too long or has a token that is not in the vocabulary. There may be at most as many adapters
-        as vLLM was started for."""
+        """Return for each adapter, and in it for each text, the log-probabilities of the text's counted tokens, those
+        whose probabilities make the loss; one NaN for a text that is too long or has a token that is not in the
+        vocabulary. There may be at most as many adapters as vLLM was started for."""
         from vllm import TokensPrompt
         from vllm.lora.request import LoRARequest
 
@@ -165,8 +165,7 @@ class VLLMEngine(Engine):
         return Path(self._folder.name, str(number))
 
     def _written(self, number: int, adapter: Adapter) -> str:
-        """Write an adapter in peft's format into the folder for the adapter with this number in a batch, from 1, in the
-        place of an earlier batch's, and return the folder."""
+        # Number `number` counts the adapters of a batch from 1; the files of an earlier batch are overwritten
         from safetensors.torch import save_file
 
         folder = self._path(number)
@@ -179,11 +178,7 @@ class VLLMEngine(Engine):
 
 
 def _counted(text: Text, answer: Any) -> Array:
-    """Return the log-probabilities of the counted tokens of a text, given vLLM's output for it.
-
-    Raises EngineError if vLLM has left some out, as it does if it is made to read its cache of prefixes.
-    """
-    logs = answer.prompt_logprobs
+    logs = answer.prompt_logprobs  # vLLM leaves some out if it reads its cache of prefixes
     if len(logs) != len(text.ids) or any(text.ids[place] not in logs[place] for place in text.counted):
         raise EngineError(
             "vLLM must return a log-probability for every token of a record: does it read a cache of prefixes?"

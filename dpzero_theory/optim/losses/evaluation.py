@@ -54,15 +54,10 @@ def step_now() -> int:
 
 
 class _Batch(NamedTuple):
-    """A collated batch, `content`, of `rows` records, of which the first `meant` are wanted.
-
-    The other records are copies of the first one. They fill the batch up to a power of two, so that CUDA graphs are
-    recorded for few sizes.
-    """
-
-    content: Any
-    rows: int
-    meant: int
+    # Copies of the first record fill a batch up to a power of two, so that CUDA graphs are recorded for few sizes
+    content: Any  # the collated batch
+    rows: int  # the number of its records
+    meant: int  # so many of them, the first ones, are wanted
 
 
 class Evaluation:

@@ -181,14 +181,12 @@ def _reduced_rounding(func: Any, tensor: Tensor) -> float:
 
 
 class _Seen(NamedTuple):
-    """The losses of records, `values`, shape (points, records), and the operations that computed them, `trace`."""
-
-    values: Array
-    trace: Trace
+    values: Array  # the losses of records, shape (points, records)
+    trace: Trace  # the operations that computed them
 
 
 class _Look:
-    """Evaluates records at two points for the tests of this module, which compare a record's losses in several batches.
+    """Evaluates records at two points, so that a record's losses in several batches can be compared.
 
     They are the points from which a run computes the first difference of its first step. With x the weights, u the
     direction and lambda the smoothing, points 0 and 1 are x + lambda u and x - lambda u for central differences, and x
@@ -449,9 +447,8 @@ def _same(one: Array, other: Array) -> NDArray[np.bool_]:
 
 
 def _gap(one: Array, other: Array) -> float:
-    """Return the largest absolute difference of two arrays' entries; infinity if one entry is NaN and the other not."""
     with np.errstate(invalid="ignore"):
-        gaps = np.where(_same(one, other), 0.0, np.abs(one - other))
+        gaps = np.where(_same(one, other), 0.0, np.abs(one - other))  # NaN if only one of two entries is
     return float(np.where(np.isnan(gaps), np.inf, gaps).max())
 
 

@@ -41,21 +41,12 @@ _SHIFT = 1e-3  # Records are compared at shifted weights, so that a loss which r
 
 
 class _Call(NamedTuple):
-    """A call of a frozen module in a forward.
-
-    Attributes:
-        given: the first argument.
-        result: the tensor that was returned.
-        version: how often torch had counted a write to it (`Tensor._version`) when it was returned.
-        size: how many parameters the modules in `chain` have.
-        chain: this module and, before it, modules of which each takes nothing but the result of the one before.
-    """
-
-    given: Any
-    result: Tensor
-    version: int
-    size: int
-    chain: tuple[nn.Module, ...]
+    # A call of a frozen module in a forward
+    given: Any  # the first argument
+    result: Tensor  # what was returned
+    version: int  # how often torch had counted a write to the result when it was returned
+    size: int  # how many parameters the modules in `chain` have
+    chain: tuple[nn.Module, ...]  # this module and those before it, each of which takes only the result of the last
 
 
 class _Reached(Exception):
@@ -245,7 +236,8 @@ def _nested(one: nn.Module, other: nn.Module) -> bool:
 
 
 def _size(module: nn.Module) -> int:
-    # The number of parameters that take time: a look-up in an embedding takes none.
+    # About the number of parameters that take time. A look-up in an embedding takes nearly none; where the last layer
+    # has the same matrix, the time of that layer is left out too.
     found = {id(p): p.numel() for p in module.parameters()}
     for part in module.modules():
         if isinstance(part, nn.Embedding):

@@ -166,7 +166,7 @@ def _same(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _masked(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits and labels of a masked language model, if possible at the labelled positions alone."""
+    # If possible the model computes logits at the labelled positions alone
     labels, outputs = _labels(batch), _bare(module).get_output_embeddings()  # type: ignore[operator]
     places = _places(module, labels != IGNORED) if labels.dim() == 2 and isinstance(outputs, nn.Linear) else None
     if places is None:
@@ -183,8 +183,8 @@ def _masked(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _next_token(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
-    """Return the logits of a causal language model, at least at all tokens whose next token has a label, and for each
-    of these tokens that label. Raises ValueError unless labels have the shape (batch, tokens)."""
+    # Each token's logits are for the next token, whose label is returned for it. If possible the model computes logits
+    # only where that label counts.
     labels = _labels(batch)
     if labels.dim() != 2:
         raise ValueError(
@@ -236,8 +236,9 @@ def _decoded(module: nn.Module, batch: _Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean cross-entropy over its labels that are not -100, shape (batch,): 0 if all are -100, and
-    NaN if one of the others is not in [0, classes). Logits have one axis, the classes, more than the labels."""
+    """Return each record's mean cross-entropy over its labels, shape (batch,). `labels` has the shape (batch,) or
+    (batch, positions), and `logits` a further axis, the last, for the classes. Labels that are -100 do not count; the
+    mean is 0 if all are -100, and NaN if one of the others is not in [0, classes)."""
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     known = labels.masked_fill(wrong, IGNORED)
     lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
@@ -245,28 +246,26 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the share of each record's labels, those that are -100 left out, that are not the most likely class; 0 if
-    all labels are -100. Logits have one axis, the classes, more than the labels."""
     return _over_places((logits.argmax(-1) != labels).float(), labels)
 
 
 def _chance_wrong(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of 1 - p over its labels that are not -100, where p is the softmax probability of the
-    label's class, or 0 if there is no such class; the mean is 0 if all labels are -100."""
+    """Return each record's mean of 1 - p over its labels, shape (batch,), where p is the softmax probability of the
+    label's class, or 0 if there is no such class. `labels` has the shape (batch,) or (batch, positions), and `logits` a
+    further axis, the last, for the classes. Labels that are -100 do not count; the mean is 0 if all are -100."""
     known = (labels >= 0) & (labels < logits.shape[-1])
     right = logits.softmax(-1).gather(-1, labels.where(known, 0)[..., None]).squeeze(-1)
     return _over_places(1 - right * known, labels)
 
 
 def _over_places(values: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean of `values` over its labels that are not -100, shape (batch,); 0 if all are -100. There
-    is one value for each label, and labels have the shape (batch,) or (batch, positions)."""
+    # Each record's mean over its labels that are not -100; 0 if all are -100. Labels have the shape (batch,) or (batch,
+    # positions), and there is a value for each.
     places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
     return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
 
 
 def _squared(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each record's mean squared difference of predicted numbers and labels, both of shape (batch, numbers)."""
     return (logits - labels.float()).square().mean(1)
 
 
@@ -307,10 +306,11 @@ def preference_losses(beta: float = 0.1) -> Losses:
 
 
 def _log_probabilities(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-probability of each answer given its prompt, shape (2 pairs,).
+    """Return the log-probability of each answer given its prompt, shape (answers,).
 
-    A batch has input_ids, attention_mask and completion_mask, of shape (2 pairs, tokens); the last one is 1 at the
-    tokens of an answer. Raises ValueError for an adapter with virtual tokens (peft's prompt tuning).
+    A batch has input_ids, attention_mask and completion_mask, of shape (answers, tokens): each row is a prompt and its
+    answer, and completion_mask is 1 at the answer's tokens. Raises ValueError if the model gives logits of another
+    shape, as it does with an adapter that has virtual tokens (peft's prompt tuning).
     """
     ids = batch["input_ids"]
     following, answered = (functional.pad(batch[name][:, 1:], (0, 1)) for name in ("input_ids", "completion_mask"))

@@ -134,9 +134,8 @@ def by_user(texts: Data, key: _Key, *, at_most: int | None = None) -> ByUser:
     return ByUser(texts, list(places.values()), most)
 
 
+# The data set of mappings without one of their entries
 class _Without:
-    """The data set `data` of mappings, without the entry `column` of each mapping."""
-
     def __init__(self, data: Data, column: str) -> None:
         self._data, self._column = data, column
 

@@ -59,11 +59,10 @@ def clip_jointly(rows: Array, clip: float) -> Array:
 
 
 def _to_lattice(rows: Array, clip: float, levels: int) -> NDArray[np.int64]:
-    """Clip each row of `rows`, shape (n, K), to L2 norm `clip`, and return it in units of clip/levels, as integers.
-
-    The integers of a row have L2 norm at most `levels`, a number from 1 to 2^52. With K = 1 they are rounded to the
-    nearest integer, else toward zero. NaN and infinities are treated as `clip_jointly` does.
-    """
+    """Clip each row of `rows`, shape (n, K), to L2 norm `clip`, and return it in units of clip/levels, as integers
+    whose L2 norm is at most `levels`, a number from 1 to 2^52. With K = 1 they are rounded to the nearest integer, else
+    toward zero. A NaN counts as 0. A row with infinite entries is clipped as if these were equally large and its other
+    entries 0."""
     units = clip_jointly(rows, clip) / clip
     if rows.shape[1] == 1:
         return np.rint(units * levels).astype(np.int64)
@@ -113,12 +112,9 @@ class Algorithm(ABC):
         """
 
 
+# Algorithm 2 of the paper "DPZero: Private Fine-Tuning of Language Models without Backpropagation". A record
+# contributes its K differences, clipped together to L2 norm C and rounded to integers in units of C/2^30.
 class _DPZero(Algorithm):
-    """DPZero, Algorithm 2 of the paper "DPZero: Private Fine-Tuning of Language Models without Backpropagation".
-
-    A record contributes its K differences, clipped together to L2 norm C and rounded to integers in units of C/2^30.
-    """
-
     name = "dpzero"
     levels = 2**30
     dtype = np.int64
@@ -129,15 +125,12 @@ class _DPZero(Algorithm):
 
 
 class _MeZO(Algorithm):
-    """DPZero without clip and noise, which is not private.
-
-    A difference that is not finite counts as 0, since without a clip no finite number can stand for an infinite one.
-    """
-
+    # DPZero without clip and noise, which is not private
     name = "mezo"
     private = False
 
     def contributions(self, differences: Array, clip: float) -> Sums:
+        # Without a clip no finite number can stand for an infinite one, so a difference that is not finite counts as 0.
         total: Sums = np.where(np.isfinite(differences), differences, 0.0).sum(axis=0)
         return total
 

@@ -94,10 +94,8 @@ def _require_between(
     losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
 ) -> None:
     """Raise ValueError if the loss of a batch of two records of `data` is not between the losses of the two, up to
-    rounding, for one of four such pairs. Pairs whose losses are not finite do not count.
-
-    `losses` is a function from a list of batches to one number for each, and `join` makes a batch of a list of records.
-    """
+    rounding. Four pairs of records are tried; one whose losses are not finite does not count. `losses` is a function
+    from a list of batches to one number for each, and `join` makes a batch of a list of records."""
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]

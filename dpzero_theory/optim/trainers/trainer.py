@@ -85,10 +85,8 @@ def _require_no_optimizer(*given: object) -> None:
 
 @contextmanager
 def _without_backward(model: Any) -> Iterator[None]:
-    """A context manager in whose block a Trainer accepts a quantised model whose kernels have no backward pass (GGUF).
-
-    The model's `is_quantized` is False inside. A private run needs no backward pass.
-    """
+    # Trainer refuses a quantised model whose kernels have no backward pass (GGUF). A private run needs none, so the
+    # model does not tell that it is quantised while the block runs.
     quantised = getattr(model, "is_quantized", False)
     if quantised:
         model.is_quantized = False
@@ -438,12 +436,9 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         rotate_checkpoints(str(output), save_total_limit=limit, best_model_checkpoint=best_folder, use_mtime=False)
 
     def _load_best(self) -> None:
-        """If `load_best_model_at_end` is set, give the model the weights of the best checkpoint, and close the run's
-        file. With a `save_total_limit` of 1 all other checkpoints are deleted.
-
-        The releases after that checkpoint stay in the run's file and in its cost. If `train` is called again with
-        `resume_from_checkpoint`, it loads a checkpoint that is left and moves its weights by the later releases.
-        """
+        # The releases after the best checkpoint stay in the run's file and in its cost, which is why the file is
+        # closed. If `train` is called again with `resume_from_checkpoint`, it loads a checkpoint that is left and moves
+        # its weights by the later releases.
         best = self.state.best_model_checkpoint
         if best is None:
             return

@@ -29,15 +29,11 @@ _NUMBER = "dpzero_entry"
 """The column with the number of each entry in the data set as it was given, by which shuffled entries are found."""
 
 
+# TRL prepares a data set by `map` and `filter`, which leave out no entry here: otherwise n, the published number of
+# records, would depend on an entry's text. A column with the entries' numbers shows whether all are left.
 class _Whole(Dataset):  # type: ignore[misc]
-    """A data set whose `map` and `filter`, by which TRL prepares it, leave out no entry: otherwise n, the published
-    number of records, would depend on an entry's text. A column with their numbers shows whether all are left."""
-
     @classmethod
     def of(cls, data: Any, name: str) -> Any:
-        """Return a copy of `data`, a `datasets.Dataset`, as an object of this class, with a further column that has
-        each entry's number, from 0. Raises ValueError, which calls the argument `name`, for anything else, for a data
-        set without entries, and for one that has a column of that name already."""
         if not isinstance(data, Dataset) or not len(data) or _NUMBER in data.column_names:
             got = "an empty one" if isinstance(data, Dataset) and not len(data) else type(data).__name__
             raise ValueError(
@@ -55,8 +51,7 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self._made(super().map(*args, **options))
 
     def filter(self, *args: Any, **options: Any) -> Any:
-        """Leave out no entry: return this data set, and warn of entries that `datasets.Dataset.filter`, with the same
-        arguments, would leave out. Raises ValueError if that would leave out all of them."""
+        # No entry is left out; there is a warning of those that the arguments would leave out
         left_out = len(self) - len(super().filter(*args, **options))
         if left_out == len(self):
             raise ValueError("the data must have entries that TRL keeps (not too long, with a loss); got none")
@@ -69,10 +64,8 @@ class _Whole(Dataset):  # type: ignore[misc]
         return self
 
 
+# A subclass sets `config`, the class of TRL's that `args` must have
 class _TRLTrainer(DPZeroTrainer):
-    """The base of `DPZeroSFTTrainer` and `DPZeroDPOTrainer`, whose arguments they describe. A subclass sets `config`,
-    the class of TRL's that `args` must have."""
-
     config: ClassVar[type[Any]]
     train_dataset: Any
 

@@ -68,8 +68,8 @@ _Factors = tuple[Tensor, Tensor | None]
 
 @lru_cache(maxsize=8)
 def _lengths(shapes: _Shapes, rank: int) -> list[int]:
-    """Return how many signs of a low-rank direction parameters get, in the order in which signs are dealt out: for each
-    matrix the two numbers rank * rows and rank * columns, for each vector the number of its entries and 0."""
+    # In the order in which signs are dealt out: for a matrix its numbers of row and of column signs, for a vector its
+    # entries and 0
     found = []
     for shape in shapes:
         rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (math.prod(shape), 0)
@@ -459,11 +459,11 @@ def blocks(rows: int, device: torch.device, width: int = 1) -> Iterator[tuple[in
 
 @lru_cache(maxsize=8)
 def _on_a_grid(amounts: tuple[float, ...], rank: int, dtype: torch.dtype) -> list[float]:
-    """Return the amounts rounded to multiples of a power of two, so that sums of them with any signs are exact; as they
-    are if one is not finite. A sum has each amount `rank` times, and is formed in `dtype`, float32 or float64."""
     largest = max(map(abs, amounts))
     if largest == 0 or not math.isfinite(largest):
         return list(amounts)
+    # Each amount occurs `rank` times in a sum, so sums of all amounts with any signs are exact in `dtype` if they are
+    # multiples of this power of two. If an amount is not finite, they stay as they are.
     bits = (53 if dtype == torch.float64 else 24) - (rank * len(amounts) - 1).bit_length()
     grid = math.ldexp(1.0, math.frexp(largest)[1] - bits)
     return [round(amount / grid) * grid for amount in amounts]

@@ -375,8 +375,8 @@ class Weights:
             reshard(self.module)
 
     def _scaled(self, name: str, number: int, amount: float) -> float:
-        """Return `amount` times the number by which the vector that `Directions` computes for direction `number` must
-        be multiplied to be the direction. Raises ValueError, which calls the amount `name`, if it is not finite."""
+        # The vector that `Directions` computes for direction `number`, times the result, is the direction times
+        # `amount`
         if not (isinstance(amount, float | int) and math.isfinite(amount)):
             raise ValueError(f"{name} must be a finite number; got {amount!r:.40}")
         if not self.directions.law.normalised:
@@ -385,8 +385,7 @@ class Weights:
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of a module by name, in alphabetical order, a tied one by its first name. Raises
-    ValueError for a module or parameter that is not supported."""
+    # In alphabetical order by name; a tied parameter has its first name
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if any(isinstance(part, nn.DataParallel) for part in module.modules()):

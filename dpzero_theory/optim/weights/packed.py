@@ -187,10 +187,9 @@ def moved(output: Tensor, x: Tensor, moves: Tensor, hook: "_Hook") -> Tensor:
     return output
 
 
+# The forward hook of a quantised linear layer that `train_packed` made trainable. To the output x W^T of the layer's
+# kernel it adds x M^T, where M is the sum of what training has added to the weight W.
 class _Hook:
-    """The forward hook of a quantised linear layer that `train_packed` made trainable. To the output x W^T of the
-    layer's kernel it adds x M^T, where M is the sum of what training has added to the weight W."""
-
     def __init__(self) -> None:
         self._known: Any = None
         self._held: Any = None  # the tensor that was read, kept alive so that no other gets the address in `_known`
@@ -203,9 +202,9 @@ class _Hook:
         return moved(output, x, layer.packed_moves, self)
 
     def factors(self, moves: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield pairs of factors (left, right) of type `dtype`, of shapes (terms, outputs) and (terms, inputs), whose
-        products left^T right sum to what training has added to the layer's weight. `moves` is the layer's parameter
-        `packed_moves`, from which it follows."""
+        """Yield pairs of factors (left, right) of type `dtype`, of shapes (terms, outputs) and (terms, inputs). Their
+        products left^T right sum to what training has added to the layer's weight, which follows from `moves`, the
+        layer's parameter `packed_moves`."""
         if len(moves) == _HEAD:
             return
         known = moves.data_ptr(), moves._version, len(moves)

@@ -64,18 +64,15 @@ def _record_nothing() -> torch.cuda.CUDAGraph:
 
 @cache
 def _kept() -> torch.cuda.CUDAGraph:
-    """Return a CUDA graph whose memory all others share, as they are replayed one after the other and their results are
-    copied. It is never deleted: memory whose last recording is gone cannot be recorded into again."""
+    # The memory of this graph is shared by all others, as they are replayed one after the other and their results are
+    # copied. It is never deleted: memory whose last recording is gone cannot be recorded into again.
     return _record_nothing()
 
 
 class _Recording(NamedTuple):
-    """One recorded evaluation: `content`, the batch that it reads, and `scale`, the shifts; `replay` computes the
-    losses from what these hold at that time."""
-
-    content: Any
-    scale: Tensor
-    replay: Callable[[], Tensor]
+    content: Any  # the batch that the recorded evaluation reads
+    scale: Tensor  # the shifts that it reads
+    replay: Callable[[], Tensor]  # computes the losses from what these two hold then
 
 
 class Recorded:
@@ -192,6 +189,6 @@ def _tensors(content: Any) -> list[Tensor]:
 
 
 def _shape_of(content: Any) -> str:
-    """Return a text by which recordings are found. Two collated batches have the same one if only the numbers in their
-    tensors or their devices differ, not their nesting, a tensor's shape or type, or a value that is no tensor."""
+    # Recordings are found by this text. Two collated batches have the same one if only the numbers in their tensors or
+    # their devices differ, not their nesting, a tensor's shape or type, or a value that is no tensor.
     return repr(each_tensor(content, lambda value: f"{tuple(value.shape)} {value.dtype}"))

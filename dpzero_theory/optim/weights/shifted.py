@@ -500,7 +500,6 @@ class Guard(TorchDispatchMode):
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that an operation (an overload of torch.ops) writes, the entries of lists one by one."""
     found = [
         args[number] if number < len(args) else kwargs.get(argument.name)
         for number, argument in enumerate(func._schema.arguments)
@@ -526,7 +525,7 @@ def _derivative_of(found: Tensor) -> Tensor:
 
 @cache
 def _ready() -> None:
-    """Import the module that torch imports at the first dual number, without that module's deprecation warnings."""
+    # Torch imports this module at the first dual number, with a deprecation warning
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import_module("torch._decomp.decompositions_for_jvp")

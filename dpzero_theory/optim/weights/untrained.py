@@ -27,13 +27,11 @@ _MOST_COPIED = 1 << 22
 
 
 class _Held(NamedTuple):
-    """A buffer or frozen parameter before an evaluation: its `name`, the `tensor`, a view of its `memory`, and a `copy`
-    of its values (None if it is not copied, and must not be written)."""
-
+    # A buffer or frozen parameter before an evaluation
     name: str
     tensor: Tensor
-    memory: Tensor
-    copy: Tensor | None
+    memory: Tensor  # a view of the tensor's memory
+    copy: Tensor | None  # of its values; None if it is not copied, and must not be written
 
 
 class Untrained:
@@ -165,7 +163,7 @@ def _can_be_copied(buffer: Tensor) -> bool:
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    """Return the address of a tensor's memory, and how often torch counted a write to it (0 if it does not count)."""
+    # Where the tensor's memory is, and how often torch counted a write to it (0 if it does not count)
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
     except RuntimeError:  # a tensor subclass may have no memory of its own
