@@ -97,8 +97,7 @@ class _Influence:
 
     @cached_property
     def takes_one_less(self) -> bool:
-        """Whether a run on one record less draws the same random numbers, so that it can be compared with a run on all
-        n records.
+        """Whether runs on n - 1 and on n records with one seed draw the same random numbers, and so can be compared.
 
         If the loop's seed makes other directions or other random contributions for n - 1 records, exchanging a record
         changes the releases on n - 1 and on n records by vectors that are not parallel, and the answer is False. It is
@@ -172,9 +171,8 @@ class _Influence:
 
     @cached_property
     def loudest(self) -> Records | None:
-        # The data set is n copies of the extreme record that adds the most to the sum of every step, if this is more
-        # than half of the clip, the largest length that the claim allows a record to add. The step with the smallest
-        # sum counts.
+        # The data set is n copies of the extreme record that adds the most to the step whose sum is least, if a copy
+        # adds more than half of the clip, the largest length that the claim allows to it.
         best, data = _LOUD * self._n, None
         for record, _ in self._extremes:
             alike = datasets.filled(self._records, record)
@@ -228,19 +226,11 @@ class _Residual(NamedTuple):
     sums: Array
 
 
+# Samples of the noise that one loop adds, on several data sets and with several settings of the loop. A sample is an
+# array of noise in units of the claimed standard deviation, shape (runs, steps, numbers of a step), or None if the
+# noise cannot be told from the releases. It takes about `most_runs` runs. `variations` has further settings with which
+# the claim must hold, by the names that the report gives them.
 class _NoiseSamples:
-    """Samples of the noise that one loop adds, on several data sets and with several settings of the loop.
-
-    A sample is an array of noise in units of the claimed standard deviation, shape (runs, steps, numbers of a step), or
-    None if the noise cannot be told from the releases.
-
-    Args:
-        runs: runs the loop with changed settings.
-        influence: experiments on how much single records change the loop's releases.
-        most_runs: about how many runs a sample may take.
-        variations: further settings with which the claim must hold, by the names that the report gives them.
-    """
-
     def __init__(
         self, runs: LoopRuns, influence: _Influence, most_runs: int, variations: Mapping[str, Mapping[str, Any]]
     ) -> None:
@@ -322,8 +312,7 @@ class _NoiseSamples:
         stream: int | None = None,
         global_seed: int | None = None,
     ) -> _Residual | None:
-        """Make one run and return its noise and the sums to which the noise was added; None if they cannot be told
-        apart.
+        """Make one run and return its noise and the sums without noise; None if they cannot be told apart.
 
         The sums are what the loop returns as `clean`, or else the releases of a run with the same seed almost without
         noise. Only the first step is returned if these two runs have different numbers of steps.

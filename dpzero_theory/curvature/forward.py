@@ -58,15 +58,9 @@ class _Differences:
     evaluations: int
 
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
-        """Return the problem file, from which `dpzero_theory.params` computes bounds, with these estimates as its
-        constants.
-
-        Args:
-            data: what the samples are: "public", "synthetic" or "private".
-            least_loss: a lower bound on every loss.
-        """
+        # `data` is "public", "synthetic" or "private"; no loss is below `least_loss`. The theorems need tr|A| for r.
+        # Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm
-        # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         trace = max(abs(self.trace.low), abs(self.trace.high))
         return ProblemFile(
             constants={

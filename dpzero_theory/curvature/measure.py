@@ -115,22 +115,16 @@ class _Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """Return the constants that the theorems need of these losses (`theory.problem.Problem`), by name.
-
-        They are "d", the number of weights; "r", the effective rank: `trace_bound` over the smoothness, cut to [1, d];
-        "lipschitz", the largest norm of a sample's gradient at the points, a lower bound on the Lipschitz constant;
-        "smoothness"; "gap", the loss at the start less `least_loss`, an upper bound; "loss_bound", the largest absolute
-        value of the mean loss at the points, a lower bound; and "sample_rank": the largest upper end, over points, of
-        the root mean square of tr|Hess f_i| over samples' losses f_i, divided by the smoothness and cut to [1, d].
-        """
+        # The largest upper end, over points, of the root mean square of tr|Hess f_i| over the losses f_i of samples
         samples = max(point.samples.trace.high for point in self.points)
         return {
             "d": self.d,
             "r": self._effective_rank(self.trace_bound),
+            # At other points and for other samples gradients may be longer, so this is a lower bound.
             "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),
             "smoothness": self.smoothness,
-            "gap": self.points[0].value - self.settings.least_loss,
-            "loss_bound": max(abs(point.value) for point in self.points),
+            "gap": self.points[0].value - self.settings.least_loss,  # an upper bound
+            "loss_bound": max(abs(point.value) for point in self.points),  # a lower bound
             "sample_rank": self._effective_rank(samples),
         }
 

@@ -161,11 +161,8 @@ def _minutes(plan: Plan, seen: "Public | _Tested") -> float:
 def _fitting(
     n: int, settings: Mapping[str, Any], given: Mapping[str, Any], plan: Plan, seen: "Public | _Tested", kind: _Kind
 ) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan of the longest run that takes at most ten minutes, or else of the shortest one, with the step
-    size 0; and the settings, to which those of its length, its batch and the clip are added.
-
-    `plan` has the steps that are given. Steps, batch, directions and clip stay as they are given.
-    """
+    # The longest run that takes at most ten minutes, or else the shortest one, with the step size 0 until one is
+    # chosen. Steps, batch, directions and clip stay as they are given; the settings of the others are added.
     most = plan.steps if "steps" in given else 10**9 if isinstance(seen, Public) else kind.steps
     if given["target_epsilon"] * n < _LITTLE:
         most = min(most, 99)

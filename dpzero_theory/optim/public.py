@@ -124,9 +124,8 @@ class Public:
         return self._changes[width]
 
     def _slopes(self, width: float, rows: Any, count: int) -> tuple[Array, float]:
-        """Return the differences of the public records with the numbers `rows` along the first `count` directions, with
-        the smoothing `width`, shape (records, count); and the mean of the losses at all points. Raises ValueError for
-        losses that are not finite."""
+        # The differences have the shape (records, count), in the order of `rows`, the numbers of public records; the
+        # second number is the mean loss over records and points
         points = self._own.at(range(count), width)
         parts = [self._evaluation.batch(part) for part in np.array_split(rows, math.ceil(len(rows) / _FEW))]
         values = np.concatenate([self._evaluation.at(self._weights, points, part) for part in parts], axis=1)

@@ -115,7 +115,7 @@ def _question(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _left_out(given: dict[str, Any], sampling: str | None) -> str:
-    """Return the name of the number to find in `given`, a number, or None, by name: the one of epsilon and
+    """Return the name of the number to find. `given` has for each name a number or None: it is the one of epsilon and
     noise_multiplier that is None, whatever else is; or, if both are numbers, the only one of delta, steps, n and batch
     that is None. A batch that is None beside one other number is not to be found with full batches, which need none,
     nor without a `sampling`. Raises ValueError if there is not exactly one number to find."""

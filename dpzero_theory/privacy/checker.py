@@ -192,9 +192,8 @@ def _one_step(h: _Divergence, width: arb, bits: int, small: float) -> _Law:
 
 
 def _product(one: _Law, other: _Law, bits: int, small: int) -> _Law:
-    """The law of the sum of independent losses with the laws `one` and `other`, whose probabilities are in units of
-    2^-bits; at the low end up to `small` units move to a larger loss, and at the high end as many to an infinite
-    one."""
+    # The law of the sum of independent losses. At the low end up to `small` units of probability move to a larger loss,
+    # and at the high end as many to an infinite one, which can only raise delta.
     masses = [-(-int(mass) >> bits) for mass in (one.masses * other.masses).coeffs()]
     first, last, low, high = 0, len(masses), 0, 0
     while last > first + 1 and high + masses[last - 1] <= small:

@@ -240,9 +240,9 @@ class _Curve:
 class _Apart:
     """Bounds on delta of the composition `parts` near one epsilon >= 0, for releases that seldom have a large privacy
     loss. The small losses are composed on a fine grid of `points` points, which is short without large losses. Their
-    total is one law of a composition with no, one, ..., `_MANY` large losses on a grid with wide cells; more large
-    losses count as infinite. `delta` is a guess of delta; a wrong one makes bounds wide, not false. Proofs:
-    laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
+    total is one law of a composition with no, one, ..., `_MANY` large losses, each number with a tilt of its own, on a
+    grid with wide cells; more large losses count as infinite. `delta` is a guess of delta; a wrong one makes bounds
+    wide, not false. Proofs: laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
 
     def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT

@@ -338,11 +338,10 @@ def _discrete_gap(numbers: int, tau: float = _KERNEL) -> float:
 
 
 def _release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
-    """The pure epsilon of one release with Laplace noise, raised by 1e-12 of it for rounding; some data attain it. With
-    a = 1/`noise_multiplier`, one record in the batch changes the probability of a value by a factor of at most e^a. So
-    with Poisson batches of rate q = `sample_rate` epsilon is log(1 + q (e^a - 1)). If neighbours differ in a record
-    that is `replaced` by another, it is log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Raises ValueError with q < 1 for
-    a multiplier below 1/700."""
+    # With a = 1/`noise_multiplier`, one record in the batch changes the probability of a value by a factor of at most
+    # e^a. So with Poisson batches of rate q epsilon is log(1 + q (e^a - 1)); if neighbours differ in a record that is
+    # replaced by another, it is log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)). Some data attain it. It is raised by
+    # 1e-12 of it for rounding.
     a = 1 / check.real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = check.real("sample_rate", sample_rate, above=0.0, at_most=1.0)
     if q < 1 and a > _LARGEST:

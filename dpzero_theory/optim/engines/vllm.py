@@ -130,9 +130,9 @@ class VLLMEngine(Engine):
         self._close()
 
     def _logs(self, adapters: Sequence[Adapter], texts: Sequence[Text]) -> list[list[Array]]:
-        """Return for each adapter, and in it for each text, the log-probabilities of the text's counted tokens, those
-        whose probabilities make the loss; one NaN for a text that is too long or has a token that is not in the
-        vocabulary. There may be at most as many adapters as vLLM was started for."""
+        # The log-probabilities of the counted tokens of each text, with each adapter; one NaN for a text that is too
+        # long or has a token that is not in the vocabulary. vLLM was started for some number of adapters, and there may
+        # be no more.
         from vllm import TokensPrompt
         from vllm.lora.request import LoRARequest
 

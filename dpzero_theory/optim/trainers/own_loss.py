@@ -93,9 +93,8 @@ def one_by_one(trainer: Trainer, data: Data) -> tuple[Losses, Callable[[Sequence
 def _require_between(
     losses: Callable[[Sequence[Any]], Tensor], join: Callable[[Sequence[Any]], Any], data: Data
 ) -> None:
-    """Raise ValueError if the loss of a batch of two records of `data` is not between the losses of the two, up to
-    rounding. Four pairs of records are tried; one whose losses are not finite does not count. `losses` is a function
-    from a list of batches to one number for each, and `join` makes a batch of a list of records."""
+    # The loss of a batch of two records must be between the losses of the two. `losses` takes a list of batches and has
+    # one number for each; `join` makes a batch of a list of records. Pairs whose losses are not finite do not count.
     places = [pair * len(data) // _PAIRS for pair in range(_PAIRS)]
     for place in places:
         two = [data[place], data[(place + len(data) // 2) % len(data)]]

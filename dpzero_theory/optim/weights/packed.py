@@ -202,9 +202,8 @@ class _Hook:
         return moved(output, x, layer.packed_moves, self)
 
     def factors(self, moves: Tensor, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield pairs of factors (left, right) of type `dtype`, of shapes (terms, outputs) and (terms, inputs). Their
-        products left^T right sum to what training has added to the layer's weight, which follows from `moves`, the
-        layer's parameter `packed_moves`."""
+        # Pairs of shapes (terms, outputs) and (terms, inputs), whose products left^T right sum to what training has
+        # added to the layer's weight. It follows from `moves`, the layer's parameter `packed_moves`.
         if len(moves) == _HEAD:
             return
         known = moves.data_ptr(), moves._version, len(moves)

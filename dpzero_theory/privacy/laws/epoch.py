@@ -545,7 +545,7 @@ def _family(
 
     Returns:
         For (P, Q) and for (Q, P) a row of lower bounds on the events' probabilities under the first law and a row of
-            upper bounds under the second.
+        upper bounds under the second.
     """
     present, missing = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]

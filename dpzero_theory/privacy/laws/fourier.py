@@ -23,8 +23,8 @@ from dpzero_theory.privacy.laws.law import UNIT, log_law, log_moments, sketched
 
 _LOG_NEGLIGIBLE = -80.0  # products of powers that are certainly below e to this power count as 0
 _STEPS = np.linspace(0.0, 1.0, 24)
-"""`window` tries rates r of Chernoff's bounds by E e^{r sum} whose logs are these shares of the way from the log of the
-least rate that can be the best one to the log of the largest."""
+"""`window` tries rates r of Chernoff's bounds by E e^{r sum}, from 0.02 or less to 50 over the sum's deviation. Their
+logs are at these shares of that range."""
 _SKETCH = 600  # a window of a sum is chosen from laws coarsened to so many values, because it need not be exact
 
 

@@ -89,9 +89,8 @@ class _Noise(ABC):
         clips, over its density with the centre 0."""
 
     def mixed(self, first: Array, last: Array, shifts: _Mixture, sign: int) -> tuple[Array, Array]:
-        """The probabilities of the intervals of outputs from `first` to `last`, in clips (`IntegerNoise`: integers),
-        for noise whose centre is `sign` (1 or -1) times a random number; and bounds on their absolute errors. The
-        random number has the law `shifts`, pairs (number in clips, log of its probability)."""
+        # For noise whose centre is `sign`, 1 or -1, times a random shift with the law `shifts`: the probabilities of
+        # the intervals of outputs from `first` to `last`, and bounds on their absolute errors
         total, error = np.zeros(len(first)), np.full(len(first), _NEGLIGIBLE)
         rounding = _FEW_ERROR if len(shifts) <= 2 else _MANY_ERROR
         for centre, log_weight in shifts:
@@ -102,10 +101,8 @@ class _Noise(ABC):
         return total, error
 
     def losses(self, x: Array, shifts: _Mixture, replaced: bool) -> tuple[Array, Array]:
-        """The privacy losses log dP/dQ at outputs x in clips (`IntegerNoise`: integers), and bounds on their absolute
-        errors. Under P the centre of the noise is a random shift with the law `shifts`, pairs (clips, log of its
-        probability); under Q it is 0, or minus such a shift if `replaced`."""
-
+        # The losses log dP/dQ at outputs x, and bounds on their absolute errors. Under P the centre of the noise is a
+        # random shift with the law `shifts`; under Q it is 0, or minus such a shift if `replaced`.
         def log_mean(y: Array) -> tuple[Array, Array]:
             each = [(self.log_ratio(y, centre), log_weight) for centre, log_weight in shifts]
             if len(each) > 2 or (len(each) == 2 and shifts[0][0] > 0):

@@ -44,21 +44,13 @@ for one run holds for each of them."""
 
 @dataclass(frozen=True, kw_only=True)
 class _RunCertificate:
-    """A bound that holds for one run with a stated probability.
-
-    Attributes:
-        bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1.
-        failure: the probability with which the bound may fail.
-        exponent: theta > 0, one of the two free numbers of the theorem for one run (proof.md, section 10), with the
-            smallest bound on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that
-            theorem, because Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller one.
-        vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
-    """
-
-    bound: float
-    failure: float
+    bound: float  # on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1
+    failure: float  # the probability with which the bound may fail
+    # theta > 0, one of the two free numbers of the theorem for one run (proof.md, section 10), with the smallest bound
+    # on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that theorem, because Markov's
+    # inequality for the bound on the mean over runs, or L^2, gives a smaller one.
     exponent: float
-    vacuous: bool
+    vacuous: bool  # whether `bound` is at least L^2, which bounds the squared gradient at every point
 
 
 @dataclass(frozen=True, kw_only=True)

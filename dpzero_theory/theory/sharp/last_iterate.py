@@ -160,20 +160,12 @@ def _largest_below(function: Callable[[float], float], target: float) -> float:
 
 @dataclass(frozen=True)
 class _LastIterateBound:
-    """The bound on E[F_S(x_T) - F_S^*] as a function of the clip and of the number of steps times their size.
-
-    The variables are c = C/(L sqrt(K)) for the clip C, and the exponent 2 mu alpha T for T steps of size alpha.
-
-    Attributes:
-        problem: the constants, with `pl`, which is mu.
-        unit: sigma/(C sqrt(T)), where sigma is the standard deviation of the noise.
-        direction, directions: the name of the law of the directions, and their number K in a step.
-    """
-
-    problem: Problem
-    unit: float
-    direction: str
-    directions: int
+    # The bound on E[F_S(x_T) - F_S^*] as a function of c = C/(L sqrt(K)) for the clip C, and of the exponent 2 mu alpha
+    # T for T steps of size alpha
+    problem: Problem  # has `pl`, which is mu
+    unit: float  # sigma/(C sqrt(T)), where sigma is the standard deviation of the noise
+    direction: str  # the name of the law of the directions
+    directions: int  # K, the number of directions in a step
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array]:
         # The step sizes, in units of 1/ell, and the noise's variances, in units of K L^2
