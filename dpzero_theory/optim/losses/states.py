@@ -11,9 +11,7 @@ taken for one another, and nothing is written. A chain is taken only if a few re
 without it, up to rounding; else the module is evaluated as a whole, as it is if layers below are trained.
 """
 
-import hashlib
 import math
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +26,7 @@ from torch.utils.data import default_collate
 
 from dpzero_theory.optim.engines.probe import rounding
 from dpzero_theory.optim.losses.evaluation import Losses, per_record
+from dpzero_theory.optim.losses.identity import of_all
 from dpzero_theory.optim.losses.isolation import Trace
 from dpzero_theory.optim.losses.records import Collate, Data, read
 from dpzero_theory.optim.weights.directions import Directions
@@ -65,7 +64,7 @@ class _Chain:
 
     def __init__(self, weights: Weights, losses: Losses, join: Callable[[Sequence[Any]], Any], most: float) -> None:
         self._weights, self._losses, self._join, self._left = weights, losses, join, most
-        self._kept: dict[bytes, Tensor] = {}
+        self._kept: dict[str, Tensor] = {}
         self._modules: tuple[nn.Module, ...] = ()
 
     def find(self, record: Any, *, within: bool) -> bool:
@@ -150,9 +149,8 @@ class _Chain:
         return bool(np.abs(one - other).max() <= rounding(trace.coarsest, one, other))
 
     def _of(self, record: Any) -> Tensor:
-        key = b""
-        with suppress(Exception):  # a record that cannot be pickled is run anew each time
-            key = hashlib.sha256(pickle.dumps(record, protocol=4)).digest()
+        # Not by pickle alone, which writes all of a tensor of which the record is a part
+        key = of_all([record], b"states")  # "" for a record that cannot be pickled, which is run anew each time
         found = self._kept.get(key)
         if found is None:
             batch = self._join([record])

@@ -118,6 +118,20 @@ class _Drawn:
         return x + torch.randn(FEATURES), y
 
 
+class _Parts(_Drawn):
+    """Records that are a part of a larger tensor, of which the rest differs each time."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = data()[index]
+        return torch.cat([x, torch.randn(FEATURES)])[:FEATURES], y
+
+
+def test_a_record_is_known_by_its_own_numbers() -> None:
+    kept = Deep()
+    released(kept, 2.0, _Parts(), isolation="exact")
+    assert kept.below[1].calls < 60  # type: ignore[operator]
+
+
 def test_an_augmented_record_is_never_taken_for_another() -> None:
     found, join = with_states(Deep(), losses, _Drawn(), None, 2.0)
     assert join is not None
