@@ -45,6 +45,7 @@ _LITTLE, _MANY = 300, 64
 n/256 are."""
 _FEW_DIRECTIONS = 4
 """K in a run that takes too long with all lengths."""
+_STEP = 5e-3  # About how many seconds a step takes beside evaluations
 _LONG = 60  # Given settings with a longer text stand in the program by their names alone.
 _TOKENS, _PIXELS = 64, 1024
 """How many tokens or pixels a record is taken to have where nothing is measured."""
@@ -155,7 +156,7 @@ def _points(plan: Plan) -> int:
 
 def _minutes(plan: Plan, seen: "Public | _Tested") -> float:
     drawn = plan.steps * plan.expected_batch
-    return (drawn * _points(plan) * seen.seconds + min(plan.n, drawn) * seen.once) / 60
+    return (plan.steps * _STEP + drawn * _points(plan) * seen.seconds + min(plan.n, drawn) * seen.once) / 60
 
 
 def _fitting(
@@ -194,10 +195,11 @@ def _program(
     texts = {name: repr(value) for name, value in settings.items()}
     texts |= {name: name for name in given if callable(given[name]) or len(texts.get(name, "")) > _LONG}
     minutes, points = _minutes(plan, seen), _points(plan)
+    takes = f"{short(minutes, 2):,g} min" if minutes >= 1 else f"{short(60 * minutes, 2):g} s"
     longer = "# this is long: smaller steps=, expected_batch= or directions_per_step= make it shorter\n"
     return (
         f"# settings='auto', {how}, {plan.steps:,} steps of {points} evaluations of {plan.expected_batch:,.0f} records,"
-        f" about {short(minutes, 2):,g} min{seen.said}; the same again:\n"
+        f" about {takes}{seen.said}; the same again:\n"
         + longer * (minutes > _RUN)
         + "for name, weight in model.named_parameters():\n" * bool(names)
         + f"    weight.requires_grad_(name in {names})\n" * bool(names)

@@ -77,7 +77,7 @@ def test_private_records_are_only_compared_before_the_choice_is_printed(
         )
     said = capsys.readouterr().err
     assert said.startswith("# settings='auto', " + ("from 60 public records" if public else "without public records"))
-    assert re.search(r" about [0-9.e-]+ min;", said)
+    assert re.search(r" of 100 records, about [0-9.]+ s; ", said)
     assert re.search(r"GiB.*; the same again:\n", said)
     assert "step_size=lambda step: " in said
     assert not (tmp_path / "run").exists()
