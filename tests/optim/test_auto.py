@@ -137,6 +137,24 @@ def test_it_is_said_where_short_runs_take_too_long(
         assert ("there was no time for short runs" in capsys.readouterr().err) is said
 
 
+@pytest.mark.parametrize(
+    ("each", "steps", "batch", "k", "long"),
+    [(1e-5, 1000, 25, 16, False), (1e-2, 62, 25, 16, False), (5e-2, 62, 25, 4, False), (1.0, 62, 25, 4, True)],
+)
+def test_without_public_records_a_run_of_ten_minutes_is_chosen_if_there_is_one(
+    each: float, steps: int, batch: int, k: int, long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """`each` is how many seconds an evaluation of a record takes."""
+    monkeypatch.setattr(auto, "_LENGTHS", ((1000, 16), (250, 4), (62, 4), (62, 16)))
+    weights = sum(weight.numel() for weight in model().parameters())
+    monkeypatch.setattr(auto, "_forward", lambda device: each / weights)
+    run = make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / "run", **GOAL)
+    run.close()
+    assert (run.plan.steps, run.plan.expected_batch, run.plan.directions_per_step) == (steps, batch, k)
+    assert ("# this is long: smaller steps=" in capsys.readouterr().err) is long
+
+
 def test_the_page_on_settings_has_what_is_chosen() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "settings.md").read_text()
     assert "**A run of at most ten minutes** is chosen if there is one: 1,000 steps, else 250, 62, then" in page
