@@ -27,7 +27,7 @@ class Claim:
         epsilon, delta: the whole run is (epsilon, delta)-DP, epsilon > 0 and 0 <= delta < 1.
         relation: a name of `privacy.relation.Relation`, such as "add-remove".
         sampling: how batches are drawn, a name of `privacy.sampling.SAMPLINGS`, such as "poisson". Some names need
-            numbers, as in "cyclic-poisson:4".
+            numbers, as "cyclic-poisson:4", where 4 random groups of records take turns.
         n: the number of records.
         batch: the size of a batch, or its expected size; at most n.
         steps: the number of steps.
@@ -82,12 +82,12 @@ class Claim:
         """Make the claim of a run of equal steps.
 
         Args:
-            run: the `optim.plan.Plan` of a training run, which has all its public settings, or a `Step`, one step of a
-                run as the accountant counts it. The noise must be Gaussian.
+            run: the `optim.plan.Plan` of a training run, which has all its public settings, or a `privacy.step.Step`,
+                which describes each step; its own number of `steps` is ignored. The noise must be Gaussian.
             steps, n, clip: the number of steps, the number of records, and the largest L2 norm of what one record adds
                 to a sum. They are required with a `Step`; with a `Plan`, which has its own, they are ignored.
-            delta: the claimed delta, in [0, 1).
-            epsilon: the claimed epsilon; if None, the accountant's upper bound for the steps.
+            delta: the claimed delta, in [0, 1); above 0 if `epsilon` is None.
+            epsilon: the claimed epsilon > 0; if None, the upper bound of `privacy.accountant` for the steps.
             average: "mean" if a release is the noised sum divided by the batch size, "sum" if it is the noised sum.
 
         Raises:

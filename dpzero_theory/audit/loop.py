@@ -143,10 +143,11 @@ class _Clock:
 def known_system() -> Iterator[_Entropy]:
     """A context manager in whose block known bytes can stand in for the operating system's random bytes.
 
-    It yields an `_Entropy`, from which `os.urandom`, `secrets` and unseeded generators of NumPy then read, and whose
-    method `start` selects the bytes. A module that took `urandom` by name before the block, and torch's `seed()`,
-    still read the system's bytes. After the block the global random generators of Python, NumPy and torch (if it is
-    loaded) are as they were before.
+    It yields an object, from which `os.urandom`, `secrets` and unseeded generators of NumPy then read. At first they
+    get the system's bytes; after a call of its method start(number) with an integer they get the bytes of an endless
+    sequence that this number determines, from its first byte on, and after start(None) the system's again. A module
+    that took `urandom` by name before the block, and torch's `seed()`, always read the system's bytes. After the block
+    the global random generators of Python, NumPy and torch (if it is loaded) are as they were before.
     """
     entropy, torch = _Entropy(), sys.modules.get("torch")
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -191,10 +192,11 @@ class Loop:
         records: the data on which `run` calls the loop if it is given no other.
         claim, view: what the loop claims, and what an attacker sees.
         settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
-        entropy: what stands in for the operating system's random bytes while the audit is made.
+        entropy: what stands in for the operating system's random bytes while the audit is made, an object as
+            `known_system` yields it.
         count: how many runs were made.
         from_weights: whether releases are computed from weights, because the loop returns none.
-        clock: what stands in for the process's clocks in a block of the method `clocks`, else None.
+        clock: what stands in for the process's clocks in a block of the method `clocks`, which sets it; else None.
     """
 
     train: Train

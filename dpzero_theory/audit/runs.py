@@ -275,7 +275,8 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether the loop's seed makes neither directions nor weights: runs of two seeds release the same numbers.
+        """Whether runs of two seeds release the same numbers, so that neither random directions of steps nor initial
+        weights come from the loop's seed.
 
         The runs have almost no noise, and all records in every batch. False also if one of them fails.
         """
@@ -319,7 +320,9 @@ def norms(rows: Array) -> Array:
 def same(a: Array, b: Array) -> bool:
     """Return whether two arrays of releases have one shape and are equal up to rounding; NaN equals NaN.
 
-    Entries may differ by 1e-5 of the largest absolute value plus 1e-5 of their own, more than the noise of quiet runs.
+    An entry of `a` may differ from that of `b` by 1e-5 times the largest finite absolute value in all of `a`, plus 1e-5
+    times the absolute value of the entry of `b`. Runs with as little noise as the loop accepts (quiet runs) differ less
+    by their noise.
     """
     if a.shape != b.shape:
         return False
