@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     others), and write or print them as a problem file, JSON text that `python -m dpzero_theory.params --problem` reads.
 
     Args:
-        argv: the command-line arguments, such as ["--model", "mlp-digits:64", "--data", "digits"]; those of the process
-            if None.
+        argv: the command-line arguments, such as ["--model", "mlp-digits:64", "--data", "digits"] (["--help"] prints
+            all options); those of the process if None.
 
     Returns:
         The exit status 0.

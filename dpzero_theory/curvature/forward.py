@@ -101,7 +101,8 @@ def measure_forward(
 ) -> _Differences:
     """Estimate gradient norms, and trace and Frobenius norm of the Hessian of the mean loss, from losses alone.
 
-    The losses of all samples are evaluated 12 times for each pair of random directions, and twice more.
+    F is the mean of the n samples' losses, and A the Hessian of F at x. The losses of all samples are evaluated 12
+    times for each pair of random directions, and twice more.
 
     Args:
         losses: a function of x that returns the losses of all n samples, shape (n,).
@@ -109,7 +110,16 @@ def measure_forward(
         width: how far from x losses are evaluated, as a multiple of a direction of length sqrt(d); positive.
         directions: the number of pairs of random directions, at least 2.
         generator: a CPU generator, which draws the directions.
-        level: the coverage probability of the t intervals, before they are widened.
+        level: the coverage probability, in (0, 1), of the t intervals, before they are widened; wider ones cover more.
+
+    Returns:
+        An object with the attributes `value`, F(x); `gradient_norms`, shape (n,), estimates of the norm of each
+        sample's gradient; `trace` and `squared_frobenius`, `intervals.Interval`s of tr(A) and ||A||_F^2, t intervals
+        over the directions, widened to hold the estimate at the half width; `rank`, an `Interval` whose ends
+        |tr A|/||A||_F and its square bound the effective rank tr|A|/||A||_2 (the square only if A is positive
+        semidefinite), cut to [1, d]; `d`; and `evaluations`, how often the losses of all samples were evaluated. Its
+        method problem_file(data, least_loss=0.0) makes a `ProblemFile` for `python -m dpzero_theory.params --problem`:
+        `data` is "public", "synthetic" or "private", and no loss may be below `least_loss`.
 
     Raises:
         ValueError: an argument outside its range.

@@ -209,8 +209,8 @@ def measure(
     results_not_private: bool = False,
     settings: MeasureSettings | None = None,
 ) -> _Measurement:
-    """Measure the constants that the theorems need of a model's losses, starting at the model's own weights: Lipschitz
-    constant, smoothness, effective rank, gap to the least loss and largest loss.
+    """Measure the constants that the DPZero theorems (`theory`) need of a model's losses, starting at the model's own
+    weights: Lipschitz constant, smoothness, effective rank, gap to the least loss and largest loss.
 
     Args:
         objective: module, losses and samples.
@@ -220,7 +220,13 @@ def measure(
         settings: what to measure; `MeasureSettings()` if None.
 
     Returns:
-        The measurements; their method `problem_file` makes the file that the calculator reads.
+        An object whose method constants() returns the constants as a dictionary ("d", "r", "lipschitz", "smoothness",
+        "gap", "loss_bound" and "sample_rank", as in `theory.problem.Problem`), and whose method problem_file() returns
+        a `ProblemFile` of them, for `python -m dpzero_theory.params --problem`. Its attributes are `n` and `d`, the
+        numbers of samples and weights; `data` and `settings`, as given; `points`, a tuple of the measurements at each
+        point (attributes `steps` of gradient descent to the point, mean loss `value`, `gradient_norms` of all samples,
+        `spectrum` of the mean loss's Hessian and `samples`, norms and traces of single samples' Hessians); `shared`,
+        the `Spectrum` of a matrix that bounds the Hessians at all points, or None; and `layers`, a list.
 
     Raises:
         ValueError: `data` is none of its values, fewer than 2 samples, or a Hessian's product that is not finite.

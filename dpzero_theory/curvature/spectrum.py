@@ -57,15 +57,16 @@ class Spectrum:
     Traces are averaged over random directions, the probes.
 
     Attributes:
-        norm: an `Interval` of ||A||_2. The lower end is a Ritz value (approximate eigenvalue) and certain, up to the
-            rounding of A's products (about 1e-7 of it in float32); the upper end has the interval's probability.
+        norm: an `Interval` of ||A||_2. The lower end is the largest absolute value of a Ritz value (an approximate
+            eigenvalue), and certain, up to the rounding of A's products (about 1e-7 of it in float32); the upper end
+            has the interval's probability.
         trace: an `Interval` of tr(A).
         absolute_trace: an `Interval` of tr|A|, the smallest trace of an H with -H <= A <= H.
         rank: an `Interval` of tr|A|/||A||_2, the effective rank of |A|, in [1, d].
         bracket: numbers (low, estimate, high) from means over the probes, with E[low] <= tr|A| <= E[high].
         extremes: the smallest and the largest Ritz value of A itself, even if its root was measured.
-        residual: within this distance of the largest Ritz value of A, in absolute value, of the Lanczos run that
-            searches for the largest eigenvalues, there is an eigenvalue of A.
+        residual: there is an eigenvalue of A within this distance of the Ritz value of A with the largest absolute
+            value, in the Lanczos run that searches for the largest eigenvalues.
         points, weights: the measured spectral density: eigenvalues, ascending, and their weights, which sum to d.
             Eigenvalues that have converged have weight 1; the others come from stochastic Lanczos quadrature.
         products: how many products of A with a vector were spent.
