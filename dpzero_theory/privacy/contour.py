@@ -4,8 +4,7 @@ With M(z) = E_P e^{zL} the moment of one release's loss L, and T releases, for e
     delta(epsilon) = (1/2 pi) Integral over t of  prod M(z)^T e^{-z epsilon} / (z (z + 1)),   z = tau + i t.
 
 Both integrals, over t and over the outputs x in M(z), are sums over equally spaced nodes. laws/derivation.md, section
-10, bounds the errors by the steps and last nodes in t and in x, and by rounding: (a) to (e).
-"""
+10, bounds the errors by the steps and last nodes in t and in x, and by rounding: (a) to (e)."""
 
 import math
 from contextlib import suppress
@@ -178,7 +177,7 @@ class _Integral:
 
 
 def fits(parts: Parts) -> bool:
-    """Whether the integral may be tried: all releases are Gaussian, with sampled batches of no fixed size."""
+    """Whether `answers` may be tried for `parts`: all laws are `Gaussian`, of rates below 1, none "fixed-size"."""
     fit = all(isinstance(law, Gaussian) and law.rate < 1 and law.kind != "fixed-size" for law, _ in parts)
     return bool(parts) and fit
 
@@ -186,8 +185,9 @@ def fits(parts: Parts) -> bool:
 @lru_cache(maxsize=64)
 @np.errstate(all="ignore")
 def answers(parts: Parts, epsilon: float) -> _Integral | None:
-    """An object whose methods `upper` and `lower` bound delta of the composition `parts` at epsilons near `epsilon` >=
-    0; None if the integral does not fit these laws or is too imprecise, so that a grid must answer."""
+    """Bounds on the delta of a composition, by this module's integral: an object with methods upper(x) and lower(x),
+    true at every epsilon x >= 0 and narrow near x = `epsilon` >= 0. None if the integral does not fit the laws, or not
+    within 1e-4 of delta; then use `grid`. `parts` are pairs (law of one release, number of such releases)."""
     if not fits(parts):
         return None
     releases = [(law, count) for law, count in parts if isinstance(law, Gaussian)]

@@ -31,14 +31,15 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     P and Q are the laws of what is released from two neighbouring data sets, and a is the order. D_a = (1/(a-1)) sum_j
     T_j K_j(a - 1) + a mu^2/2, where the first term is for releases from random batches: release j is made T_j times,
     and K_j(t) = log E_P e^(t L) for its privacy loss L. The second term is for all other Gaussian releases, which are
-    together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors. Where noise has a density only
-    within a factor e^G of a Gaussian one, G (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower
-    one.
+    together mu-GDP (Mironov 2017). The bracket includes quadrature and rounding errors. Discrete Gaussian noise has the
+    probabilities of rounded continuous noise up to a factor e^G, with G at most about 1e-12 (`Cost.ratio`); therefore G
+    (2a - 1)/(a - 1) is added to the upper end and subtracted from the lower one.
 
     Args:
-        history: steps, such as `step * 1000`, all with one relation. Noise must be Gaussian, and batches full, Poisson,
-            cyclic, in a fixed order or of fixed size (not under zero-out). zCDP statements (`stated.concentrated`)
-            raise the upper end, and count as 0 in the lower one.
+        history: steps, such as `step * 1000`, all with one relation. Noise must be continuous or discrete Gaussian, and
+            the sampling full, poisson, cyclic-poisson, fixed-order, shuffled or fixed-size (not under zero-out).
+            Shuffled batches and zCDP statements (`stated.concentrated`) raise the upper end, and count as 0 in the
+            lower one.
         order: a > 1.
 
     Returns:

@@ -242,7 +242,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
         """The certified epsilon at a target_delta that is 0, 1, or in [1e-30, 1). It is 0 if no event was composed or
         target_delta is 1; but infinite, at every delta, if an event protects nothing. At 0 it is finite for Laplace
         noise alone, and infinite with any other event, also a pure one, whose own epsilon at 0 is finite. Raises
-        ValueError for another target_delta, or one that the history exceeds at every epsilon."""
+        ValueError for another target_delta, or one > 0 that the history exceeds at every epsilon."""
         delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
         if self._unprotected:
             return math.inf

@@ -49,7 +49,8 @@ _LARGEST = 700.0  # the largest a = 1/noise_multiplier of Laplace noise with sam
 
 
 class StepLike(Protocol):
-    """What a noise law needs to know of equal steps: these fields of `step.Step`, which explains them."""
+    """What a noise law needs to know of equal steps: the fields `noise`, `sampling`, `relation`, `coordinates` and
+    `steps` of `step.Step`, which explains them."""
 
     @property
     def noise(self) -> float: ...
@@ -107,8 +108,8 @@ class Mechanism(ABC):
     @abstractmethod
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """The privacy cost of all `step.steps` equal steps of `step`, for data sets that differ in up to `size` >= 1
-        records; `UNKNOWN` if no bound is known. `n` is the number of records of the larger data set, or None for a cost
-        that holds for any number. `require` must have accepted the step."""
+        records; `law.UNKNOWN`, an infinite cost, if no bound is known. `n` is the number of records of the larger data
+        set, or None for a cost that holds for any number. `require` must have accepted the step."""
 
     def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
         """The least noise multiplier, rounded up by at most 1e-11 of it, with which all steps of `step`, whose own

@@ -90,7 +90,8 @@ class Epoch(Law):
         way: 0 for (P, Q), with the record under P; 1 for (Q, P).
         taken: 1, or any number below `epoch` with `end` "lower".
         end: "upper" for a law that dominates, "lower" for one that is dominated.
-        epochs: the number of epochs in the history, by which the outputs that matter are chosen.
+        epochs: the number of epochs in the history, by which grids are chosen: they are fine up to where the losses of
+            so many epochs matter. Bounds are true for every number, and may be wide for a wrong one.
     """
 
     noise: float
@@ -436,13 +437,15 @@ def dominating_pairs(
         epoch: t, the number of steps of a whole epoch, in one of which the record takes part.
         released: how many steps of the epoch are released.
         replaced: whether the record has the opposite contribution under Q, in place of none.
-        reach: losses that only outputs farther than this many standard deviations from their means have are not told
-            apart.
-        near: up to this many standard deviations of an epoch's loss the losses are equally spaced.
-        ratio: how fine the grids are: the width of the cells on which the sum over the steps of a step's density ratio
-            (with the record over without) is put, in standard deviations of the sum; if `replaced`, the distance of
-            losses in standard deviations of an epoch's loss, and the `ratio` of `divergences`. What the bounds lose
-            falls as its square.
+        reach: outputs farther than this many standard deviations of the noise from their means are not told apart: the
+            probability that large ones add under P counts as that of an infinite loss.
+        near: up to this distance the grids are as fine as `ratio` says, and beyond it coarser and coarser: in standard
+            deviations, from its mean, of the sum over the released steps of a step's density ratio (with the record
+            over without); if `replaced`, in those of the privacy loss of the released steps, from 0, for which
+            sqrt(log(1 + 4 (e^(1/s^2) - 1) released/t^2)) stands.
+        ratio: how fine the grids are: the width of the cells of this sum in its standard deviations; if `replaced`, the
+            distance of losses in standard deviations of the loss, and the `ratio` of `divergences`. What the bounds
+            lose falls as its square. Bounds are true for every reach, near and ratio.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.
@@ -484,7 +487,7 @@ def dominating_pairs(
 def counts(epoch: int, taken: int, released: int) -> tuple[list[tuple[int, float]], float]:
     """The law of the number j of the record's steps among the first `released` steps of an epoch, where the record has
     `taken` of the `epoch` steps: pairs (j, probability), and a bound on the total probability of the j that are left
-    out because their probability is at most `_LEAST_CHANCE`."""
+    out because their probability is at most 1e-18."""
     low, high = max(0, taken - (epoch - released)), min(taken, released)
 
     # Ratios of neighbours are multiplied, since log-gamma functions of 10^8 steps err by 1e-7 of a probability.

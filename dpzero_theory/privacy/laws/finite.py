@@ -167,7 +167,7 @@ def dominating(forward: tuple[Array, Array], backward: tuple[Array, Array]) -> F
     (P, Q) at every epsilon.
 
     Of the `FinitePair` only `upper` may be used. The class also needs a pair that (P, Q) dominates, for `lower`; it
-    gets the same one, which is none.
+    gets the same one, which (P, Q) need not dominate.
 
     Args:
         forward: two arrays of one shape: losses l that rise from 0, and for each l an upper bound on P(A) - e^l Q(A)
@@ -189,7 +189,7 @@ def dominated(p: Array, q: Array) -> FinitePair:
     (P, Q) at every epsilon.
 
     Of the `FinitePair` only `lower` may be used. The class also needs a pair that dominates (P, Q), for `upper`; it
-    gets the same one, which does not.
+    gets the same one, which need not dominate (P, Q).
 
     Args:
         p: lower bounds on the probabilities of some events, such as the rejection regions of tests, under P. Any number

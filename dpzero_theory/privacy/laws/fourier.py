@@ -177,13 +177,15 @@ class _Sum:
 def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, mixture: Mixture = ()
 ) -> tuple[float, float, float, float]:
-    """The range of a sum of independent variables, or of one of several such sums, with at most e^log_folded of its law
-    beyond each end by Chernoff's bounds. Raises OverflowError if the variance of the sum is almost 0 or no float.
+    """The range of a sum of independent variables, or of one of several such sums that is chosen at random, with at
+    most e^log_folded of its law beyond each end by Chernoff's bounds. Raises OverflowError if the variance of the sum
+    is almost 0 or no float.
 
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
         log_folded: the log of the probability that may be beyond each end, < 0.
-        mixture: for several sums, in place of these numbers: each one's log probability and numbers of copies.
+        mixture: for several sums, a pair for each: the log of the probability that it is chosen, and a sequence of how
+            many copies of each variable it has, in place of the numbers of copies in `laws`.
 
     Returns:
         The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E
@@ -270,15 +272,19 @@ def sums(
     log_folded: float,
     longest: int,
 ) -> list[_Sum]:
-    """The laws of several sums of independent variables, in the order of `products`, all on one grid. Raises
+    """The laws of several sums of independent variables, in the order of `products`, all on one grid. Each is an object
+    with bounds on the sum S: excess(thresholds), an array of upper bounds on E max(S - threshold, 0) for rising
+    thresholds, and an array of how much of each is for errors of the Fourier transform; and tails(sign), an array of
+    bounds on P(S >= v) for each of its values `at`, v, lower ones for sign -1 and upper ones for 1. Raises
     OverflowError if the grid needs more than `longest` cells.
 
     Args:
         points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
             times `points`.
-        products: for each law its tilt theta >= 0; the weights of each variable at these values; and, for each of the
-            sums among which one is chosen, the log of its probability and how many copies of each variable it has, as
-            many in all for each sum.
+        products: for each law its tilt theta >= 0 (> 0 for `excess`): weights are multiplied by e^{theta value} here,
+            which makes errors small against small tail probabilities; the weights of each variable at these values, not
+            yet multiplied; and, for each of the sums among which one is chosen at random, the log of its probability
+            and how many copies of each variable it has, as many in all for each sum.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []

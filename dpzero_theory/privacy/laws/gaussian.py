@@ -64,8 +64,9 @@ class Gaussian(Law):
     the release at every epsilon.
 
     Args:
-        kind: `remove` if the record is there under P and missing under Q; `add` for the other way round; `replace` if
-            it has another value under Q; `fixed-size` for replace-one with batches of fixed size.
+        kind: `remove` if the record is there under P and missing under Q; `add` for the other way round, both also for
+            batches of fixed size under add-remove; `replace` if it has another value under Q; `fixed-size` for
+            replace-one with batches of fixed size.
         rate: the sample rate q in (0, 1].
         noise: s > 0, the standard deviation of the noise in units of the clip; in units of two clips for batches of
             fixed size under add-remove and replace-one, as another record takes the place of the protected one.
@@ -78,7 +79,8 @@ class Gaussian(Law):
 
     @property
     def branches(self) -> tuple[_Branch, ...]:
-        """The line, or the two half-lines, of outputs on which this kind of pair has its formulas."""
+        """The line, or the two half-lines, of outputs on which this kind of pair has its formulas. The objects serve as
+        the argument `branch` of other methods; their attribute `start` is the least output, -inf for the line."""
         return _BRANCHES[self.kind]
 
     def largest(self, z: float) -> float:
@@ -91,14 +93,15 @@ class Gaussian(Law):
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """The log of A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at an array x of outputs: the density of outputs with a
-        record that is in the batch with probability q, over the density of outputs without the record. Where log A is
-        near 0 its relative error is small, and elsewhere its absolute error."""
+        """The log of A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at an array x of outputs, in the unit of s = `noise`: the
+        density of outputs with a record that is in the batch with probability q = `rate`, and then moves their mean
+        from 0 to 1, over the density of outputs without the record. Where log A is near 0 its relative error is small,
+        and elsewhere its absolute error."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:
-        """The privacy losses at outputs x of `branch`, a line or half-line on which one formula holds, and the values
-        log A(x) of `log_mixture`, of which P's density and the losses are made."""
+        """The privacy losses at outputs x of `branch`, one of `branches`, and the values log A(x) of `log_mixture`, of
+        which P's density and the losses are made."""
         log_a = self.log_mixture(x)
         return branch.up * log_a - (branch.down * self.log_mixture(-x) if branch.down else 0.0), log_a
 
@@ -120,9 +123,9 @@ class Gaussian(Law):
         return one + error(-x) if branch.down else one, one
 
     def inverse(self, branch: _Branch, level: Array) -> Array:
-        """About the outputs x of `branch`, a line or half-line on which one formula holds, at which the privacy loss is
-        `level`; or -`level` if the loss falls with x there. Serves only to choose where outputs are cut: callers
-        measure the loss at x, so that its error does not affect any bound."""
+        """About the outputs x of `branch`, one of `branches`, at which the privacy loss is `level`; or -`level` if the
+        loss falls with x there. Serves only to choose where outputs are cut: callers measure the loss at x, so that its
+        error does not affect any bound."""
         q, square = self.rate, self.noise**2
         if q == 1:
             return np.asarray(square * level / 2 if branch.down else square * level + 0.5)

@@ -48,8 +48,8 @@ _Mixture = tuple[tuple[float, float], ...]  # the law of a random shift c >= 0 i
 
 
 def binomial_shifts(rate: float, size: int) -> _Mixture:
-    """The law of the number j of `size` records that are drawn, each independently with probability `rate` in (0, 1]:
-    pairs (j, log of its probability) for j = 0, ..., size, or for size alone if `rate` is 1."""
+    """The law of the number j of `size` records that are drawn, each independently with probability `rate` in (0, 1]: a
+    tuple of pairs (j, log of its probability) for j = 0, ..., size, or for size alone if `rate` is 1."""
     if rate == 1:
         return ((float(size), 0.0),)
     ways = (math.log(math.comb(size, j)) for j in range(size + 1))
@@ -120,7 +120,8 @@ class _Noise(ABC):
 
 @dataclass(frozen=True)
 class NormalNoise(_Noise):
-    """Gaussian noise on the line, with standard deviation s > 0 in units of the clip."""
+    """Gaussian noise on the line, with standard deviation s > 0 in units of the clip, as an argument of
+    `shifted_pairs`."""
 
     s: float
 
@@ -146,8 +147,10 @@ class NormalNoise(_Noise):
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
     """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points to a clip, or on the
-    line if `levels` is 0. All shifts must be whole clips: outputs are cut into intervals, with an end at each centre.
-    On a lattice the least and the largest centre are points of the two unbounded intervals."""
+    line if `levels` is 0; an argument of `shifted_pairs`. The protected records shift the sum, and so the centre of the
+    noise, by a random number of clips, which must be whole. `shifted_pairs` bounds the privacy loss on intervals of
+    outputs: the loss is monotone between possible centres, each of which is an end of an interval, and constant beyond
+    all of them, on the two unbounded intervals (to which on a lattice the least and the largest centre belong)."""
 
     s: float
     levels: int = 0
@@ -180,7 +183,7 @@ class LaplaceNoise(_Noise):
 @dataclass(frozen=True)
 class IntegerNoise(_Noise):
     """Gaussian noise on integers, with the parameter sigma = `s` `levels`; `levels` >= 1 is the clip as a number of
-    integers. Outputs x are integers, and each is an interval of its own."""
+    integers. An argument of `shifted_pairs`, which takes each integer as an outcome of its own."""
 
     s: float
     levels: int
@@ -217,11 +220,11 @@ def _sum_of_densities(sigma: float) -> float:  # of e^(-x^2/(2 sigma^2)) over th
 @lru_cache(maxsize=16)
 def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release from both sides, if the protected records shift a sum at random: one
-    for (P, Q) and one for (Q, P). Under P the shift c >= 0, in clips, has the law `shifts`, pairs (c, log probability)
-    with rising c; under Q the shift is -c if `replaced`, as with replace-one, and else 0. Callers guarantee, as bounds
-    are wide or slow beyond, that the parameter s of `noise` is from `LEAST_NOISE` to `MOST_NOISE` for `NormalNoise`;
-    that s over the largest shift is at least `LEAST_LAPLACE` for `LaplaceNoise`; and that s is at least
-    `LEAST_DISCRETE`, and s times the integers of a clip at most `WIDEST`, for `IntegerNoise`."""
+    for (P, Q) and one for (Q, P). `noise` is a `NormalNoise`, `LaplaceNoise` or `IntegerNoise`. Under P the shift c >=
+    0, in clips, has the law `shifts`, a tuple of pairs (c, log probability) with rising c; under Q the shift is -c if
+    `replaced`, as with replace-one, and else 0. Callers guarantee, as bounds are wide or slow beyond, that the
+    parameter s of `noise` is from 0.2 to 1e4 for `NormalNoise`; that s over the largest shift is at least 1/300 for
+    `LaplaceNoise`; and that s is at least 0.05, and s times the integers of a clip at most 256, for `IntegerNoise`."""
     first, last = noise.cuts(shifts, -shifts[-1][0] if replaced else 0.0)
     p, p_error = noise.mixed(first, last, shifts, 1)
     q, q_error = noise.mixed(first, last, shifts if replaced else ((0.0, 0.0),), -1)
@@ -246,8 +249,9 @@ def shifted_pairs(noise: _Noise, shifts: _Mixture, *, replaced: bool) -> tuple[F
 def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
     both sides: for (P, Q) and for (Q, P). The protected record contributes under P, and 0 stands in its place under Q.
-    `noise` is the noise's standard deviation s >= `LEAST_ZEROED` in clips, and `rate` is q in (0, 1), the number of
-    records in a batch over the number of all records."""
+    `noise` is the noise's standard deviation s in clips, and `rate` is q in (0, 1), the number of records in a batch
+    over the number of all records. Callers guarantee that s is at least 0.05 and s/q at most 2^40; it is not checked,
+    and with more noise rounding hides the losses."""
     # N(c) is the law of the noise with centre c. With probability q the record is in the batch, in the place of another
     # one with the contribution y. Outputs are measured from y. At the worst data the record's contribution, of size 1,
     # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
