@@ -37,8 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command: audit the loop that the arguments name, and print the report.
 
     Args:
-        arguments: the command-line arguments, such as ["spec.toml", "--runs", "100"] (["--help"] prints all options);
-            those of the process if None.
+        arguments: the command's arguments, as ["spec.toml", "--runs", "100"] or ["--help"]; the process's own if None.
 
     Returns:
         The exit status: 1 if a check is violated; 3 if none is, but one could not be made without which the claim

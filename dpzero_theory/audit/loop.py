@@ -192,8 +192,7 @@ class Loop:
         records: the data on which `run` calls the loop if it is given no other.
         claim, view: what the loop claims, and what an attacker sees.
         settings: what the loop is given in addition to the claim's numbers, by the loop's own names.
-        entropy: what stands in for the operating system's random bytes while the audit is made, an object as
-            `known_system` yields it.
+        entropy: what stands in for the operating system's random bytes in the audit, as `known_system` yields it.
         count: how many runs were made.
         from_weights: whether releases are computed from weights, because the loop returns none.
         clock: what stands in for the process's clocks in a block of the method `clocks`, which sets it; else None.

@@ -275,8 +275,7 @@ class LoopRuns:
 
     @cached_property
     def same_for_all_seeds(self) -> bool:
-        """Whether runs of two seeds release the same numbers, so that neither random directions of steps nor initial
-        weights come from the loop's seed.
+        """Whether runs of two seeds of the loop release the same numbers, so that no direction or weight comes from it.
 
         The runs have almost no noise, and all records in every batch. False also if one of them fails.
         """
@@ -320,9 +319,8 @@ def norms(rows: Array) -> Array:
 def same(a: Array, b: Array) -> bool:
     """Return whether two arrays of releases have one shape and are equal up to rounding; NaN equals NaN.
 
-    An entry of `a` may differ from that of `b` by 1e-5 times the largest finite absolute value in all of `a`, plus 1e-5
-    times the absolute value of the entry of `b`. Runs with as little noise as the loop accepts (quiet runs) differ less
-    by their noise.
+    An entry of `a` may differ from that of `b` by 1e-5 times the largest finite absolute value in `a`, plus 1e-5 times
+    the absolute entry of `b`: by more than the noise of runs with as little noise as the loop accepts.
     """
     if a.shape != b.shape:
         return False

@@ -292,10 +292,9 @@ def _in_words(place: _Position) -> str:
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
     """Yield an output's name and its tokens, the pieces in which the outputs of two runs are compared.
 
-    A token is a number, as a float (NaN in an array as b"nan"); or bytes: a word, hexadecimal digits or four bytes of a
-    binary file. Text is cut at white space, and where numbers begin and end: "loss=0.5s" gives b"loss=", 0.5 and b"s".
-    But 16 or more hexadecimal digits or hyphens, decimal digits and letters among them, as a hash printed in the
-    output, are one token; nothing is hashed here.
+    A token is a number, as a float; or bytes: a word, 16 or more hexadecimal digits, such as a hash that is printed in
+    the output, or four bytes of a binary file. Text is cut at white space, and where numbers begin and end: "loss=0.5s"
+    gives b"loss=", 0.5 and b"s".
 
     Args:
         name: the output's name.
