@@ -31,7 +31,7 @@ from dpzero_theory.problem_file import ProblemFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Differences:
+class Differences:
     """Estimates of the gradients and the Hessian of a mean loss F at a point x, from differences of losses near x.
 
     The losses of n samples are evaluated at points x +- h u for random directions u. Every interval is a t interval
@@ -58,8 +58,13 @@ class _Differences:
     evaluations: int
 
     def problem_file(self, data: str, least_loss: float = 0.0) -> ProblemFile:
-        # `data` is "public", "synthetic" or "private"; no loss is below `least_loss`. The theorems need tr|A| for r.
-        # Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
+        """Return the problem file that `dpzero_theory.params` reads, with constants from these estimates.
+
+        Args:
+            data: what the samples are: "public", "synthetic" or "private".
+            least_loss: a lower bound on every loss.
+        """
+        # The theorems need tr|A| for r. Losses alone show |tr A|, which is less if A is indefinite; a caveat says so.
         smoothness = math.sqrt(self.squared_frobenius.high)  # since the Frobenius norm is at least the spectral norm
         trace = max(abs(self.trace.low), abs(self.trace.high))
         return ProblemFile(
@@ -98,11 +103,10 @@ def measure_forward(
     directions: int,
     generator: torch.Generator,
     level: float = 0.95,
-) -> _Differences:
-    """Estimate gradient norms, and trace and Frobenius norm of the Hessian of the mean loss, from losses alone.
+) -> Differences:
+    """Estimate the gradient norm of each sample's loss, and trace and Frobenius norm of the Hessian of the mean loss.
 
-    F is the mean of the n samples' losses, and A the Hessian of F at x. The losses of all samples are evaluated 12
-    times for each pair of random directions, and twice more.
+    Losses alone are evaluated: those of all samples 12 times for each pair of random directions, and twice more.
 
     Args:
         losses: a function of x that returns the losses of all n samples, shape (n,).
@@ -110,16 +114,7 @@ def measure_forward(
         width: how far from x losses are evaluated, as a multiple of a direction of length sqrt(d); positive.
         directions: the number of pairs of random directions, at least 2.
         generator: a CPU generator, which draws the directions.
-        level: the coverage probability, in (0, 1), of the t intervals, before they are widened; wider ones cover more.
-
-    Returns:
-        An object with the attributes `value`, F(x); `gradient_norms`, shape (n,), estimates of the norm of each
-        sample's gradient; `trace` and `squared_frobenius`, `intervals.Interval`s of tr(A) and ||A||_F^2, t intervals
-        over the directions, widened to hold the estimate at the half width; `rank`, an `Interval` whose ends
-        |tr A|/||A||_F and its square bound the effective rank tr|A|/||A||_2 (the square only if A is positive
-        semidefinite), cut to [1, d]; `d`; and `evaluations`, how often the losses of all samples were evaluated. Its
-        method problem_file(data, least_loss=0.0) makes a `ProblemFile` for `python -m dpzero_theory.params --problem`:
-        `data` is "public", "synthetic" or "private", and no loss may be below `least_loss`.
+        level: the coverage probability, in (0, 1), of the t intervals, before they are widened (see `Differences`).
 
     Raises:
         ValueError: an argument outside its range.
@@ -148,7 +143,7 @@ def measure_forward(
     check.precondition(square.estimate > 0, "the curvature must be visible: the differences at this width are all 0")
     ratio = abs(trace.estimate) / math.sqrt(square.estimate)
     low, high = (min(max(bound, 1.0), float(len(x))) for bound in (ratio, ratio * ratio))
-    return _Differences(
+    return Differences(
         value=center,
         gradient_norms=squares.sqrt().cpu().numpy(),
         trace=trace,

@@ -84,9 +84,8 @@ class Tridiagonal:
         return np.asarray(self.last * np.abs(self.eigen()[1][-1]), np.float64)
 
     def ritz(self, accuracy: float | None = None) -> _Ritz:
-        """Return approximate eigenvalues and orthonormal eigenvectors of the matrix A (Ritz pairs): an object with the
-        attributes `values` theta, ascending, shape (k,), their `residuals`, shape (k,), and `vectors` y, as rows, shape
-        (k, d). Within its residual ||A y - theta y|| of each theta there is an eigenvalue of A.
+        """Return approximate eigenvalues theta and eigenvectors y of the matrix A (Ritz pairs), with the attributes
+        `values`, ascending, and `residuals`, of shape (k,), and `vectors`, orthonormal rows, shape (k, d).
 
         Args:
             accuracy: if given, only the pairs are returned whose residual ||A y - theta y|| is at most `accuracy` times

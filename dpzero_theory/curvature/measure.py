@@ -78,14 +78,15 @@ class _Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measurement:
-    """All that was measured of a model's losses; its method `problem_file` makes the file that the calculator reads.
+class Measurement:
+    """All that was measured of a model's losses.
 
     Attributes:
         n, d: the number of samples and the number of weights.
         data: what the samples are: "public", "synthetic" or "private".
         settings: what was asked for.
-        points: the measurements at each point on the path.
+        points: for each point on the path the number of `steps` of gradient descent to it, the mean loss `value`, the
+            samples' `gradient_norms`, shape (n,), the mean loss's `spectrum`, and `samples`, the `Samples` of Hessians.
         shared: the spectrum of a matrix that bounds the Hessians at all points; None if one point was measured, or the
             settings ask for no such matrix (power 0).
         layers: a dictionary for each linear layer at the start, with the effective ranks of its inputs' and its output
@@ -102,19 +103,22 @@ class _Measurement:
 
     @property
     def trace_bound(self) -> float:
-        # A bound on tr(H) for one matrix H with -H <= Hess F <= H at all points, F being the mean loss. If no such H
-        # was measured, the points' own tr|Hess F| stand in for it; the largest is only a lower bound on tr(H).
+        """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all points, F being the
+        mean loss. If no such H was measured, this is the largest upper end of tr|Hess F| at a point."""
+        # That is only a lower bound on tr(H).
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
     @property
     def smoothness(self) -> float:
-        # The largest upper end of the measured norms: of Hessians of the mean loss and of single samples' losses at all
-        # points, and of the matrix that bounds all Hessians of the mean loss
+        """The smoothness ell, measured: the largest upper end of the norms of Hessians of the mean loss and of single
+        samples' losses at all points, and of the matrix that bounds all Hessians of the mean loss."""
         norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
+        """Return the constants that the theorems need of these losses, by their names in `theory.problem.Problem`: "d",
+        "r", "lipschitz", "smoothness", "gap", "loss_bound" and "sample_rank"."""
         # The largest upper end, over points, of the root mean square of tr|Hess f_i| over the losses f_i of samples
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -133,6 +137,7 @@ class _Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
+        """Return sentences that say which constants are estimates, as the problem file shows them."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -161,6 +166,7 @@ class _Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
+        """Return the problem file that `dpzero_theory.params` reads: constants, caveats and all measurements."""
         measurements = {
             "samples": self.n,
             "gradient_moments": {
@@ -208,7 +214,7 @@ def measure(
     data: str,
     results_not_private: bool = False,
     settings: MeasureSettings | None = None,
-) -> _Measurement:
+) -> Measurement:
     """Measure the constants that the DPZero theorems (`theory`) need of a model's losses, starting at the model's own
     weights: Lipschitz constant, smoothness, effective rank, gap to the least loss and largest loss.
 
@@ -220,13 +226,7 @@ def measure(
         settings: what to measure; `MeasureSettings()` if None.
 
     Returns:
-        An object whose method constants() returns the constants as a dictionary ("d", "r", "lipschitz", "smoothness",
-        "gap", "loss_bound" and "sample_rank", as in `theory.problem.Problem`), and whose method problem_file() returns
-        a `ProblemFile` of them, for `python -m dpzero_theory.params --problem`. Its attributes are `n` and `d`, the
-        numbers of samples and weights; `data` and `settings`, as given; `points`, a tuple of the measurements at each
-        point (attributes `steps` of gradient descent to the point, mean loss `value`, `gradient_norms` of all samples,
-        `spectrum` of the mean loss's Hessian and `samples`, norms and traces of single samples' Hessians); `shared`,
-        the `Spectrum` of a matrix that bounds the Hessians at all points, or None; and `layers`, a list.
+        The measurements; their method `problem_file` makes the file that `dpzero_theory.params` reads.
 
     Raises:
         ValueError: `data` is none of its values, fewer than 2 samples, or a Hessian's product that is not finite.
@@ -248,7 +248,7 @@ def measure(
         shared = measure_spectrum(
             common([objective.hessian(x) for x in places], s.power), generator, s.effort, s.level, root=s.power
         )
-    return _Measurement(
+    return Measurement(
         n=objective.n,
         d=objective.d,
         data=data,
