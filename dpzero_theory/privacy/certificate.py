@@ -25,19 +25,16 @@ _NOISE_LAWS = ("gaussian", "discrete-gaussian", "laplace")  # the noise laws tha
 
 
 def privacy_certificate(history: Steps, delta: float, *, room: float = _ROOM) -> dict[str, Any]:
-    """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON.
-
-    Whoever gets it, written to a file by `json.dumps`, checks it by `python -m dpzero_theory.privacy.checker FILE`. The
-    checker is one file that shares no code with the accountant, and needs python-flint alone.
+    """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON. Written to a file,
+    it is checked by the command `python -m dpzero_theory.privacy.checker FILE`, which shares no code with this module.
 
     Args:
         history: steps, all with one relation, in at most 100 groups of equal steps that follow one another. Batches
             must be full, Poisson or cyclic Poisson. Noise must be "gaussian", "discrete-gaussian" or "laplace", with a
             multiplier above 1/16, at most 1e6.
         delta: above 1e-30, at most 1/2.
-        room: from 1e-5 to 1, by default 1e-3: the stated epsilon is the upper end of `epsilon_of_history` times 1 +
-            room, at least 1e-3, and rounded up to six significant digits, as the checker's bounds are wider than the
-            accountant's. The time that the checker needs grows as 1/sqrt(room).
+        room: from 1e-5 to 1, by default 1e-3; the stated epsilon is the upper end of `epsilon_of_history` times 1 +
+            room, at least 1e-3, and rounded up to six significant digits. The checker's time grows as 1/sqrt(room).
 
     Returns:
         A dictionary. `history` has one entry for each group of equal steps, in words and numbers; `statement` has the

@@ -38,8 +38,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     Args:
         history: steps, such as `step * 1000`, all with one relation. Noise must be continuous or discrete Gaussian, and
             the sampling full, poisson, cyclic-poisson, fixed-order, shuffled or fixed-size (not under zero-out).
-            Shuffled batches and zCDP statements (`stated.concentrated`) raise the upper end, and count as 0 in the
-            lower one.
+            Shuffled batches and zCDP statements (`stated.concentrated`) count as 0 in the lower end.
         order: a > 1.
 
     Returns:

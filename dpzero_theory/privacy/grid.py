@@ -471,20 +471,14 @@ def delta_bounds(
     ends: Ends = "both",
     known: float = 0.0,
 ) -> Bounds:
-    """Bounds on the largest delta of several compositions, such as those for the two orders of neighbouring data sets:
-    an upper bound at `epsilon`, and a lower bound at `lower_at`. If some laws bound delta from above and others from
-    below, call this function once for each end.
-
-    Args:
-        compositions: each a tuple of pairs (the `Law` of one release's privacy loss, the number of such releases).
-        epsilon: >= 0.
-        lower_at: the epsilon of the lower bound; None for `epsilon`. It is larger if the laws' probabilities are only
-            known up to a factor: what holds for them then holds for the releases at an epsilon between the two.
-        near: a delta with which the caller compares the answer: bounds far from it may be wide; None for none.
-        wanted: the relative width at which the search for narrower bounds ends; wider bounds are true too.
-        ends: which bounds the caller uses, "both", "lower" or "upper": the search ends too if these hardly move.
-        known: a delta with which the caller takes the maximum: bounds on a delta that is below it stay wide.
-    """
+    """Bounds on the largest delta of `compositions`, such as those for the two orders of neighbouring data sets: tuples
+    of pairs (the `Law` of one release's loss, the number of such releases). The upper bound is at `epsilon` >= 0; the
+    lower one at `lower_at`, which callers take larger if the laws' probabilities are only known up to a factor, or at
+    `epsilon` too with None. If some laws bound delta from above and others from below, call this function once
+    for each end. Bounds far from `near`, a delta with which the caller compares the answer, may be wide; with None
+    there is no such delta. The search for narrower bounds ends at the relative width `wanted`, or where the `ends` that
+    the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, with which the caller
+    takes the maximum, stay wide."""
     lower_epsilon = epsilon if lower_at is None else lower_at
 
     def make(parts: Parts) -> _Make:
@@ -528,10 +522,9 @@ def epsilon_bounds(
     """Bounds on the least epsilon >= 0 at which no delta(epsilon) of several compositions is above a delta: the upper
     bound for the delta `delta`, in [1e-30, 1), and the lower bound for the delta `lower_at` >= `delta`, or for `delta`
     too with None. Callers give a larger one if the laws' probabilities are only known up to a factor. The upper bound
-    is infinite if no such epsilon is known. Each of `compositions` is a tuple of pairs (the `Law` of one release's
-    privacy loss, the number of such releases). The search for narrower bounds ends at the relative width `wanted`, or
-    where the `ends` that the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, an epsilon
-    with which the caller takes the maximum, stay wide."""
+    is infinite if no such epsilon is known. The search for narrower bounds ends at the relative width `wanted`, or
+    where the `ends` that the caller uses hardly move. Bounds below `known`, an epsilon with which the caller takes the
+    maximum, stay wide. `delta_bounds` explains `compositions` and `ends`."""
     makes = [_root(parts, delta, lower_at or delta, wanted) for parts in compositions]
     return _largest(makes, wanted, ends, known, lambda _: False)
 

@@ -108,7 +108,7 @@ class Mechanism(ABC):
     @abstractmethod
     def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """The privacy cost of all `step.steps` equal steps of `step`, for data sets that differ in up to `size` >= 1
-        records; `law.UNKNOWN`, an infinite cost, if no bound is known. `n` is the number of records of the larger data
+        records; `law.UNKNOWN`, which is infinite, if no bound is known. `n` is the number of records of the larger data
         set, or None for a cost that holds for any number. `require` must have accepted the step."""
 
     def multiplier(self, step: StepLike, target_epsilon: float) -> float | None:
@@ -218,7 +218,7 @@ class DiscreteGaussian(_OnLattice):
 
     def compared(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         """Bound the privacy cost of `step` by the costs of continuous Gaussian noise with a slightly smaller standard
-        deviation, from above, and a slightly larger one, from below; `UNKNOWN` if this has no proof. `size` is the
+        deviation, from above, and a slightly larger one, from below; infinite if this has no proof. `size` is the
         largest number of records in which data sets differ, `n` the number of all records, or None for any number."""
         s, numbers = step.noise, step.steps * step.coordinates
         if s < _least_multiplier(self._units, numbers) or (size > 1 and self.levels):

@@ -141,7 +141,7 @@ class Sampling:
         return 2 if refilled else relation.sensitivity
 
     def cost(self, noise: float, steps: int, relation: Relation, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of releases with Gaussian noise and such batches; `UNKNOWN` if no bound is known.
+        """The privacy cost of releases with Gaussian noise and such batches; infinite if no bound is known.
 
         Args:
             noise: the standard deviation of the noise on the sum of a batch, over the clip.
@@ -167,7 +167,7 @@ class Sampling:
 
     def group_amplified(self, noise: float, steps: int, relation: Relation, size: int, n: int | None) -> Cost:
         """The privacy cost of `steps` releases with these batches, q < 1, for data sets that differ in up to `size` >=
-        2 of n records (None: of any number); `UNKNOWN` if no bound is known. `noise` is the standard deviation of the
+        2 of n records (None: of any number); infinite if no bound is known. `noise` is the standard deviation of the
         noise on the sum of a batch, over the clip, and `relation` says which data sets are neighbours."""
         return UNKNOWN
 

@@ -70,7 +70,7 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
     """The batches of a random allocation: each of n records is in `taken` uniformly random releases of every epoch.
 
     Args:
-        secret: `SECRET_BYTES` bytes, which determine all batches.
+        secret: 32 bytes, which determine all batches.
         n: the number of records, whose releases are drawn independently of one another and anew in each epoch.
         epoch: the number of releases of an epoch.
         taken: the number of releases of an epoch in which each record is, 1 <= taken <= epoch, else ValueError.
@@ -93,5 +93,5 @@ def allocation(secret: bytes, n: int, epoch: int, taken: int) -> Callable[[int],
 
 def groups(secret: bytes, n: int, count: int) -> NDArray[np.int64]:
     """The group, from 0 to `count` - 1, of each of n records, independent and uniformly random. They are determined by
-    the `SECRET_BYTES` bytes `secret`."""
+    the 32 bytes `secret`."""
     return _below(_Bits(secret, "groups"), count, n)

@@ -96,7 +96,7 @@ class Step:
         return step
 
     def cost(self, size: int = 1, n: int | None = None) -> Cost:
-        """The privacy cost of these steps; `UNKNOWN` if no bound is known.
+        """The privacy cost of these steps; infinite if no bound is known.
 
         Args:
             size: the largest number of records in which the compared data sets differ, >= 1.

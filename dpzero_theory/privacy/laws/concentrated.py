@@ -30,10 +30,9 @@ _MARGIN = 1e-9  # the most relative rounding error: 1e-16 over the share by whic
 @lru_cache(maxsize=16)
 def concentrated_pair(rho: float, xi: float) -> FinitePair:
     """A finite pair that dominates every (xi, rho)-zCDP release: every release whose Renyi divergence of each order a >
-    1 is at most xi + rho a. Callers guarantee that `rho` is from 1e-9 to 100 and `xi` >= 0: it is not checked, and
-    rounding makes bounds for other rho wide or untrue. The pair is the same for both orders of neighbouring data sets.
-    It gives upper ends of delta only: in place of a pair that is dominated it has a pair with one outcome, whose lower
-    end of delta is 0."""
+    1 is at most xi + rho a. Callers guarantee, it is not checked, that `rho` is from 1e-9 to 100 and `xi` >= 0. The
+    pair is the same for both orders of neighbouring data sets. It gives upper ends of delta only: in place of a pair
+    that is dominated it has a pair with one outcome, whose lower end of delta is 0."""
     largest = min(xi + rho + 2 * math.sqrt(rho * _LOG_LEAST), _LARGEST_LOSS)
     loss = np.linspace(0.0, largest, _LOSSES)
     middle = np.maximum(loss - xi - rho, math.sqrt(rho)) / (2 * rho)

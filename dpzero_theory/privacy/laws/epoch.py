@@ -439,13 +439,12 @@ def dominating_pairs(
         replaced: whether the record has the opposite contribution under Q, in place of none.
         reach: outputs farther than this many standard deviations of the noise from their means are not told apart: the
             probability that large ones add under P counts as that of an infinite loss.
-        near: up to this distance the grids are as fine as `ratio` says, and beyond it coarser and coarser: in standard
-            deviations, from its mean, of the sum over the released steps of a step's density ratio (with the record
-            over without); if `replaced`, in those of the privacy loss of the released steps, from 0, for which
-            sqrt(log(1 + 4 (e^(1/s^2) - 1) released/t^2)) stands.
-        ratio: how fine the grids are: the width of the cells of this sum in its standard deviations; if `replaced`, the
-            distance of losses in standard deviations of the loss, and the `ratio` of `divergences`. What the bounds
-            lose falls as its square. Bounds are true for every reach, near and ratio.
+        near: grids are as fine as `ratio` says up to this many of its standard deviations from the sum's mean or, if
+            `replaced`, from the loss 0, and coarser and coarser beyond.
+        ratio: how fine the grids are: the width of the cells on which the sum over the steps of a step's density ratio
+            (with the record over without) is put, in standard deviations of the sum; if `replaced`, the distance of
+            losses in standard deviations of the loss of the released steps (about), and the `ratio` of `divergences`.
+            What the bounds lose falls as its square; they are true for every reach, near and ratio.
 
     Raises:
         OverflowError: the noise multiplier is below 0.1, or the grid would be too long.

@@ -118,8 +118,9 @@ def _compose(spectra: Sequence[_Spectrum], mixture: Mixture, start: int) -> tupl
 
 
 @dataclass(frozen=True)
-class _Sum:
-    # The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to the sum 1
+class Sum:
+    """The law of a sum of independent variables on a grid, multiplied by e^{theta sum} (tilted) and scaled to the sum
+    1, with bounds on its errors, so that its methods give certain bounds on the sum."""
 
     theta: float  # the tilt, >= 0; above 0 for `excess`
     at: Array  # the values of the sum, equally spaced, in rising order
@@ -177,9 +178,8 @@ class _Sum:
 def window(
     laws: Sequence[tuple[Array, Array, int]], log_folded: float, mixture: Mixture = ()
 ) -> tuple[float, float, float, float]:
-    """The range of a sum of independent variables, or of one of several such sums that is chosen at random, with at
-    most e^log_folded of its law beyond each end by Chernoff's bounds. Raises OverflowError if the variance of the sum
-    is almost 0 or no float.
+    """The range of a sum of independent variables, or of a random one of several such sums, with at most e^log_folded
+    of its law beyond each end by Chernoff's bounds. Raises OverflowError if its variance is almost 0 or no float.
 
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
@@ -271,20 +271,17 @@ def sums(
     products: Sequence[tuple[float, Sequence[Array], Mixture]],
     log_folded: float,
     longest: int,
-) -> list[_Sum]:
-    """The laws of several sums of independent variables, in the order of `products`, all on one grid. Each is an object
-    with bounds on the sum S: excess(thresholds), an array of upper bounds on E max(S - threshold, 0) for rising
-    thresholds, and an array of how much of each is for errors of the Fourier transform; and tails(sign), an array of
-    bounds on P(S >= v) for each of its values `at`, v, lower ones for sign -1 and upper ones for 1. Raises
-    OverflowError if the grid needs more than `longest` cells.
+) -> list[Sum]:
+    """The laws of several sums of independent variables, in the order of `products`, all on one grid; their methods
+    `excess` and `tails` give bounds. Raises OverflowError if the grid needs more than `longest` cells.
 
     Args:
         points, width: rising integers, and the width of a cell of the grid, > 0: the variables have the values `width`
             times `points`.
         products: for each law its tilt theta >= 0 (> 0 for `excess`): weights are multiplied by e^{theta value} here,
-            which makes errors small against small tail probabilities; the weights of each variable at these values, not
-            yet multiplied; and, for each of the sums among which one is chosen at random, the log of its probability
-            and how many copies of each variable it has, as many in all for each sum.
+            which makes errors small against tail probabilities; the weights of each variable at these values, not yet
+            multiplied; and a `Mixture`: for each of the sums among which one is chosen at random, the log of its
+            probability and how many copies of each variable it has, as many in all for each sum.
         log_folded: the log of about the share of a tilted sum that may be outside the grid, < 0.
     """
     z, made = np.asarray(points * width, dtype=np.float64), []
@@ -314,5 +311,5 @@ def sums(
         law, error, beyond = composed(on_grid, width, start, size, up, down, mixture=tilted)
         wrong = sum(tilted[0][1]) * UNIT * (64 + 8 * theta * max(abs(float(z[0])), abs(float(z[-1]))))
         wrong += 16 * UNIT * size_of_logs
-        of_all.append(_Sum(theta, at, law, log_scale, error, beyond, wrong))
+        of_all.append(Sum(theta, at, law, log_scale, error, beyond, wrong))
     return of_all

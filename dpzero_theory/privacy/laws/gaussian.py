@@ -79,8 +79,7 @@ class Gaussian(Law):
 
     @property
     def branches(self) -> tuple[_Branch, ...]:
-        """The line, or the two half-lines, of outputs on which this kind of pair has its formulas. The objects serve as
-        the argument `branch` of other methods; their attribute `start` is the least output, -inf for the line."""
+        """The line, or the two half-lines, of outputs, on each of which the loss has one formula, for other methods."""
         return _BRANCHES[self.kind]
 
     def largest(self, z: float) -> float:
@@ -93,10 +92,9 @@ class Gaussian(Law):
         return (1 - self.rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
 
     def log_mixture(self, x: Array) -> Array:
-        """The log of A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at an array x of outputs, in the unit of s = `noise`: the
-        density of outputs with a record that is in the batch with probability q = `rate`, and then moves their mean
-        from 0 to 1, over the density of outputs without the record. Where log A is near 0 its relative error is small,
-        and elsewhere its absolute error."""
+        """The log of A(x) = 1 - q + q exp((2x - 1)/(2 s^2)) at an array x of outputs in the unit of s = `noise`: the
+        density of outputs with a record, which with probability q = `rate` moves their mean by 1, over the density
+        without it. Where log A is near 0 its relative error is small, and elsewhere its absolute error."""
         return log_mixed(self.rate, np.asarray((2 * x - 1) / (2 * self.noise**2)))
 
     def losses(self, branch: _Branch, x: Array) -> tuple[Array, Array]:

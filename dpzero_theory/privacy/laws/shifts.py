@@ -120,8 +120,7 @@ class _Noise(ABC):
 
 @dataclass(frozen=True)
 class NormalNoise(_Noise):
-    """Gaussian noise on the line, with standard deviation s > 0 in units of the clip, as an argument of
-    `shifted_pairs`."""
+    """Gaussian noise on the line, with standard deviation s > 0 in units of the clip, for `shifted_pairs`."""
 
     s: float
 
@@ -147,10 +146,9 @@ class NormalNoise(_Noise):
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
     """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points to a clip, or on the
-    line if `levels` is 0; an argument of `shifted_pairs`. The protected records shift the sum, and so the centre of the
-    noise, by a random number of clips, which must be whole. `shifted_pairs` bounds the privacy loss on intervals of
-    outputs: the loss is monotone between possible centres, each of which is an end of an interval, and constant beyond
-    all of them, on the two unbounded intervals (to which on a lattice the least and the largest centre belong)."""
+    line if `levels` is 0, for `shifted_pairs`. The protected records shift the sum, and so the centre of the noise, by
+    a random number of clips, which must be whole: the privacy loss is bounded on intervals of outputs, of which each
+    possible centre is an end, and is constant beyond all centres (on a lattice, at the outermost ones too)."""
 
     s: float
     levels: int = 0
@@ -250,8 +248,7 @@ def zeroed_pairs(noise: float, rate: float) -> tuple[FinitePair, FinitePair]:
     """Finite pairs of laws that bound one release with Gaussian noise and batches of fixed size under zero-out, from
     both sides: for (P, Q) and for (Q, P). The protected record contributes under P, and 0 stands in its place under Q.
     `noise` is the noise's standard deviation s in clips, and `rate` is q in (0, 1), the number of records in a batch
-    over the number of all records. Callers guarantee that s is at least 0.05 and s/q at most 2^40; it is not checked,
-    and with more noise rounding hides the losses."""
+    over the number of all records. Callers guarantee, it is not checked, that s >= 0.05 and s/q <= 2^40."""
     # N(c) is the law of the noise with centre c. With probability q the record is in the batch, in the place of another
     # one with the contribution y. Outputs are measured from y. At the worst data the record's contribution, of size 1,
     # the clip, is opposite to y: the outputs have the centre 0 without the record, 2 with it, and 1 with 0 in its
