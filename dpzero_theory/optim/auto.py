@@ -67,7 +67,8 @@ def narrow(module: nn.Module) -> bool:
 
     Trainable stay the parameters of the last normalisation and, if the model has a new head, those outside of its base
     model, which are the head. A head is taken to be new if the model has no output embeddings, or if all its biases are
-    0, as they are before training.
+    0, as they are before training. Any other module, and a model without a normalisation that has parameters, stays as
+    it is, and False is returned.
     """
     model: Any = module
     norms = [part for part in module.modules() if "Norm" in type(part).__name__ and part._parameters]

@@ -50,22 +50,29 @@ _CANNOT_TELL = (
 )
 
 
-class _Finding(NamedTuple):
-    # One line of the report
-    name: str  # what is checked or told
-    value: str | int | float  # what was found; for a check that fails, what is wrong
-    holds: bool | None = None  # whether the check passed; None if the value is told and not checked
+class Finding(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+        name: what is checked or told.
+        value: what was found; for a check that fails, what is wrong.
+        holds: whether the check passed; None if the value is told and not checked.
+    """
+
+    name: str
+    value: str | int | float
+    holds: bool | None = None
 
 
 class Report(NamedTuple):
     """What was found in a run's folder.
 
     Attributes:
-        findings: one for each check or value.
+        findings: a `Finding` for each check or value.
         statement: the privacy statement; None unless the files can be read, belong together and are of a private run.
     """
 
-    findings: list[_Finding]
+    findings: list[Finding]
     statement: Statement | None = None
 
     @property
@@ -87,8 +94,9 @@ def verify(
 ) -> Report:
     """Check a run's folder, and return the report.
 
-    Files that cannot be read or do not belong together, and a run that is not private, are a finding that does not
-    hold; nothing is raised for them.
+    Checked are that the files are whole, that no more releases are paid for or recorded than the plan has, and that its
+    epsilon, computed anew, is within the budget; with `initial` and `final` also the weights. Files that cannot be read
+    or do not belong together, and a run that is not private, make a finding that fails; nothing is raised for them.
 
     Args:
         folder: the folder that the run wrote, or a Trainer's output folder.
@@ -106,21 +114,21 @@ def verify(
     try:
         content = read(folder)
         if not content.header.private:
-            return Report([_Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
+            return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
         claimed, account = statement(content), content.account
     except _REFUSALS as error:
-        return Report([_Finding("files", printable(" ".join(str(error).split())), holds=False)])
+        return Report([Finding("files", printable(" ".join(str(error).split())), holds=False)])
     header, cost = content.header, claimed.costs[account.target_delta].upper
     target, known = account.target_epsilon * (1 + 1e-9), header.isolation in ("", *ISOLATIONS)
     found = [
-        _Finding("files", "the run's file is whole", holds=True),
-        _Finding("private", str(header.private), header.private),
-        _Finding("isolation", header.isolation or "not looked at", None if known else False),
-        _Finding("releases paid for", account.spent, account.spent <= account.steps),
-        _Finding("releases recorded", len(content.records), len(content.records) <= account.spent),
-        _Finding("epsilon of the plan", cost, cost <= target),
-        _Finding("verdict", str(Descent(header.plan, loss_at_start, content.records).verdict)),
-        _Finding("verified with", versions()),
+        Finding("files", "the run's file is whole", holds=True),
+        Finding("private", str(header.private), header.private),
+        Finding("isolation", header.isolation or "not looked at", None if known else False),
+        Finding("releases paid for", account.spent, account.spent <= account.steps),
+        Finding("releases recorded", len(content.records), len(content.records) <= account.spent),
+        Finding("epsilon of the plan", cost, cost <= target),
+        Finding("verdict", str(Descent(header.plan, loss_at_start, content.records).verdict)),
+        Finding("verified with", versions()),
     ]
     if initial is not None:
         found += _replayed(content, initial, final)
@@ -128,26 +136,26 @@ def verify(
     return Report(shown, claimed)
 
 
-def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[_Finding]:
+def _replayed(content: Content, initial: Checkpoint, final: Checkpoint | None) -> list[Finding]:
     # Return findings: whether the run began with the weights `initial` and, unless `final` is None, whether the run's
     # releases, those before it if it is a checkpoint, move these to `final`. An error is a finding that does not hold.
     try:
         content.replayed(_module_of(initial.weights), 0)
     except _REFUSALS as error:
-        return [_Finding("initial weights", " ".join(str(error).split()), holds=False)]
-    found = [_Finding("initial weights", "those that the run began with", holds=True)]
+        return [Finding("initial weights", " ".join(str(error).split()), holds=False)]
+    found = [Finding("initial weights", "those that the run began with", holds=True)]
     if final is None:
         return found
     if final.key not in ("", content.header.key):
-        return [*found, _Finding("final weights", "a checkpoint of another run", holds=False)]
+        return [*found, Finding("final weights", "a checkpoint of another run", holds=False)]
     try:
         weights = content.replayed(_module_of(initial.weights), final.position)
         # Fingerprints compare bits: a NaN equals a NaN with the same bits, and 0 is not -0
         equal = content.header.weights(_module_of(final.weights)).fingerprint() == weights.fingerprint()
     except _REFUSALS as error:
-        return [*found, _Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
+        return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
     replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
-    return [*found, _Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
+    return [*found, Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
 
 
 def _module_of(parameters: Mapping[str, Tensor]) -> nn.Module:
@@ -222,7 +230,7 @@ def _shown(report: Report, form: str, *, full: bool = False) -> str:
     return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *told])
 
 
-def _in_ten_lines(findings: Sequence[_Finding], claimed: Statement) -> str:
+def _in_ten_lines(findings: Sequence[Finding], claimed: Statement) -> str:
     facts, found = claimed.facts, {finding.name: finding for finding in findings}
     paid = found["releases paid for"].value
     shares = f"{len(claimed.assumed)} assumptions, and {len(_CANNOT_TELL)} things that this cannot tell: see --full"

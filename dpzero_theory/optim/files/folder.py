@@ -39,9 +39,9 @@ class Folder(NamedTuple):
         header: what the run was begun with.
         file: the run's file, open for writing. It gets a payment before a release, which says that the release counts
             towards the budget, and then the released numbers.
-        secret: the 32 bytes in data.key. They are the key of the digest of the records, and records that are drawn anew
-            in each step follow from them; in a private run also what batches have in common, such as the order of an
-            epoch.
+        secret: the 32 bytes in data.key, random and not to be shown. They are the key of the digest of the records, and
+            the seed of what a data set draws anew in each step (`records.DrawnData`); in a private run also the seed of
+            schedules that last many steps, such as the groups of cyclic Poisson batches.
     """
 
     header: Header

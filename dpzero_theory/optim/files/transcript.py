@@ -112,9 +112,9 @@ class Content(NamedTuple):
     Attributes:
         header: what the run was begun with.
         records: what each step released, in order.
-        account: the file as `privacy.ledger` reads it: the budget, and how many releases count towards it. Its `step`
-            is one release as the accountant counts it (a `Step`); None for a run that is not private, which has no
-            budget.
+        account: the file as `privacy.ledger` reads it: the budget, and how many releases count towards it. Its
+            attribute `step` is one release as the accountant counts it (a `Step`), or None for a run that is not
+            private, which has no budget.
     """
 
     header: Header

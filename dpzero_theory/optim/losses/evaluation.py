@@ -53,11 +53,16 @@ def step_now() -> int:
     return _STEP.get()
 
 
-class _Batch(NamedTuple):
-    # Copies of the first record fill a batch up to a power of two, so that CUDA graphs are recorded for few sizes
-    content: Any  # the collated batch
-    rows: int  # the number of its records
-    meant: int  # so many of them, the first ones, are wanted
+class Batch(NamedTuple):
+    """What `collate` returned, `content`, for a batch of `rows` records, of which the first `meant` are wanted.
+
+    The other records, which `rows` counts too, are copies of the first one. They fill the batch up to a power of two,
+    so that CUDA graphs are recorded for few sizes.
+    """
+
+    content: Any
+    rows: int
+    meant: int
 
 
 class Evaluation:
@@ -83,7 +88,7 @@ class Evaluation:
         recorder = None if isinstance(self._losses, Engine) else weights.recorder()
         self._recorded = None if recorder is None else Recorded(weights, recorder, lambda: _ASKED[0])
 
-    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> _Batch:
+    def batch(self, records: Indices, moment: bytes = b"", *, alike: bool = False, most: int = 0) -> Batch:
         """Read and collate records, and return the batch. Raises what the data set and the collate function raise.
 
         Args:
@@ -102,27 +107,27 @@ class Evaluation:
             rows = max(meant, min(most, max(_FEWEST, 1 << (meant - 1).bit_length())))
             records = np.concatenate([records, np.repeat(records[:1], rows - meant)])
         if self._whole:
-            return _Batch(self._data[torch.from_numpy(records)], rows, meant)
-        return _Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
+            return Batch(self._data[torch.from_numpy(records)], rows, meant)
+        return Batch(self._join(read(self._data, records.tolist(), moment, alike=alike)), rows, meant)
 
-    def losses(self, module: nn.Module, copies: int = 1, *, batch: _Batch) -> Tensor:
+    def losses(self, module: nn.Module, copies: int = 1, *, batch: Batch) -> Tensor:
         """Return the losses of the records of a batch: float64, of shape (copies * batch.rows,), on their device.
 
-        The loss function gets the module and the batch, as the method `batch` returns it, or `copies` copies of the
-        batch's records, one after the other. Raises ValueError unless it returns one float32 or float64 number for each
-        record.
+        The loss function gets the module and `batch.content` with all `batch.rows` records, or `copies` copies of them,
+        one after the other, for a module that has other weights for each copy. Raises ValueError unless it returns one
+        float32 or float64 number for each record.
         """
         content = batch.content if copies == 1 else _repeated(batch, copies)
         return per_record(self._losses(module, content), copies * batch.rows)
 
-    def at(self, weights: Weights, points: Sequence[Point], batch: _Batch, points_at_once: int = 1) -> Array:
-        """Return the losses of the first `batch.meant` records at several points, float64 of shape (points, meant).
-
-        The losses of all points are copied from the device together, so that it is waited for once.
+    def at(self, weights: Weights, points: Sequence[Point], batch: Batch, points_at_once: int = 1) -> Array:
+        """Return the losses of the first `batch.meant` records, or their derivatives along directions, at several
+        points, float64 of shape (points, batch.meant). They are copied from the device together.
 
         Args:
             weights: the weights of the module that is evaluated.
-            points: pairs (number of a direction, shift along it), or (number, None) for derivatives along directions.
+            points: all pairs (number of a direction, shift along it), for losses; or all (number, None), for
+                derivatives along these directions.
             batch: the batch, as the method `batch` returns it.
             points_at_once: how many of the points are evaluated in one pass, an integer >= 1.
 
@@ -145,14 +150,14 @@ class Evaluation:
         values: Array = torch.stack(list(found)).to("cpu").numpy()
         return values[:, : batch.meant]
 
-    def differentiable(self, module: nn.Module, batch: _Batch) -> bool:
+    def differentiable(self, module: nn.Module, batch: Batch) -> bool:
         """Whether the losses of a batch have derivatives by the weights of `module`, as 0-1 losses have not."""
         with torch.enable_grad():
             losses = self._losses(module, batch.content)
         return isinstance(losses, Tensor) and losses.requires_grad
 
 
-def _repeated(batch: _Batch, copies: int) -> Any:
+def _repeated(batch: Batch, copies: int) -> Any:
     # A tensor whose first axis has another length than the batch holds no records, so it is not repeated.
     def of(value: Tensor) -> Tensor:
         if value.ndim and len(value) == batch.rows:

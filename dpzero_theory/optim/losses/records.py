@@ -94,8 +94,8 @@ def require_data(data: object, name: str = "data") -> None:
     """Raise ValueError, which says what to give instead, unless `data` is a map-style data set that holds a record.
 
     Refused are, among others, a DataLoader, which holds batches and not records; a tuple (X, y) of arrays, which has
-    two entries and not n; and a data frame, of which data[0] is a column, or the row with the label 0. `name` is the
-    name of the argument, for the message.
+    two entries and not n; and a data frame, of which data[0] is a column. `name` is the name of the argument, for the
+    message.
     """
     inner = getattr(data, "dataset", data)  # A Subset has methods of its own, so the data set in it is looked at.
     table = any(hasattr(type(inner), method) for method in ("iloc", "__dataframe__", "to_pylist"))

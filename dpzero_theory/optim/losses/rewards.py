@@ -48,7 +48,8 @@ def reward_losses(
             and its answer alone. `answers` is a list of texts, and `batch` the collated batch.
         tokenizer: a tokenizer of transformers; its `decode` and `eos_token_id` are used.
         tokens: the largest number of tokens of an answer, an integer >= 1.
-        temperature: T >= 0, by which logits are divided; 0 takes the most likely token each time.
+        temperature: T >= 0, by which logits are divided; 0 takes the most likely token each time. Draws are seeded by a
+            record's prompt, the step (`step_now`) and the answer's number: alike at all points of a step, then new.
         samples: how many answers are drawn for a record, an integer >= 1; it must be 1 where the temperature is 0.
 
     Returns:

@@ -359,9 +359,10 @@ class Directions:
     ) -> Tensor:
         """Return the random signs of which low-rank directions are made, all signs of a direction in one row.
 
-        If the attribute `shape` is not None, signs are multiplied by its powers of 2. The tensor is kept: the next call
-        for as many directions, of this type and device, writes into it. `numbers` are the numbers of the directions,
-        and `shapes` the shapes of all parameters, to which the signs are dealt out in order.
+        `numbers` are the numbers of the directions, and `shapes` the shapes of all parameters, in whose order a row has
+        their signs: rank * rows and then rank * columns for a matrix, or one for each entry of a vector. If the
+        attribute `shape`, which makes directions longer along some weights, is not None, signs are multiplied by its
+        powers of 2. The tensor is kept: the next call for as many directions, type and device writes into it.
         """
         kept, total = self._kept.setdefault(len(numbers), _Kept()), sum(_lengths(shapes, self.law.rank))
         if kept.numbers != numbers:

@@ -31,8 +31,9 @@ _MOST = 16
 
 
 def recorder(device: torch.device) -> _Recorder | None:
-    """Return the function that records computations on the process's current GPU as CUDA graphs, a `_Recorder`; None
-    for any other device."""
+    """Return a function that records computations on the process's current GPU as CUDA graphs; None for any other
+    device. It takes a function without arguments, records what that starts on the GPU without running it, and returns a
+    replay: a function that runs the recording, and returns the same tensors each time, with new values."""
     return _on_cuda if device.type == "cuda" and device.index == torch.cuda.current_device() else None
 
 
