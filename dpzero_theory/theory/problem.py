@@ -44,9 +44,9 @@ class Problem:
         r: effective rank, 1 <= r <= d, with tr(H) <= r ell.
         lipschitz: L > 0, every f(x; xi) is L-Lipschitz. Unit: loss over length. It is 1 if it is not given, and
             infinite if `gradient_moment` or `mean_excess` is given in its place.
-        smoothness: ell > 0, every f(x; xi) is ell-smooth. Unit: loss over length squared.
-        gap: F_S(x_0) - F_S^* > 0. Unit: loss.
-        loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
+        smoothness: ell > 0, every f(x; xi) is ell-smooth; by default 1. Unit: loss over length squared.
+        gap: F_S(x_0) - F_S^* > 0; by default 1. Unit: loss.
+        loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3); by default 1. Unit: loss.
         pl: mu of the PL inequality, 0 < mu <= ell; None does not assume it. Unit: loss over length squared.
         sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
             mean square of tr(H_i) over samples is at most r_s ell. Only the sharpened results use it: with a small r_s
@@ -243,8 +243,8 @@ class Prescription:
         smoothing: lambda, how far the weights are shifted along a direction (in multiples of u): what the theorem
             displays or, if parameters are searched for, the largest that raises the bound by at most 1% of it; 0 where
             the difference rule shifts no weights.
-        clip: C, the largest size of one sample's contribution: of its scalar difference of losses (dpzero) or of the
-            norm of its vector (dpgd-0th).
+        clip: C, the largest L2 norm of one sample's contribution, in loss over length: of its K differences together,
+            each divided by lambda or, if central, by 2 lambda (dpzero), or of its vector (dpgd-0th).
         noise_std: sigma, the standard deviation of the noise on each number of a step's average, with which `steps`
             steps have the privacy that `gdp` stands for.
         bound: the bound that the theorem or corollary states, for T steps.

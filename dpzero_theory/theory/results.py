@@ -224,8 +224,8 @@ class Calculated:
     """What one theorem or corollary says under one calibration.
 
     Attributes:
-        result: which theorem or corollary.
-        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, one of `CALIBRATIONS`.
+        result: which theorem or corollary, an entry of `RESULTS`, with an `id` such as "theorem-3" and a `title`.
+        calibration: how (epsilon, delta) was turned into the mu of Gaussian DP, "paper" or "exact".
         prescription: the parameters and the bound.
         notes: remarks on the privacy and the bound.
     """
@@ -241,8 +241,8 @@ class Unmet:
     """A theorem or corollary that does not apply, because the inputs do not meet its precondition.
 
     Attributes:
-        result: which theorem or corollary.
-        calibration: how (epsilon, delta) was to be turned into the mu of Gaussian DP, one of `CALIBRATIONS`.
+        result: which theorem or corollary, an entry of `RESULTS`, with an `id` such as "theorem-3" and a `title`.
+        calibration: how (epsilon, delta) was to be turned into the mu of Gaussian DP, "paper" or "exact".
         reason: the sentence that says which precondition fails.
     """
 
@@ -286,8 +286,8 @@ def calculate(
         epsilon: epsilon > 0.
         delta: 0 < delta < 1.
         results: ids of the results; by default all of `RESULTS` but those that need a `pl` or `lipschitz` that the
-            problem lacks, and those marked `opt_in`.
-        calibrations: a subset of `CALIBRATIONS`.
+            problem lacks, and "theorem-2-sharp" and "corollary-3-sharp".
+        calibrations: "paper", "exact" (see `calibrated_gdp`) or, by default, both.
         options: what a search for parameters may choose from, the entries of `SearchOptions`. The paper's results
             ignore the caps, and apply only to one direction a step on the sphere and to central differences.
 

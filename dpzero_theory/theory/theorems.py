@@ -64,10 +64,9 @@ class Inequality:
 
     @classmethod
     def of(cls, id: str, problem: Problem, gdp: float) -> Self:
-        """Make the inequality in the proof of the DPZero paper's result `id`, such as 'theorem-3' or 'corollary-1'.
-
-        The whole run is to be gdp-Gaussian-DP, gdp > 0.
-        """
+        """Make the inequality in the proof of the DPZero paper's result `id`: callers guarantee that it is 'theorem-1',
+        'theorem-2', 'theorem-3', 'corollary-1', 'corollary-2' or 'corollary-3'. The whole run is to be
+        gdp-Gaussian-DP. Raises ValueError unless gdp > 0."""
         growth, trace = (problem.d, problem.d) if id.endswith("-1") else (problem.r + 2, problem.r)
         guarantee = Guarantee.SUBOPTIMALITY if id.startswith("corollary") else Guarantee.GRADIENT
         noise = float(noise_std(gdp, 1, 1.0, problem.n, "replace-one"))

@@ -125,9 +125,8 @@ def prescribe(
     The prescription's id is 'theorem-3-sharp', or 'theorem-2-sharp' for Algorithm 1.
 
     With alpha T fixed the bound falls as T grows. So T is the largest number of steps that the caps allow; without a
-    cap it is the smallest T whose bound exceeds the bound for T -> infinity by at most the share `STEPS_SHARE`. The
-    smoothing lambda is the largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with the exact
-    difference rule.
+    cap it is about the smallest T whose bound exceeds the bound for T -> infinity by at most 5%. The smoothing lambda
+    is the largest that raises the bound by at most 1%, and 0 with the exact difference rule.
 
     Args:
         problem: the constants.
@@ -135,8 +134,8 @@ def prescribe(
         relation: the neighbouring relation, a `privacy.relation.Relation` (which is a str) or its name.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1).
         options: what the search may choose from, the entries of `SearchOptions`. With a cap on evaluations the best K
-            is the one with the smallest bound; without a cap it is the smallest K whose bound is within about half of
-            `STEPS_SHARE` of the best.
+            is the one with the smallest bound; without a cap it is the smallest K whose bound is at most about 2.5%
+            above the best.
 
     Raises:
         ValueError: an argument outside its range.
@@ -197,8 +196,8 @@ def at_point(
 ) -> Prescription:
     """Return the prescription at parameters that a search found, with their certificate as its bound.
 
-    The smoothing is the largest that raises the bound by at most the share `SMOOTHING_SHARE`, and 0 with a difference
-    rule that shifts no weights.
+    The smoothing is the largest that raises the bound by at most 1%, and 0 with a difference rule that shifts no
+    weights.
 
     Args:
         search: the search, which has the problem, the law of the directions, and K, the number of directions a step.

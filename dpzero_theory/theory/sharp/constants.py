@@ -59,7 +59,7 @@ class Constants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SharpLaw:
+class SharpLaw:
     """A law of K directions in R^d as the sharpened theorem (proof.md) needs it, at clips c = C/(L sqrt(K)).
 
     Attributes:
@@ -100,7 +100,7 @@ class _SharpLaw:
         return math.exp(math.lgamma(half + power) - math.lgamma(half) - power * math.log(half))
 
 
-LAWS: Registry[_SharpLaw] = Registry("direction")
+LAWS: Registry[SharpLaw] = Registry("direction")
 """The direction laws that the sharpened theorem covers, by name: those of `sphere.DIRECTIONS`, and `frame`, K
 directions orthogonal to each other."""
 
@@ -118,8 +118,8 @@ def known_direction(direction: str) -> str:
     return LAWS[direction].name
 
 
-def law_of(direction: str) -> _SharpLaw:
-    """Return the direction law with the name `direction` as the sharpened theorem (proof.md) needs it.
+def law_of(direction: str) -> SharpLaw:
+    """Return the direction law named `direction`, with the functions that the sharpened theorem (proof.md) needs of it.
 
     Raises ValueError for an unknown name, and PreconditionError for a known law that the theorem does not cover.
     """
@@ -146,7 +146,7 @@ def constants(
         clip: c > 0, a number or an array, for the clip C of the norm of a sample's K differences.
         d: dimension.
         r: effective rank, 1 <= r <= d, of the matrix H that bounds the mean loss's Hessian: tr(H) <= r ||H||.
-        direction: one of `LAWS`.
+        direction: the name of a law that `law_of` knows, such as "sphere", "frame" or "low-rank:4".
         sample_rank: r_s in [1, d] (`Problem.sample_rank`); None is r_s = d. A smaller r_s makes only `smooth_first` and
             `smooth_second` smaller.
         directions_per_step: K >= 1, at most d for a frame.
@@ -253,7 +253,7 @@ class _Invariant:
         )
 
     def removed(self, c: Array) -> tuple[Array, Array]:
-        # The two numbers of `_SharpLaw.removed` at each c
+        # The two numbers of `SharpLaw.removed` at each c
         beta, _, excess2 = self._moments(c, self.upper)
         return beta, np.sqrt(excess2)
 
@@ -359,7 +359,7 @@ def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 @lru_cache
-def _low_rank(text: str) -> _SharpLaw:
+def _low_rank(text: str) -> SharpLaw:
     # RANK of the law's name `low-rank:RANK`; an empty text is rank 1
     law = DIRECTIONS[f"low-rank:{text or 1}"]
     rho = law.rank
@@ -368,7 +368,7 @@ def _low_rank(text: str) -> _SharpLaw:
     def curvature(d: int, s: float) -> tuple[float, float]:
         return second * s * (s + 2), 15 * third * s**3
 
-    return _SharpLaw(
+    return SharpLaw(
         name=law.name,
         constants=partial(_signs, rank=rho),
         curvature=curvature,
@@ -380,7 +380,7 @@ def _low_rank(text: str) -> _SharpLaw:
 
 def _register_rotation_invariant(name: str, law: Callable[[int, float, int], _Invariant], **further: Any) -> None:
     LAWS.register(
-        _SharpLaw(
+        SharpLaw(
             name=name,
             constants=lambda c, d, r, k, _: law(d, r, k).constants(c),
             removed=lambda c, d, r, k: law(d, r, k).removed(c),
@@ -394,7 +394,7 @@ _register_rotation_invariant(
     "gaussian", _gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf, fixed_norm=False
 )
 LAWS.register(  # the moments of random signs are at most those of the Gaussian law
-    _SharpLaw(
+    SharpLaw(
         name="rademacher",
         constants=partial(_signs, rank=math.inf),
         curvature=_gaussian_curvature,

@@ -43,18 +43,26 @@ for one run holds for each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RunCertificate:
-    bound: float  # on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1
-    failure: float  # the probability with which the bound may fail
-    # theta > 0, one of the two free numbers of the theorem for one run (proof.md, section 10), with the smallest bound
-    # on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that theorem, because Markov's
-    # inequality for the bound on the mean over runs, or L^2, gives a smaller one.
+class RunCertificate:
+    """A bound that holds for one run with a stated probability.
+
+    Attributes:
+        bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1.
+        failure: the probability with which the bound may fail.
+        exponent: theta > 0, one of the two free numbers of the theorem for one run (proof.md, section 10), with the
+            smallest bound on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that
+            theorem, because Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller one.
+        vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
+    """
+
+    bound: float
+    failure: float
     exponent: float
-    vacuous: bool  # whether `bound` is at least L^2, which bounds the squared gradient at every point
+    vacuous: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StepMoments:
+class StepMoments:
     """The quantities of a step from which E exp(theta times the change of the loss) is bounded; units are L = ell = 1.
 
     U = (u_1 .. u_K) are the step's directions, g the gradient of F_S, G its norm, and 0 <= H <= I with tr(H) <= r.
@@ -136,12 +144,13 @@ class _StepMoments:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _StepMoments:
+def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> StepMoments:
     """Return the quantities from which `certify_run` bounds E exp(theta times a step's change of the loss), theta > 0.
 
     Args:
         problem: the constants, with `lipschitz`, a bound on the norm of every sample's gradient.
-        failure: delta in (0, 1), the probability with which the bound for the whole run may fail.
+        failure: delta in (0, 1), the probability with which the bound for the whole run may fail; 0.01 delta/T of it is
+            the result's `overlong`.
         run: the parameters of the run, the entries of `Run`.
 
     Raises:
@@ -160,7 +169,7 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _St
     else:
         projection = trace = _longest_product(law.moment, at.directions, overlong / 2)
     crossed = p.r + 2 if p.layer_rank is None else min(p.r + 2, p.layer_rank + 1)
-    return _StepMoments(
+    return StepMoments(
         step_size=at.alpha,
         directions=at.directions,
         clip=at.clip,
@@ -177,12 +186,12 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _St
     )
 
 
-def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _RunCertificate:
+def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> RunCertificate:
     """Return a bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
     It is the smallest of three: the theorem's bound over a grid, fixed by the parameters, of its two free numbers theta
-    > 0 and kappa in (0, kept], kept being a constant of the theorem for the mean over runs; the bound of `certificate`
-    divided by `failure` (Markov's inequality); and L^2, which no gradient exceeds.
+    > 0 and kappa in (0, `Constants.kept`]; the bound of `certificate` on the mean over runs, divided by `failure`
+    (Markov's inequality); and L^2, which no squared gradient exceeds.
 
     Args:
         problem: the constants.
@@ -213,7 +222,7 @@ def certify_run(problem: Problem, *, failure: float, **run: Unpack[Run]) -> _Run
             if value < best:
                 best, exponent = value, float(theta)
         thetas = exponent * apart ** np.linspace(-1, 1, 15 if exponent else 0)
-    return _RunCertificate(
+    return RunCertificate(
         bound=best * unit,
         failure=delta,
         exponent=exponent * (p.smoothness / unit),

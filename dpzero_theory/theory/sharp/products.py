@@ -82,8 +82,8 @@ def _sums(k: int, rank: int) -> tuple[Array, list[Array]]:
 class Products:
     """The law of v_rho, v_rho^2 = (1/K) sum_k X_k Z_k^2, with independent Z_k ~ N(0, 1) and X_k ~ chi^2_rho/rho.
 
-    It bounds the length, over sqrt(K), of a unit vector's projection on K directions of rank rho. K is `directions`,
-    and rho is `rank`.
+    For the length v, over sqrt(K), of a unit vector's projection on K directions of rank rho, E(v - c)_+^m is at most
+    E(v_rho - c)_+^m for all m >= 3 and c >= 0. K is `directions`, and rho is `rank`.
     """
 
     directions: int

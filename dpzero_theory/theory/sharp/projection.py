@@ -48,7 +48,7 @@ class Projection:
 
     @cached_property
     def mean(self) -> float:
-        """E[v] for the random number v with this law, a unit vector's projected length over sqrt(K)."""
+        """E[v] for the length v, over sqrt(K), of a unit vector's projection on K directions; E[v^2] is 1."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
 
     def steepness(self, c: Array) -> Array:

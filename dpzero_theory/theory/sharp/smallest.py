@@ -165,7 +165,8 @@ class Search:
     def steps(self, n: int, directions: int) -> int | None:
         """Return the largest number of steps T that the caps allow with full batches of n samples; None without a cap.
 
-        `directions` is K. Raises ValueError for a cap outside its range, and PreconditionError if a cap allows no step.
+        The caps are the fields `max_steps`, <= 10^15, `max_evaluations` and `max_points` (`SearchOptions`), integers >=
+        1. `directions` is K. Raises ValueError for another cap, and PreconditionError if a cap allows no step.
         """
         points = DIFFERENCES[self.difference].points(directions)
         caps = []
@@ -286,9 +287,9 @@ class ScaledRun:
 
 class SmallestBound:
     """The smallest bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, over the step size alpha and the clip
-    C, for smoothing lambda -> 0, one problem and one K.
+    C, for smoothing lambda -> 0, one problem and one K, the number of directions a step.
 
-    The best alpha has a closed form; the best C = c L sqrt(K) is sought on a grid that is refined three times.
+    The best alpha has a closed form; the best C = c L sqrt(K), L being `Problem.gradient_unit`, is sought on a grid.
 
     Args:
         problem: the constants.
@@ -317,13 +318,13 @@ class SmallestBound:
     def values(
         self, steps: int, variance: float, rate: float, clips: Array | None = None, k: Constants | None = None
     ) -> tuple[Array, Array]:
-        """Return for each clip the root of the smallest bound on the mean squared gradient, and the best step size.
+        """Return for each clip the square root of the smallest bound on the mean squared gradient, and its step size.
 
         Args:
-            steps, variance, rate: the number of steps, the noise's variance over the clip's square C^2, and the Poisson
-                sampling rate, which is 1 for full batches.
-            clips, k: the clips c = C/(L sqrt(K)) and the constants of `constants_of` at them; without both, the
-                attributes `clips` and `constants`.
+            steps, variance, rate: the number of steps; sigma^2/C^2 for the clip C and the noise's standard deviation
+                sigma, on each of a step's K averages; and the Poisson sampling rate, which is 1 for full batches.
+            clips, k: the clips c = C/(L sqrt(K)) and the constants of `constants_of` at them, given together; if both
+                are None, the attributes `clips` and `constants`.
 
         Returns:
             Two arrays of the shape of the clips, in units of L and of 1/ell. Where rounding hides the best step size,
@@ -339,8 +340,8 @@ class SmallestBound:
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
         """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound on the mean
-        squared gradient for the number `steps` of steps. `variance` is the noise's variance over the clip's square C^2,
-        and `rate` the Poisson sampling rate, 1 for full batches.
+        squared gradient for the number `steps` of steps. `variance` is sigma^2/C^2, for noise of standard deviation
+        sigma on each of a step's K averages, and `rate` the Poisson sampling rate, 1 for full batches.
         """
         clips, k = self.clips, self.constants
         for _ in range(3):
@@ -354,8 +355,8 @@ class SmallestBound:
 
     def limit(self, unit: float) -> float:
         """Return the square root, in units of L, of the smallest bound on the mean squared gradient over the clips in
-        `clips`, for full batches and a number of steps T -> infinity. `unit` is sigma/(C sqrt(T)) for noise sigma and
-        clip C, which at equal privacy is the same for every T.
+        `clips`, for full batches and a number of steps T -> infinity. `unit` is sigma/(C sqrt(T)) for the clip C and
+        noise of standard deviation sigma on each of a step's K averages; at equal privacy it is the same for every T.
         """
         free = np.zeros_like(self.clips)
         k = self.constants
@@ -366,11 +367,11 @@ class SmallestBound:
         """Return nearly the fewest steps T whose bound is at most 1 + share times the bound for T -> infinity.
 
         Bounds are on the mean squared gradient, for full batches, the smallest over the clips in `clips`. T exceeds the
-        fewest steps by at most 0.1%. If the fewest steps are not below `MOST_STEPS`, that number is returned, whose
-        bound may be larger.
+        fewest steps by at most 0.1%. If the fewest steps are not below 10^15, that number is returned, whose bound may
+        be larger.
 
         Args:
-            unit: sigma/(C sqrt(T)) for noise sigma and clip C, which at equal privacy is the same for every T.
+            unit: as in `limit`.
             share: how much above the limit the bound may be, > 0, as a share of the limit.
         """
         target = math.sqrt(1 + share) * self.limit(unit)
