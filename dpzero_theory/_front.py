@@ -29,8 +29,8 @@ class Prescribed(Prescription):
     Attributes:
         step_size, steps, smoothing: the step size alpha, the number of steps T, and lambda, how far the weights are
             shifted along a direction to find a record's change of loss.
-        clip: the largest size of one record's contribution to a step, a difference of losses over lambda (for Algorithm
-            1, which is DPGD-0th, the norm of a vector).
+        clip: the largest L2 norm of one record's contribution to a step: of its K differences of losses together, each
+            over lambda or, if central, 2 lambda; for Algorithm 1, which is DPGD-0th, of a vector of d numbers.
         noise_std: the standard deviation of the noise on the average of the clipped contributions.
         guarantee, bound: the formula of the quantity that the theorem bounds, and the upper bound on this quantity.
 
@@ -80,7 +80,7 @@ def prescribe(
             5% above the bound for infinitely many steps; results of the paper have a formula for T and ignore caps.
             `direction` is the law of the random directions, one of `DIRECTIONS` that the theorem covers (by default
             "sphere"), `directions_per_step` is K >= 1 (by default 1) or "best" (the K with the smallest bound or,
-            without a cap, the smallest K with a bound within 3% of that), and `difference` is how a record's change of
+            without a cap, the smallest K with a bound within 2.5% of it), and `difference` is how a record's change of
             loss along a direction is computed: "central" (the default), "forward" or "exact". Forward differences have
             the same bound for the same parameters and take fewer evaluations. Exact derivatives have no smoothing; they
             cannot serve losses without a derivative, such as the error rate.

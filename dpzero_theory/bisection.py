@@ -77,7 +77,8 @@ def outward(
         start: the first point that is tried.
         step: the distance from the first point to the second; negative to go down.
         growth: how many times as long each step is as the step before; an integer if the points are integers.
-        most: where the search ends in any case; None for infinity, which floats reach and integers never do.
+        most: where the search ends in any case; None for infinity (-infinity if step < 0), which
+            floats reach and integers never do.
 
     Returns:
         A pair (before, found). If `start` meets the condition, both are `start`. Otherwise `found` is the first of the

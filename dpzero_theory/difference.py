@@ -38,10 +38,11 @@ class Difference:
             entries of `at`, and for derivatives the loss at x besides, which they compute too. A derivative along one
             direction counts as one evaluation, though it takes the time of one to two.
         at: a function of the K directions' indices in the run and lambda that returns what is to be computed, a list of
-            `Point`: pairs (index, shift) for losses and (index, None) for derivatives.
+            `Point`: pairs (index of u, shift) for losses at x + shift u, where shift is lambda, -lambda or, with any
+            index, 0 for the point x; and (index, None) for derivatives along u.
         combine: a function of what was computed for this list, losses or derivatives as float64 of shape (entries,
-            records), and lambda, that returns the differences, shape (records, K). NaN and infinities pass through; the
-            clip of the algorithm makes them finite (`optim.step.algorithm`).
+            records) in its order, and lambda, that returns the differences, already divided by lambda or 2 lambda,
+            shape (records, K). NaN and infinities pass through; the clip of the algorithm makes them finite.
         rounded: a function of lambda that returns the factor by which an error of a computed loss or derivative, such
             as its rounding, can grow in a difference: 1/lambda, 2/lambda, or 1 for derivatives.
         smoothing: whether the rule shifts the weights by lambda u. The exact rule does not, and takes lambda = 0.

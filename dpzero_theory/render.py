@@ -44,8 +44,8 @@ _SOURCES = {
 
 
 def row(answer: Calculated) -> dict[str, Any]:
-    """Return one answer of the calculator as an entry of "results" in the JSON output: its keys are `id`, `algorithm`,
-    `calibration`, `form` ("minimised" or "closed-form"), `guarantee`, `relation`, `sampling`, `direction`,
+    """Return one answer of `theory.results.calculate` as an entry of "results" in the JSON output: its keys are `id`,
+    `algorithm`, `calibration`, `form` ("minimised" or "closed-form"), `guarantee`, `relation`, `sampling`, `direction`,
     `difference`, the numbers `gdp`, `step_size`, `directions_per_step`, `T`, `steps`, `smoothing`, `clip`, `noise_std`,
     `evaluations`, `points`, `bound`, `bound_at_steps` and `trivial_bound` (of `theory.problem.Prescription`),
     `vacuous` (a boolean: `bound` is not below `trivial_bound`) and `notes` (a list of sentences)."""
@@ -85,11 +85,11 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """Return CSV with a header line and one line for each result and calibration.
+    """Return CSV with a header line, the keys of `row`, and one line for each of the rows.
 
     Args:
-        rows: the results, one or more, each made by `row`.
-        caveats: sentences of warning from the problem file, which are put into the column "notes".
+        rows: the answers, one or more, each made by `row`, for a theorem and a calibration ("paper" or "exact").
+        caveats: sentences of warning, `ProblemFile.caveats`, which are put into the column "notes".
     """
     flat = [{**item, "notes": " ".join([*caveats, *item["notes"]])} for item in rows]
     out = io.StringIO()
@@ -107,7 +107,7 @@ def as_table(
     A table has a row for each parameter and bound, a column for each calibration, and a column with the formulas.
 
     Args:
-        answers: the answers of the calculator.
+        answers: the answers of `theory.results.calculate`.
         unmet: the theorems that do not apply, with the reasons, which are listed after the tables.
         inputs: what the user asked for, by name, for the heading.
         caveats: sentences of warning from the problem file.

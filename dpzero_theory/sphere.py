@@ -72,7 +72,7 @@ class DirectionLaw:
         sample: a function of a numpy generator, size >= 1 and d >= 1 that returns `size` vectors drawn with the
             generator, float64 of shape (size, d). With rank >= 1 it raises PreconditionError, as shapes are not known.
         table: a function without arguments that returns the equally likely values of a coordinate in training runs: 2
-            or 65,536 values in ascending order, multiples of `GRID`; with rank >= 1, of an entry of a_j or b_j.
+            or 65,536 ascending multiples of 2^-16, so that sums of squares are exact; if rank >= 1, of a_j's or b_j's.
         normalised: whether training runs scale a vector of coordinates from `table` to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, as the clip of the paper's Algorithm 1 requires.
         rank: 0 if every coordinate is drawn by itself. If it is R >= 1, the direction for a matrix of weights is

@@ -28,8 +28,8 @@ They have shape (k, d) for vectors and (k,) for scalars, as an array or as a ten
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
     """Return a stream of random directions in R^d, drawn with `rng`: a function draw(k) that returns the next k of them
-    as a float64 array of shape (k, d). `direction` is the name of their law, one of `sphere.DIRECTIONS`. Raises
-    ValueError for another name."""
+    as a float64 array of shape (k, d). `direction` is the name of their law in `sphere.DIRECTIONS`, such as
+    "sphere". Raises ValueError for an unknown name, and the function PreconditionError for low-rank laws."""
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
