@@ -16,7 +16,8 @@ The last line makes the same runs of DPZero with directions of a public shape (`
 gradients of the dev records at the start.
 
 A batch has a quarter of the records where a run has at most 250 steps, and a sixteenth where it has more. K, T and the
-step size of DPZero, and T and the step size of the others, are chosen by the accuracy on public dev records.
+step size of DPZero, and T and the step size of the others, are chosen by the accuracy on public dev records: first on a
+grid; then, as long as the best trial is at an edge of what was tried, beyond it (`beyond`).
 
 Of the sentence encoder the last normalisation and a vector for each class are trained (`benchmarks.llm.encoder`), and
 MeZO, which is DPZero without clip and noise, stands beside.
@@ -30,14 +31,14 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.kit.experiment import Cell, flag
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.experiment import Cell, Rows, flag
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm import last_norm, last_norm_tasks, tuned
 from benchmarks.llm.encoder import Sentences
 from benchmarks.llm.tasks import task
 from benchmarks.llm.top import MODEL, NORM, TRAINED, Records
-from benchmarks.llm.tuned import NONE, Recipe, Study, first, studied, timed
+from benchmarks.llm.tuned import CHOSEN, NONE, Recipe, Study, first, studied, timed
 from dpzero_theory.optim.losses.shaping import public_shape
 
 N, SMOOTHING = 1024, 1e-2
@@ -53,6 +54,8 @@ SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
     256_000: ((256, 1000),),
 }
 """The pairs (K, T) that are compared, by about K T."""
+BY = ("task", "method", "epsilon", "directions")
+"""What tells choices of a setting apart."""
 MEZO = 16_000
 """The K T of MeZO."""
 SCALES = (1.0, 3.0, 10.0)
@@ -83,6 +86,29 @@ def _settings(model: str, at: Cell) -> list[tuple[int, int, float]]:
         length = {steps: 1.0 if model == MODEL else 250 / steps for _, steps in splits[at["directions"]]}
         return [(k, steps, scale * length[steps]) for k, steps in splits[at["directions"]] for scale in scales]
     return [(0, steps, rate) for steps in STEPS for rate in rates[at["method"]]]
+
+
+def beyond(tried: pd.DataFrame) -> tuple[int, int, float] | None:
+    """Return the next setting (K, T, step size) to try, None if the best of the trial runs `tried` is at no edge.
+
+    The edges are the smallest and the largest step size with the best run's K and T, and the largest T. Beyond them the
+    step size is a third, or three times as large; T is four times as large, with K/4 directions and a third of the step
+    size.
+    """
+    k, steps, scale = _best(tried)
+    scales = having(tried, k=k, steps=steps)["scale"]
+    if scale == scales.min():
+        return k, steps, float(f"{scale / 3:.3g}")
+    if scale == scales.max():
+        return k, steps, float(f"{3 * scale:.3g}")
+    if steps == tried["steps"].max() and k != 1:
+        return k // 4, 4 * steps, float(f"{scale / 3:.3g}")
+    return None
+
+
+def _best(tried: pd.DataFrame) -> tuple[int, int, float]:
+    best = tried.loc[tried["dev_accuracy"].idxmax()]  # of equal ones the first
+    return int(best["k"]), int(best["steps"]), float(best["scale"])
 
 
 def _prepared(name: str, options: Namespace) -> Records:
@@ -116,10 +142,28 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
         yield {"task": name, "method": "mezo", "epsilon": NONE, "directions": MEZO}, options.seeds
 
 
-def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
+def _measured(options: Namespace, at: Cell) -> Rows:
+    """Return the row of a run. Before that of a reported run are those of the trial runs beyond the grid that its
+    choice needs and that are not there yet."""
+    if at["setting"] != CHOSEN or at["method"] == "zero-shot":
+        return STUDIES[options.model].measure(options, at)
+    tried = having(read_rows(options.out), seed=0, **{name: at[name] for name in BY})
+    more: list[dict[str, Any]] = []
+    while setting := beyond(tried):
+        trial = {**at, "setting": str(len(tried)), "seed": 0}
+        more.append({**trial, **_run(options, trial, *setting)})
+        tried = pd.concat([tried, pd.DataFrame(more[-1:])], ignore_index=True)
+    return [*more, _run(options, at, *_best(tried))]
+
+
+def _trial(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
+    return _run(options, at, *_settings(options.model, at)[number])
+
+
+def _run(options: Namespace, at: Cell, k: int, steps: int, size: float) -> dict[str, Any]:
     if options.work is None or options.work[0] != at["task"]:
         options.work = at["task"], _prepared(at["task"], options)
-    work, (k, steps, size) = options.work[1], _settings(options.model, at)[number]
+    work = options.work[1]
     top, data, how = work.top(TRAINED[NORM]), first(work.states(0)["train"], N), None
     if steps:
         norm = work.gradient_norm(TRAINED[NORM], "dev", SMOOTHING)
@@ -138,7 +182,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
 
 def ends(rows: pd.DataFrame) -> dict[tuple[str, ...], tuned.End]:
     """Return the test accuracy of the reported runs in `rows`, by task, method, epsilon and K T (0 for others)."""
-    return tuned.ends(rows, "task", "method", "epsilon", "directions")
+    return tuned.ends(rows, *BY)
 
 
 def table(rows: pd.DataFrame) -> str:
@@ -184,8 +228,7 @@ def splits_table(rows: pd.DataFrame) -> str:
 
 
 def _study(model: str) -> Study:
-    by = ("task", "method", "epsilon", "directions")
-    return Study(_kinds, lambda at: len(_settings(model, at)), by, _run)
+    return Study(_kinds, lambda at: len(_settings(model, at)), BY, _trial)
 
 
 STUDIES = {name: _study(name) for name in (MODEL, "mpnet")}
@@ -194,7 +237,7 @@ EXPERIMENT = studied(
     __doc__,
     STUDIES[MODEL],
     cells=lambda options: STUDIES[options.model].cells(options),
-    measure=lambda options, at: STUDIES[options.model].measure(options, at),
+    measure=_measured,
     seeds=5,
     folder=lambda options: RESULTS / ("llm_directions_total" + f"_{options.model}" * (options.model != MODEL)),
     flags=[
@@ -212,6 +255,7 @@ EXPERIMENT = studied(
     ),
     settings=lambda options: {
         "model": options.model, "batch": "n/4 up to 250 steps, n/16 beyond", "adamw steps": str(STEPS),
+        "beyond the grid": "while the best is at an edge",
         "smoothing": SMOOTHING, "clip": "sqrt(K) times the median gradient norm", "n": N,
         "prompt": "the paper's" if options.model == MODEL else "label sentences",
         "trained": "the last normalisation" + " and the label vectors" * (options.model != MODEL),

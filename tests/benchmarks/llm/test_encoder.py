@@ -73,7 +73,7 @@ def test_the_clipped_sum_is_that_of_one_record_at_a_time(small: Path) -> None:
 
 def test_the_runs_of_the_encoder(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All trained weights move, and settings and folders are the encoder's own."""
-    grid = {8: ((4, 2),)}, (1.0,), {"adamw": (0.01,), "dp-adamw": (0.01,)}
+    grid = {8: ((4, 2),)}, (0.3, 1.0), {"adamw": (0.01, 0.03), "dp-adamw": (0.01, 0.03)}
     for name, value in {"N": 24, "SPLITS": grid[0], "ENCODER": grid, "STEPS": (3,), "MEZO": 8}.items():
         monkeypatch.setattr(directions_total, name, value)
     monkeypatch.setitem(directions_total.SIZES, "sst2", last_norm_tasks.Size(24, 10, 12, 24))

@@ -47,7 +47,7 @@ SMALL: dict[Any, dict[str, Any]] = {
     },
     directions_total: {
         "N": 24, "SPLITS": {8: ((4, 2), (1, 8))}, "SCALES": (0.1,), "STEPS": (3,),
-        "RATES": {"adamw": (0.01,), "dp-adamw": (0.01,)},
+        "RATES": {"adamw": (0.01, 0.03), "dp-adamw": (0.01, 0.03)},
     },
     last_layer: {
         "SIZES": {"dpzero": last_layer.Size(3, 8), "adamw": last_layer.Size(2, 8), "dp-adamw": last_layer.Size(2, 8)},
@@ -64,6 +64,7 @@ SMALL: dict[Any, dict[str, Any]] = {
     },
 }  # fmt: skip
 """The sizes of the experiments in small."""
+SETTING = ["k", "steps", "scale"]
 
 
 @pytest.fixture
@@ -157,14 +158,41 @@ def test_directions_in_all(small: Path) -> None:
     chosen = rows[rows["setting"] == CHOSEN]
     assert sorted(chosen["method"]) == sorted([*["adamw", "dp-adamw", "dpzero"] * 2, "zero-shot"])
     tried = rows[(rows["method"] == "dpzero") & (rows["setting"] != CHOSEN)]
-    assert sorted(zip(tried["k"], tried["steps"], strict=True)) == [(1, 8), (4, 2)]
-    assert len(set(chosen[chosen["method"] == "dpzero"]["k"])) == 1
+    assert {(1, 8), (4, 2)} <= set(zip(tried["k"], tried["steps"], strict=True))
+    assert_reported_as_chosen(rows)
     assert "| TREC | 2 |" in directions_total.table(rows)
     assert "| 8 | 4 | 2 |" in directions_total.splits_table(rows)
     out, words = small / "shaped", ["--shaped", "--tasks=trec", "--epsilons=2", "--seeds=2"]
     assert directions_total.EXPERIMENT.main([f"--data={small}", f"--out={out}", *words]) == 0
     assert set(read_rows(out)["method"]) == {"shaped", "zero-shot"}
     assert directions_total.shaped_table(rows, read_rows(out), rows).splitlines()[-1].startswith("| TREC | 2 | 8 | ")
+
+
+def assert_reported_as_chosen(rows: pd.DataFrame) -> None:
+    """Reported runs have the setting of the best trial run, and that is at no edge of what was tried."""
+    for _, part in rows.groupby(list(directions_total.BY)):
+        tried, found = part[part["seed"] == 0], part[part["seed"] != 0]
+        if len(tried) and len(found):
+            assert directions_total.beyond(tried) is None
+            best = tried.loc[tried["dev_accuracy"].idxmax()]
+            assert len(set(map(tuple, [best[SETTING], *found[SETTING].to_numpy()]))) == 1
+
+
+def test_beyond_the_grid() -> None:
+    """At an edge a third, or three times, of the step size is next; then four times the steps."""
+    grid = [(16, 250, 1.0), (16, 250, 3.0), (4, 1000, 1.0), (4, 1000, 3.0)]
+    after = {
+        (0.7, 0.6, 0.5, 0.5): (16, 250, 0.333),
+        (0.6, 0.7, 0.5, 0.5): (16, 250, 9.0),
+        (0.6, 0.6, 0.5, 0.7): (4, 1000, 9.0),
+    }
+    for accuracy, expected in after.items():
+        tried = pd.DataFrame(grid, columns=SETTING).assign(dev_accuracy=accuracy)
+        assert directions_total.beyond(tried) == expected
+    tried = pd.DataFrame([*grid, (4, 1000, 9.0)], columns=SETTING).assign(dev_accuracy=(0.6, 0.6, 0.5, 0.7, 0.6))
+    assert directions_total.beyond(tried) == (1, 4000, 1.0)
+    tried = pd.DataFrame([*grid, (16, 250, 9.0)], columns=SETTING).assign(dev_accuracy=(0.6, 0.7, 0.5, 0.6, 0.7))
+    assert directions_total.beyond(tried) is None
 
 
 def test_many_directions(small: Path) -> None:
