@@ -10,7 +10,8 @@ adapters is LoRA, and DP-AdamW on adapters DP-LoRA. Their factor A has variance 
 usual, and 1 with DPZero (see `top.Adapted`).
 
 Public records of the data set choose the setting and give the median gradient norm G. DPZero has the clip sqrt(K) G and
-the step size s K/G^2, and DP-AdamW the clip G. Private methods have at every epsilon the setting that is best at
+the step size s K/G^2, and DP-AdamW the clip G; DPZero is there with few directions in all and with `MANY`, the latter
+at epsilon = 2 alone. Private methods have at every epsilon the setting that is best at
 epsilon = 2. Training records that are longer with the prompt than `TASKS` allows are left out, and of equal ones all
 but one.
 """
@@ -65,8 +66,11 @@ SMOOTHING = 1e-3
 NOTHING = "nothing"
 WEIGHTS = (NORM, ADAPTERS, LAYER)
 EPSILONS = ("2", "6")
-SIZES = {"dpzero": Size(150, 32), "adamw": Size(80, 128), "dp-adamw": Size(80, 128)}
+MANY = "dpzero-many"
+SIZES = {"dpzero": Size(150, 32), MANY: Size(250, 32), "adamw": Size(80, 128), "dp-adamw": Size(80, 128)}
 DIRECTIONS = {NORM: 16, ADAPTERS: 16, LAYER: 8}
+MANY_DIRECTIONS = 64
+"""The directions of a step of DPZero, by what is trained, and with many directions in all."""
 SCALES = (0.03, 0.1)
 """The step sizes of DPZero that are compared, s in units of K/G^2."""
 RATES = {
@@ -95,13 +99,13 @@ def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
     for about in options.tasks:
         yield {"task": about, "trained": NOTHING, "method": "zero-shot", "epsilon": NONE}, 1
         for name, method in product(options.trained, options.methods):
-            for epsilon in (NONE,) if method == "adamw" else EPSILONS:
+            for epsilon in {"adamw": (NONE,), MANY: EPSILONS[:1]}.get(method, EPSILONS):
                 yield {"task": about, "trained": name, "method": method, "epsilon": epsilon}, options.seeds
 
 
 def _settings(at: Cell) -> tuple[float, ...]:
     """Return the step sizes, or for DPZero the factors s, that are compared."""
-    return {"zero-shot": (0.0,), "dpzero": SCALES}.get(at["method"]) or RATES[at["trained"], at["method"]]
+    return {"zero-shot": (0.0,), "dpzero": SCALES, MANY: SCALES}.get(at["method"]) or RATES[at["trained"], at["method"]]
 
 
 def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
@@ -109,18 +113,18 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
         options.work = at["task"], prepared(options.data, at["task"])
     work: Records = options.work[1]
     name, method, size = at["trained"], at["method"], _settings(at)[number]
-    weights, usual = TRAINED[LAYER if name == NOTHING else name], method != "dpzero"
+    zeroth = {"dpzero": DIRECTIONS.get(name, 1), MANY: MANY_DIRECTIONS}.get(method, 0)
+    weights, usual = TRAINED[LAYER if name == NOTHING else name], not zeroth
     top, data = work.top(weights, usual=usual), work.states(weights.layers)["train"]
     how, found = None, {}
     if name != NOTHING:
         norm = work.gradient_norm(weights, "public", SMOOTHING, usual=usual)
-        directions = DIRECTIONS[name] if method == "dpzero" else 1
-        steps, batch = SIZES[method]
-        step_size = size * directions / norm**2 if method == "dpzero" else size
+        directions, (steps, batch) = zeroth or 1, SIZES[method]
+        step_size = size * directions / norm**2 if zeroth else size
         how = Recipe(
-            method, None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps, batch=batch,
-            step_size=step_size, clip=math.sqrt(directions) * norm, directions=directions, smoothing=SMOOTHING,
-            seed=at["seed"],
+            "dpzero" if zeroth else method, None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps,
+            batch=batch, step_size=step_size, clip=math.sqrt(directions) * norm, directions=directions,
+            smoothing=SMOOTHING, seed=at["seed"],
         )  # fmt: skip
         found = {"steps": steps, "batch": batch, "directions": directions, "scale": size, "step_size": step_size,
                  "gradient_norm": norm, "d": sum(p.numel() for p in top.parameters() if p.requires_grad)}  # fmt: skip
@@ -131,7 +135,7 @@ def _run(options: Namespace, at: Cell, number: int) -> dict[str, Any]:
 def table(rows: pd.DataFrame) -> str:
     """Return a table of test accuracies by task, trained weights, method and epsilon."""
     found = tuned.ends(rows, "task", "trained", "method", "epsilon")
-    methods = [("zero-shot", NONE), *product(("dpzero", "dp-adamw"), EPSILONS), ("adamw", NONE)]
+    methods = [("zero-shot", NONE), *product(("dpzero", "dp-adamw"), EPSILONS), (MANY, EPSILONS[0]), ("adamw", NONE)]
     named = {(task(name).title, *rest): end for (name, *rest), end in found.items()}
     return tuned.table(named, ("task", "trained"), methods)
 
@@ -154,7 +158,7 @@ EXPERIMENT = studied(
     ),
     settings={
         "prompt": "the paper's", "tasks": str({name: tuple(sizes) for name, sizes in TASKS.items()}),
-        "sizes": str(SIZES), "directions": str(DIRECTIONS), "smoothing": SMOOTHING,
+        "sizes": str(SIZES), "directions": str(DIRECTIONS), "many": MANY_DIRECTIONS, "smoothing": SMOOTHING,
         "clip": "sqrt(K) G for DPZero, G for DP-AdamW",
     },
     summary=lambda out: table(read_rows(out)),

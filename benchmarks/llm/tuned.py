@@ -53,6 +53,7 @@ UNTRAINED = ("zero-shot", "few-shot")
 LABELS = {
     "zero-shot": "zero-shot", "few-shot": "examples in the prompt", "dpzero": "DPZero", "mezo": "MeZO",
     "adamw": "AdamW", "dp-adamw": "DP-AdamW", "dpgd-0th": "DPGD-0th",
+    "dpzero-many": "DPZero, 16,000 directions",
 }  # fmt: skip
 ORDER = (("zero-shot", NONE), ("dpzero", "2"), ("dpzero", "6"), ("mezo", NONE), ("adamw", NONE))
 """The methods in the paper's order, each of which should be at most as accurate as the next."""

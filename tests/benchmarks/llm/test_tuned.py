@@ -50,7 +50,7 @@ SMALL: dict[Any, dict[str, Any]] = {
         "RATES": {"adamw": (0.01, 0.03), "dp-adamw": (0.01, 0.03)},
     },
     last_layer: {
-        "SIZES": {"dpzero": last_layer.Size(3, 8), "adamw": last_layer.Size(2, 8), "dp-adamw": last_layer.Size(2, 8)},
+        "SIZES": dict.fromkeys(last_layer.SIZES, last_layer.Size(2, 8)), "MANY_DIRECTIONS": 3,
         "TASKS": {"sst2": last_layer.Sizes(24, 8, 10, 20, 24)},
         "DIRECTIONS": dict.fromkeys(last_layer.WEIGHTS, 2),
     },
@@ -125,7 +125,7 @@ def test_every_method_on_a_task(small: Path) -> None:
 
 def test_every_choice_of_weights(small: Path) -> None:
     rows = run(last_layer.EXPERIMENT, small, "--seeds=2", "--tasks", "sst2").astype({"epsilon": str})
-    assert len(rows) == 1 + 3 * ((2 + 4) + (2 + 2) + (2 + 4))
+    assert len(rows) == 1 + 3 * ((2 + 4) + (2 + 2) + (2 + 2) + (2 + 4))
     for name in last_layer.WEIGHTS:
         mine = rows[(rows["trained"] == name) & (rows["method"] == "dp-adamw")]
         number = best(rows, trained=name, method="dp-adamw")
