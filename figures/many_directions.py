@@ -3,9 +3,11 @@
 The rows of llm_all_weights, a finished experiment (300 directions in all, at most), and those of
 `benchmarks.llm.many_directions` (64 a step): test accuracy on SST-2 at epsilon = 2 against the number of directions
 that a run has had, beside DP-AdamW, AdamW without privacy, and the model before training, each a line. A point is the
-mean of the reported runs; those of many directions are along runs of 64,000.
+mean of the reported runs; those of many directions are along runs of 64,000. Its bar, and DP-AdamW's band, are the 95%
+interval of an accuracy on 872 test sentences; how runs differ from each other is not in it, as most are single runs.
 """
 
+import math
 import sys
 
 import matplotlib.pyplot as plt
@@ -24,11 +26,18 @@ LINES = {
 """What is drawn as a line, by method and epsilon."""
 STEPS = 300
 """The steps, of one direction each, of the runs of llm_all_weights."""
+TEST = 872
+"""The test sentences."""
 
 
 def _accuracy(rows: pd.DataFrame, method: str, epsilon: str) -> float:
     found = having(rows.astype({"epsilon": str, "setting": str}), method=method, epsilon=epsilon, setting="chosen")
     return float(100 * found["test_accuracy"].mean())
+
+
+def _half(accuracy: float) -> float:
+    """Return half the 95% interval of an accuracy on the test sentences; both are in percent."""
+    return 1.96 * math.sqrt(accuracy * (100 - accuracy) / TEST)
 
 
 def draw(few: pd.DataFrame, many: pd.DataFrame) -> Figure:
@@ -38,7 +47,7 @@ def draw(few: pd.DataFrame, many: pd.DataFrame) -> Figure:
     along = 100 * runs.groupby("steps")["test_accuracy"].mean()
     total = [STEPS, *(along.index * runs["directions"].iloc[0])]
     accuracy = [_accuracy(few, "dpzero", "2"), *along]
-    axis.plot(total, accuracy, **series(0).line(markersize=4))
+    axis.errorbar(total, accuracy, yerr=[_half(each) for each in accuracy], **series(0).line(markersize=4))
     axis.annotate(
         f"DPZero: {accuracy[-1]:.0f}%", (total[-1], accuracy[-1]), xytext=(8, -9), textcoords="offset points",
         color=series(0).color,
@@ -46,6 +55,8 @@ def draw(few: pd.DataFrame, many: pd.DataFrame) -> Figure:
     for place, ((method, epsilon), text) in enumerate(LINES.items()):
         height, color = _accuracy(few, method, epsilon), (*(series(n).color for n in (2, 1)), "0.35")[place]
         axis.axhline(height, color=color, linewidth=1, linestyle=":" if method == "zero-shot" else "--")
+        if method == "dp-adamw":
+            axis.axhspan(height - _half(height), height + _half(height), color=color, alpha=0.15, linewidth=0)
         axis.annotate(
             f"{text}: {height:.0f}%", (total[-1], height), xytext=(8, 1), textcoords="offset points", color=color,
             annotation_clip=False,

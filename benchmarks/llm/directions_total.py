@@ -15,6 +15,9 @@ for every K. What K T buys is how well the directions span the 576 weights.
 The last line makes the same runs of DPZero with directions of a public shape (`optim.losses.shaping`), from the
 gradients of the dev records at the start.
 
+With `--geodpzo` they are made by the rule of GeoDPZO, which clips at C/sqrt(2) where C is the clip above, from the same
+step sizes. DP-AggZO's rule for K directions is that of DPZero here: it clips the vector of a record's K differences.
+
 A batch has a quarter of the records where a run has at most 250 steps, and a sixteenth where it has more. K, T and the
 step size of DPZero, and T and the step size of the others, are chosen by the accuracy on public dev records: first on a
 grid; then, as long as the best trial is at an edge of what was tried, beyond it (`beyond`).
@@ -56,6 +59,7 @@ SPLITS: dict[int, tuple[tuple[int, int], ...]] = {
 """The pairs (K, T) that are compared, by about K T."""
 BY = ("task", "method", "epsilon", "directions")
 """What tells choices of a setting apart."""
+RULES = ("dpzero", "shaped", "geodpzo")
 MEZO = 16_000
 """The K T of MeZO."""
 SCALES = (1.0, 3.0, 10.0)
@@ -82,7 +86,7 @@ def _settings(model: str, at: Cell) -> list[tuple[int, int, float]]:
     splits, scales, rates = _grid(model)
     if at["method"] == "zero-shot":
         return [(0, 0, 0.0)]
-    if at["method"] in ("dpzero", "mezo", "shaped"):
+    if at["method"] in (*RULES, "mezo"):
         length = {steps: 1.0 if model == MODEL else 250 / steps for _, steps in splits[at["directions"]]}
         return [(k, steps, scale * length[steps]) for k, steps in splits[at["directions"]] for scale in scales]
     return [(0, steps, rate) for steps in STEPS for rate in rates[at["method"]]]
@@ -91,9 +95,9 @@ def _settings(model: str, at: Cell) -> list[tuple[int, int, float]]:
 def beyond(tried: pd.DataFrame) -> tuple[int, int, float] | None:
     """Return the next setting (K, T, step size) to try, None if the best of the trial runs `tried` is at no edge.
 
-    The edges are the smallest and the largest step size with the best run's K and T, and the largest T. Beyond them the
-    step size is a third, or three times as large; T is four times as large, with K/4 directions and a third of the step
-    size.
+    The edges are the smallest and the largest step size with the best run's K and T and, for methods with gradients,
+    the largest T. Beyond them the step size is a third, or three times as large; T is four times as large, with a third
+    of the step size.
     """
     k, steps, scale = _best(tried)
     scales = having(tried, k=k, steps=steps)["scale"]
@@ -101,8 +105,8 @@ def beyond(tried: pd.DataFrame) -> tuple[int, int, float] | None:
         return k, steps, float(f"{scale / 3:.3g}")
     if scale == scales.max():
         return k, steps, float(f"{3 * scale:.3g}")
-    if steps == tried["steps"].max() and k != 1:
-        return k // 4, 4 * steps, float(f"{scale / 3:.3g}")
+    if k == 0 and steps == tried["steps"].max():
+        return 0, 4 * steps, float(f"{scale / 3:.3g}")
     return None
 
 
@@ -125,20 +129,20 @@ def _prepared(name: str, options: Namespace) -> Records:
 
 
 def _kinds(options: Namespace) -> Iterator[tuple[Cell, int]]:
+    rule = RULES[1 if options.shaped else 2 if options.geodpzo else 0]
     for epsilon in options.epsilons:
         for name in options.tasks:
             common = {"task": name, "directions": 0}
             if epsilon == options.epsilons[0]:
                 yield {**common, "method": "zero-shot", "epsilon": NONE}, 1
-            if epsilon == options.epsilons[0] and not options.shaped:
+            if epsilon == options.epsilons[0] and rule == "dpzero":
                 yield {**common, "method": "adamw", "epsilon": NONE}, options.seeds
-            if not options.shaped:
+            if rule == "dpzero":
                 yield {**common, "method": "dp-adamw", "epsilon": epsilon}, options.seeds
             for directions in _grid(options.model)[0]:
                 if options.least <= directions <= options.most:
-                    how = {"method": "shaped" if options.shaped else "dpzero", "epsilon": epsilon}
-                    yield {**common, **how, "directions": directions}, options.seeds
-    for name in options.tasks if options.model != MODEL and not options.shaped else ():
+                    yield {**common, "method": rule, "epsilon": epsilon, "directions": directions}, options.seeds
+    for name in options.tasks if options.model != MODEL and rule == "dpzero" else ():
         yield {"task": name, "method": "mezo", "epsilon": NONE, "directions": MEZO}, options.seeds
 
 
@@ -168,12 +172,14 @@ def _run(options: Namespace, at: Cell, k: int, steps: int, size: float) -> dict[
     if steps:
         norm = work.gradient_norm(TRAINED[NORM], "dev", SMOOTHING)
         shape = public_shape(top, work.losses, work.states(0)["dev"]) if at["method"] == "shaped" else ""
+        clip = norm * math.sqrt(max(k, 1) / (2 if at["method"] == "geodpzo" else 1))
         how = Recipe(
-            "dpzero" if shape else at["method"], None if at["epsilon"] == NONE else float(at["epsilon"]), steps=steps,
-            batch=len(data) // 4 if steps <= 250 else len(data) // 16, step_size=size / norm**2 if k else size,
-            clip=norm * math.sqrt(max(k, 1)), directions=max(k, 1), smoothing=SMOOTHING, seed=at["seed"],
+            "dpzero" if at["method"] in RULES else at["method"],
+            None if at["epsilon"] == NONE else float(at["epsilon"]),
+            steps=steps, batch=len(data) // 4 if steps <= 250 else len(data) // 16,
+            step_size=size / norm**2 if k else size, clip=clip, directions=max(k, 1), smoothing=SMOOTHING,
             # more points in one pass take longer: their activations no longer fit into the cache
-            points_at_once=min(k + 1, 17), shape=shape,
+            seed=at["seed"], points_at_once=min(k + 1, 17), shape=shape,
         )  # fmt: skip
     row = timed(work, top, how, data, "dev")[-1]
     found = {name: value for name, value in row.items() if name != "step"}
@@ -209,10 +215,28 @@ def shaped_table(rows: pd.DataFrame, shaped: pd.DataFrame, adam: pd.DataFrame) -
     for (name, method, epsilon, directions), end in order:
         if method == "shaped":
             plain, key = found[name, "dpzero", epsilon, directions], (name, "dp-adamw", epsilon, "0")
-            gain = f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
             both = (one[key].text() if key in one else "-" for one in (found, other))
-            lines.append([task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), gain, *both])
+            lines.append(
+                [task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), _gain(end, plain), *both]
+            )
     return markdown(["task", "epsilon", "K T", "no shape", "shape", "gain", "DP-AdamW", "with the shape"], lines)
+
+
+def rules_table(rows: pd.DataFrame) -> str:
+    """Return a table of the test accuracy of the reported runs by DPZero and by GeoDPZO's rule, and the difference in
+    points with its 95% interval: a line for each task, epsilon and K T."""
+    found, lines = ends(rows), []
+    for (name, method, epsilon, directions), end in found.items():
+        if method == "geodpzo":
+            plain = found[name, "dpzero", epsilon, directions]
+            lines.append(
+                [task(name).title, epsilon, f"{int(directions):,}", plain.text(), end.text(), _gain(end, plain)]
+            )
+    return markdown(["task", "epsilon", "K T", "clip C, DPZero and DP-AggZO", "clip C/sqrt(2), GeoDPZO", "gain"], lines)
+
+
+def _gain(end: tuned.End, plain: tuned.End) -> str:
+    return f"{end.mean - plain.mean:+.1f} +- {math.hypot(end.half, plain.half):.1f}"
 
 
 def splits_table(rows: pd.DataFrame) -> str:
@@ -245,6 +269,7 @@ EXPERIMENT = studied(
         flag("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="which tasks (default: all)"),
         flag("--epsilons", nargs="+", choices=EPSILONS, default=list(EPSILONS), help="which (default: all)"),
         flag("--shaped", action="store_true", help="only runs whose directions have a public shape"),
+        flag("--geodpzo", action="store_true", help="only runs by GeoDPZO's rule"),
         flag("--least", type=int, choices=tuple(SPLITS), default=0, help="the smallest K T that is run"),
         flag("--most", type=int, choices=tuple(SPLITS), default=max(SPLITS), help="the largest K T that is run"),
     ],

@@ -162,6 +162,10 @@ def test_directions_in_all(small: Path) -> None:
     assert_reported_as_chosen(rows)
     assert "| TREC | 2 |" in directions_total.table(rows)
     assert "| 8 | 4 | 2 |" in directions_total.splits_table(rows)
+    more = run(directions_total.EXPERIMENT, small, "--tasks=trec", "--epsilons=2", "--seeds=2", "--geodpzo")
+    assert len(more[more["method"] == "geodpzo"]) >= 4
+    assert len(more) > len(rows)
+    assert "| TREC | 2 | 8 |" in directions_total.rules_table(more)
     out, words = small / "shaped", ["--shaped", "--tasks=trec", "--epsilons=2", "--seeds=2"]
     assert directions_total.EXPERIMENT.main([f"--data={small}", f"--out={out}", *words]) == 0
     assert set(read_rows(out)["method"]) == {"shaped", "zero-shot"}
@@ -179,20 +183,15 @@ def assert_reported_as_chosen(rows: pd.DataFrame) -> None:
 
 
 def test_beyond_the_grid() -> None:
-    """At an edge a third, or three times, of the step size is next; then four times the steps."""
+    """At an edge a third, or three times, of the step size is next; then, with gradients, four times the steps."""
     grid = [(16, 250, 1.0), (16, 250, 3.0), (4, 1000, 1.0), (4, 1000, 3.0)]
-    after = {
-        (0.7, 0.6, 0.5, 0.5): (16, 250, 0.333),
-        (0.6, 0.7, 0.5, 0.5): (16, 250, 9.0),
-        (0.6, 0.6, 0.5, 0.7): (4, 1000, 9.0),
-    }
-    for accuracy, expected in after.items():
+    for accuracy, expected in {(7, 6, 5, 5): (16, 250, 0.333), (6, 6, 5, 7): (4, 1000, 9.0)}.items():
         tried = pd.DataFrame(grid, columns=SETTING).assign(dev_accuracy=accuracy)
         assert directions_total.beyond(tried) == expected
-    tried = pd.DataFrame([*grid, (4, 1000, 9.0)], columns=SETTING).assign(dev_accuracy=(0.6, 0.6, 0.5, 0.7, 0.6))
-    assert directions_total.beyond(tried) == (1, 4000, 1.0)
-    tried = pd.DataFrame([*grid, (16, 250, 9.0)], columns=SETTING).assign(dev_accuracy=(0.6, 0.7, 0.5, 0.6, 0.7))
-    assert directions_total.beyond(tried) is None
+    inside = pd.DataFrame([*grid, (4, 1000, 9.0)], columns=SETTING).assign(dev_accuracy=(6, 6, 5, 7, 6))
+    assert directions_total.beyond(inside) is None
+    assert directions_total.beyond(inside.assign(k=0)) == (0, 4000, 1.0)
+    assert directions_total.beyond(inside.assign(k=0, dev_accuracy=(6, 7, 5, 6, 7))) == (0, 250, 9.0)
 
 
 def test_many_directions(small: Path) -> None:
