@@ -13,7 +13,7 @@ import re
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from benchmarks.audits import audit_zoo, membership
 from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error, paragraphs, shortened
-from benchmarks.llm import last_norm_tasks, pages
+from benchmarks.llm import directions_total, pages
 from benchmarks.llm.top import ADAPTERS
-from benchmarks.llm.tuned import End, ends
+from benchmarks.llm.tuned import ends
 from benchmarks.problems.minimise import minimised
 from benchmarks.problems.poisson import poisson_noise, prescribe_poisson
 from benchmarks.slopes import OF_RANK
@@ -277,20 +277,22 @@ def calculator() -> str:
 def alternatives() -> str:
     """Return a table of the accuracy of DPZero and of DP-AdamW at epsilon = 2, and of a step's memory, on a pretrained
     language model."""
-    norm = last_norm_tasks.ends(read_rows(RESULTS / "llm_last_norm_tasks"))
-    layer = ends(read_rows(RESULTS / "llm_last_layer"), "task", "trained", "method", "epsilon")
-    many = having(read_rows(RESULTS / "llm_many_directions").astype({"setting": str}), setting="chosen", steps=1000)
+    total = directions_total.ends(read_rows(RESULTS / "llm_directions_total"))
+    norm = total["trec", "dpzero", "2", "64000"], total["trec", "dp-adamw", "2", "0"]
+    adapters = having(read_rows(RESULTS / "llm_last_layer"), task="sst2", trained=ADAPTERS)
+    layer = ends(adapters, "method", "epsilon")
+    long = ends(having(read_rows(RESULTS / "llm_many_directions"), steps=1000), "method", "epsilon")["dpzero", "2"]
     whole = ends(read_rows(RESULTS / "llm_all_weights"), "method", "epsilon")
     held = having(read_rows(RESULTS / "tuning_step"), dtype="float32", batch=8).set_index("method")["memory_ratio"]
-
-    def both(found: Mapping[tuple[str, ...], End], *at: str) -> list[str]:
-        return [found[*at, method, "2"].text() for method in ("dpzero", "dp-adamw")]
-
-    reached, wide = ends(many, "method", "epsilon")["dpzero", "2"].text(), both(whole)
+    ours, theirs = ("dpzero", "2"), ("dp-adamw", "2")
     lines = [
-        ["SST-2, all weights", f"{reached} ({wide[0]} with 300 directions)", wide[1], "many_directions"],
-        ["SST-2, adapters of rank 8", *both(layer, "sst2", ADAPTERS), "last_layer"],
-        ["TREC, the last normalisation", *both(norm, "trec", "paper"), "last_norm_tasks"],
+        [what, one.text(), other.text(), f"`llm.{name}`"]
+        for what, one, other, name in (
+            ("SST-2, all weights, 64,000 directions", long, whole[theirs], "many_directions"),
+            ("SST-2, all weights, 300 directions", whole[ours], whole[theirs], "many_directions"),
+            ("TREC, the last normalisation, 64,000 directions", *norm, "directions_total"),
+            ("SST-2, adapters of rank 8, 2,400 directions", layer[ours], layer[theirs], "last_layer"),
+        )
     ]
     memory = [
         "peak memory of a step on all weights over that of a forward pass, batch 8",
@@ -298,8 +300,7 @@ def alternatives() -> str:
         f"{held['dp-adamw']:.2f}; with ghost clipping {held['dp-adamw-ghost']:.2f}",
         "`tuning_step`",
     ]
-    shown = [[*line[:3], ", ".join(f"`llm.{name}`" for name in line[3:])] for line in lines]
-    return markdown(["trained", "DPZero", "DP-AdamW", "`python -m benchmarks ...`"], [*shown, memory])
+    return markdown(["trained", "DPZero", "DP-AdamW", "`python -m benchmarks ...`"], [*lines, memory])
 
 
 def certified_bounds() -> str:
@@ -411,10 +412,6 @@ TABLES: dict[str, Callable[[], str]] = {
 
 SHORT = {
     "language_models": ("method | TREC | SST-2 | SST-5 | RTE", r"^(Zero-Shot|AdamW|MeZO) |\(2\)|^DPZero"),
-    "llm_methods": (
-        "task | trained | zero-shot | DPZero (2) | DP-AdamW (2) | DPZero (6) | DP-AdamW (6) | AdamW",
-        "^(SST|TREC)",
-    ),
     "tuning_step": ("method | batch 8: time; memory | batch 64: time; memory", "^f32"),
 }
 """By the name of a table, what its short form `NAME_short` keeps: the columns, and a regular expression for the

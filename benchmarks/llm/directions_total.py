@@ -111,7 +111,7 @@ def beyond(tried: pd.DataFrame) -> tuple[int, int, float] | None:
 
 
 def _best(tried: pd.DataFrame) -> tuple[int, int, float]:
-    best = tried.loc[tried["dev_accuracy"].idxmax()]  # of equal ones the first
+    best = tried.iloc[int(tried["dev_accuracy"].to_numpy().argmax())]  # of equal ones the first
     return int(best["k"]), int(best["steps"]), float(best["scale"])
 
 
@@ -192,8 +192,11 @@ def ends(rows: pd.DataFrame) -> dict[tuple[str, ...], tuned.End]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a table of the test accuracy of the reported runs: a line for each task and epsilon."""
-    found, lines = ends(rows), []
+    """Return a table of the test accuracy of the reported runs: a line for each task and epsilon. An asterisk is at
+    runs whose step size or T is at an edge of what was tried."""
+    trials = rows[rows["seed"] == 0].groupby(list(BY))
+    at_edge = {tuple(map(str, at)) for at, tried in trials if beyond(tried)}
+    found, lines = {at: end.text() + "*" * (at in at_edge) for at, end in ends(rows).items()}, []
     heads = ["task", "epsilon", *(f"K T = {directions:,}" for directions in SPLITS), "DP-AdamW", "AdamW", "zero-shot"]
     for name in TASKS:
         for epsilon in EPSILONS:
@@ -202,8 +205,7 @@ def table(rows: pd.DataFrame) -> str:
                 ("adamw", NONE, "0"), ("zero-shot", NONE, "0"),
             ]  # fmt: skip
             if any((name, *key) in found for key in keys[: len(SPLITS)]):
-                shown = (found.get((name, *key)) for key in keys)
-                lines.append([task(name).title, epsilon, *("-" if end is None else end.text() for end in shown)])
+                lines.append([task(name).title, epsilon, *(found.get((name, *key), "-") for key in keys)])
     return markdown(heads, lines)
 
 

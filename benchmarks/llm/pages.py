@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, percent
 from benchmarks.llm import (
     auto,
@@ -42,21 +42,28 @@ def sst2() -> pd.DataFrame:
 
 
 def methods() -> str:
-    """Return a table of the test accuracy of every method, by task and by what is trained, with the paper's prompts."""
-    tasks, layer = _ends("llm_last_norm_tasks"), _ends("llm_last_layer")
-    rows = pd.concat(
-        [
-            sst2().assign(trained=NORM),
-            tasks[tasks["prompt"] == "paper"].assign(trained=NORM),
-            layer.replace({"trained": {last_layer.NOTHING: ADAPTERS}}).query("trained == @ADAPTERS"),
-            _ends("llm_all_weights").assign(task=last_norm.TASK, trained=WHOLE),
-        ]
+    """Return a table of the test accuracy of every method, by task, by what is trained and by the number of directions
+    that DPZero has in all, with the paper's prompts."""
+    found: dict[tuple[str, ...], tuned.End] = {}
+
+    def add(what: str, directions: str, given: Mapping[tuple[str, ...], tuned.End]) -> None:
+        found.update({(task(name).title, _SHORT[what], directions, *at): end for (name, *at), end in given.items()})
+
+    norm = directions_total.ends(_ends("llm_directions_total"))
+    add(NORM, "64,000", {at[:3]: end for at, end in norm.items() if at[3] in ("0", "64000")})
+    layer = _ends("llm_last_layer").query("task in @directions_total.TASKS")
+    few = tuned.ends(layer, "task", "method", "epsilon")
+    more = {(name, "dpzero", epsilon): end for (name, way, epsilon), end in few.items() if way == last_layer.MANY}
+    add(ADAPTERS, "2,400", few)
+    add(ADAPTERS, "16,000", {at: end for at, end in few.items() if at[0] in {name for name, *_ in more}} | more)
+    whole = tuned.ends(_ends("llm_all_weights").assign(task=last_norm.TASK), "task", "method", "epsilon")
+    long = having(read_rows(RESULTS / "llm_many_directions"), steps=1000).assign(task=last_norm.TASK)
+    add(WHOLE, "300", whole)
+    add(WHOLE, "64,000", whole | tuned.ends(long, "task", "method", "epsilon"))
+    titles = [task(name).title for name in directions_total.TASKS]
+    return tuned.table(
+        dict(sorted(found.items(), key=lambda end: titles.index(end[0][0]))), ("task", "trained", "K T"), METHODS
     )
-    found = tuned.ends(rows, "task", "trained", "method", "epsilon")
-    places = list(last_layer.TASKS)
-    lines = sorted(found.items(), key=lambda end: (places.index(end[0][0]), (NORM, ADAPTERS, WHOLE).index(end[0][1])))
-    named = {(task(name).title, _SHORT[what], *method): end for (name, what, *method), end in lines}
-    return tuned.table(named, ("task", "trained"), METHODS)
 
 
 def methods_order() -> str:

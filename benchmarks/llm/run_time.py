@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from dpzero_theory.cli import input_folder
 
-ROUNDS, STEPS, K, N, BATCH, CLIP, STEP_SIZE = 2, 1000, 64, 1024, 64, 40.0, 0.02
+ROUNDS, STEPS, K, N, BATCH, CLIP, STEP_SIZE = 3, 1000, 64, 1024, 64, 40.0, 0.02
 _BOTH = """
 import json, sys, time
 from pathlib import Path
