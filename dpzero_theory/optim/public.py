@@ -31,12 +31,12 @@ from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.sampling import FullBatch
 
-_CHOOSING, _READING, _PILOT = 50.0, 12.0, 8.0
+_CHOOSING, _READING, _PILOT = 60.0, 12.0, 8.0
 """How long choosing may take, reading public records, and a short run, in seconds."""
 _MOST, _FEW, _FEWEST_STEPS, _FEWEST_ROWS, _LEAST_ROWS = 256, 8, 30, 64, 16
 """The most public records that are read; as many as settle the smoothing; the fewest steps of a short run, and records
-in it if there are so many: on fewer it learns these by heart, which small step sizes hide. If even this takes too long,
-as many records as the last number says."""
+in it if there are so many: on fewer it learns these by heart, which small step sizes hide. If three such runs take too
+long, a run has fewer records, at least as many as the last number says."""
 _SURE = 3.0
 """How many times as large as on public records rounding may be on private ones, by which a run tests the smoothing."""
 _COARSE = 0.1
@@ -177,23 +177,25 @@ class Public:
         """Return the number f, of those tried, for which a short run on public records ends at the least loss.
 
         At step t of T a run has the step size f sqrt(1000/T) (1 - t/T)/norm^2, where norm is the median norm of a
-        record's gradient. The first run has f = `guess`, and none begins after 50 seconds of choosing. `plan` is the
-        plan of the private run, and plan_of(T) is a like plan with T steps. Returns None if a run that is long enough
-        to tell, of 30 steps, would take more than 24 seconds.
+        record's gradient. The first run has f = `guess`, and no run begins that would end after a minute of choosing.
+        `plan` is the plan of the private run, and plan_of(T) is a like plan with T steps. Returns None if there is no
+        time for a single run of 30 steps.
         """
         cost = self._rule.points(plan.directions_per_step) * self.seconds
         most = min(plan.steps, 10 * _FEWEST_STEPS)
         rows = self._rows[::2][: max(_FEWEST_ROWS, int(_PILOT / (cost * most)))]
         steps = min(most, max(_FEWEST_STEPS, int(_PILOT / (cost * len(rows)))))
-        if steps * cost * len(rows) > 3 * _PILOT:
-            rows = rows[:_LEAST_ROWS]
-        if steps * cost * len(rows) > 3 * _PILOT:
+        left = _CHOOSING - (time.monotonic() - self._began)
+        if 3 * steps * cost * len(rows) > left:
+            rows = rows[: max(_LEAST_ROWS, int(left / (3 * steps * cost)))]
+        takes = steps * cost * len(rows)
+        if takes > left:
             return None
         plan, before = plan_of(steps), self._weights.values()
         found: dict[int, tuple[float, float]] = {}
 
         def at(power: int) -> float:
-            if power not in found and time.monotonic() - self._began < _CHOOSING and abs(power) <= 6:
+            if power not in found and time.monotonic() - self._began + takes < _CHOOSING and abs(power) <= 6:
                 self._say(f"short run {len(found) + 1} of at most 8")
                 try:
                     found[power] = self._tried(plan, rows, first_step_size(guess * 10 ** (power / 2), steps, self.norm))
@@ -202,8 +204,10 @@ class Public:
             return found[power][0] if power in found else math.inf
 
         at(0)
-        at(round(2 * math.log10(found[0][1])))
-        best = min(found, key=at)
+        if not found:
+            return None
+        at(said := round(2 * math.log10(found[0][1])))
+        best = min(found, key=at) if said in found else said
         for way in (1, -1):
             while at(best + way) < at(best):
                 best += way

@@ -131,9 +131,9 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path, capsys: pytest.Capture
 def test_it_is_said_where_short_runs_take_too_long(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pilot, said in ((1e-9, True), (0.3, False)):
-        monkeypatch.setattr(measured, "_PILOT", pilot)
-        make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / str(pilot), public_data=PUBLIC, **GOAL)
+    for most, said in ((1e-9, True), (60.0, False)):
+        monkeypatch.setattr(measured, "_CHOOSING", most)
+        make_private_with_epsilon(model(), losses, PRIVATE, folder=tmp_path / str(most), public_data=PUBLIC, **GOAL)
         assert ("there was no time for short runs" in capsys.readouterr().err) is said
 
 

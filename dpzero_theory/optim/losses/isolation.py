@@ -350,21 +350,11 @@ def _compared(look: _Look, records: Indices, rows: int) -> tuple[Array, float]:
 def rounded_by(
     weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, records: Indices, rows: int
 ) -> float:
-    """Return the largest change of a record's loss that was taken for rounding when the record was evaluated beside
-    other records, and alone.
+    """Return the largest change of a record's loss by rounding, when it is evaluated beside other records and alone.
 
-    It is what the start of a run measures on its private records (`examine`), here for public ones.
-
-    Args:
-        weights: the weights of the module.
-        losses, data, collate: as in `examine`.
-        plan: the plan, which says at which points losses are evaluated.
-        records: the numbers of the records.
-        rows: how many of them are evaluated at a time, from 1 to their number.
-
-    Raises:
-        ValueError: a loss changes by more than rounding.
-        Exception: what the losses raise.
+    The start of a run measures this on its private records (`examine`). Here it is measured on the records with the
+    numbers `records`, of which `rows` are evaluated at a time, at the points of `plan`. Raises ValueError if a loss
+    changes by more than rounding, and what the losses raise.
     """
     look = _Look(weights, losses, data, collate, plan)
     return look.evaluable(lambda found: _compared(look, found, rows), records)[1]
