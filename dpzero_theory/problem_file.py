@@ -43,8 +43,8 @@ class ProblemFile:
     A caveat that the constants were measured on private data comes first if they were, and is left out if not.
 
     Attributes:
-        constants: the values of the constants by their names in `CONSTANTS`, such as "lipschitz"; "d" must be among
-            them.
+        constants: the values of the constants by their names in `theory.problem.Problem`, such as "lipschitz"; "d" must
+            be among them.
         caveats: sentences that are shown beside every certificate from these constants.
         data: the kind of data on which the constants were measured: "public", "synthetic" or "private".
         measurements: any other measurements, as a JSON object, which `dpzero_theory.params` does not use.

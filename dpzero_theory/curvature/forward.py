@@ -104,9 +104,8 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> Differences:
-    """Estimate the gradient norm of each sample's loss, and trace and Frobenius norm of the Hessian of the mean loss.
-
-    Losses alone are evaluated: those of all samples 12 times for each pair of random directions, and twice more.
+    """Estimate the gradient norm of each sample's loss, and trace and Frobenius norm of the mean loss's Hessian, from
+    losses alone: those of all samples, 12 times for each pair of random directions, and twice more.
 
     Args:
         losses: a function of x that returns the losses of all n samples, shape (n,).

@@ -104,8 +104,7 @@ class Measurement:
     @property
     def trace_bound(self) -> float:
         """The upper end of the interval of tr(H) for one matrix H with -H <= Hess F <= H at all points, F being the
-        mean loss. If no such H was measured, this is the largest upper end of tr|Hess F| at a point."""
-        # That is only a lower bound on tr(H).
+        mean loss. If no H was measured, the largest upper end of tr|Hess F| at a point, a lower bound on tr(H)."""
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 

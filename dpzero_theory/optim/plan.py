@@ -207,7 +207,7 @@ class Plan:
     def from_prescription(cls, prescription: Prescription) -> "Plan":
         """Return the plan of a run with the parameters that a theorem prescribes (`theory.problem.Prescription`).
 
-        Raises ValueError if the prescribed algorithm is not in `ALGORITHMS`, such as dpgd-0th, or a prescribed value is
+        Raises ValueError if the prescribed algorithm is not one of a `Plan`, such as dpgd-0th, or a prescribed value is
         outside a plan's range.
         """
         p = prescription
@@ -297,7 +297,7 @@ class Plan:
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """Return `total`, the sums over the whole batch, shape (K,), with noise from `source`; without it for mezo.
+        """Return `total`, a step's K sums over the whole batch, shape (K,), with noise from `source`; mezo: without.
 
         Call this once a step, and never with the sums over a part of the batch.
         """

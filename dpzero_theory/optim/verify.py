@@ -51,13 +51,8 @@ _CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report.
-
-    Attributes:
-        name: what is checked or told.
-        value: what was found; for a check that fails, what is wrong.
-        holds: whether the check passed; None if the value is told and not checked.
-    """
+    """One line of the report: `name`, what is checked or told; `value`, what was found or, if a check fails, what is
+    wrong; and `holds`, whether the check passed, or None if the value is told and not checked."""
 
     name: str
     value: str | int | float

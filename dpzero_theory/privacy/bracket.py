@@ -11,9 +11,8 @@ class Bracket:
         lower, upper: the ends.
         value: the number to use: the end that is safe for privacy. Only `delta_of_history` returns as `value` an
             estimate of delta between the two ends; `upper` is then the safe number.
-        method: how the answer was computed: "closed form"; "grid", by sums over a grid of privacy losses (or over the
-            nodes of the integral of module `contour`); "search", by a calibration; or "one record after another", for a
-            group of records by the cost of a single one.
+        method: how the answer was computed: "closed form", "grid" (sums over a grid of privacy losses), "search" (by a
+            calibration), or "one record after another" (for a group, by the cost of a single record).
         notes: sentences that a reader of the answer must know.
     """
 

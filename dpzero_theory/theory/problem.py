@@ -348,8 +348,8 @@ class Prescription:
     def points(self) -> int:
         """The expected number of evaluations of a sample's loss in the whole run, the cost of a difference rule.
 
-        It is q_s n T times the points of a step: 2 K with central differences, K + 1 with forward ones, and K + 1 with
-        exact derivatives, each of which counts as one evaluation.
+        It is q_s n T, the expected number of samples in all T batches, times the points of a step: for K directions 2 K
+        with central differences, and K + 1 with forward ones and with exact derivatives.
         """
         return round(
             self.sample_rate * self.n * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step)

@@ -27,9 +27,10 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 class Inequality:
     """The inequality of one proof, for a problem and a privacy level, as a function of the parameters.
 
-    alpha is the step size, lambda the smoothing, C the clip, sigma the noise, B the bound on |F_S| along the run, mu
-    the constant of the PL inequality, gap = F_S(x_0) - F_S^*, and tau is uniform on 0, ..., T - 1. Summing the one-step
-    inequality of a proof over the T steps gives, for every admissible (alpha, T, lambda, C),
+    alpha is the step size, lambda the smoothing, C the clip, sigma the standard deviation of the noise on each number
+    of a step's average, B the bound on |F_S| along the run, mu the constant of the PL inequality, gap = F_S(x_0) -
+    F_S^*, and tau is uniform on 0, ..., T - 1. Summing the one-step inequality of a proof over the T steps gives, for
+    every admissible (alpha, T, lambda, C),
 
         E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
             (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)

@@ -77,8 +77,8 @@ class Statement(NamedTuple):
     def certificate(self) -> dict[str, Any] | None:
         """An object of JSON by which others check the claimed epsilon at the budget's delta (`privacy.certificate`).
 
-        None if the checker does not know the plan: its sampling is not full, Poisson or cyclic Poisson batches, or its
-        noise, delta or epsilon is outside the checker's range.
+        None if there is no certificate for the plan: its sampling is not full, Poisson or cyclic Poisson batches, or
+        its noise, delta or epsilon is outside the ranges of `privacy_certificate`.
         """
         try:
             return privacy_certificate(self.history, next(iter(self.costs)))

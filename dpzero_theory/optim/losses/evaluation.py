@@ -54,11 +54,8 @@ def step_now() -> int:
 
 
 class Batch(NamedTuple):
-    """What `collate` returned, `content`, for a batch of `rows` records, of which the first `meant` are wanted.
-
-    The other records, which `rows` counts too, are copies of the first one. They fill the batch up to a power of two,
-    so that CUDA graphs are recorded for few sizes.
-    """
+    """What `collate` returned, `content`, for a batch of `rows` records, of which the first `meant` are wanted. The
+    others, copies of the first one, fill the batch up to a power of two: CUDA graphs are recorded for few sizes."""
 
     content: Any
     rows: int

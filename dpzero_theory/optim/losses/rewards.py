@@ -49,7 +49,7 @@ def reward_losses(
         tokenizer: a tokenizer of transformers; its `decode` and `eos_token_id` are used.
         tokens: the largest number of tokens of an answer, an integer >= 1.
         temperature: T >= 0, by which logits are divided; 0 takes the most likely token each time. Draws are seeded by a
-            record's prompt, the step (`step_now`) and the answer's number: alike at all points of a step, then new.
+            record's prompt, the step (`step_now`) and the answer's number: equal at all points of a step only.
         samples: how many answers are drawn for a record, an integer >= 1; it must be 1 where the temperature is 0.
 
     Returns:

@@ -90,8 +90,7 @@ class Epoch(Law):
         way: 0 for (P, Q), with the record under P; 1 for (Q, P).
         taken: 1, or any number below `epoch` with `end` "lower".
         end: "upper" for a law that dominates, "lower" for one that is dominated.
-        epochs: the number of epochs in the history, by which grids are chosen: they are fine up to where the losses of
-            so many epochs matter. Bounds are true for every number, and may be wide for a wrong one.
+        epochs: the number of epochs in the history, to choose grids; a wrong one makes bounds wide, not false.
     """
 
     noise: float
@@ -439,8 +438,7 @@ def dominating_pairs(
         replaced: whether the record has the opposite contribution under Q, in place of none.
         reach: outputs farther than this many standard deviations of the noise from their means are not told apart: the
             probability that large ones add under P counts as that of an infinite loss.
-        near: grids are as fine as `ratio` says up to this many of its standard deviations from the sum's mean or, if
-            `replaced`, from the loss 0, and coarser and coarser beyond.
+        near: grids get coarser beyond this many of the standard deviations in `ratio`, from the sum's mean or the loss 0.
         ratio: how fine the grids are: the width of the cells on which the sum over the steps of a step's density ratio
             (with the record over without) is put, in standard deviations of the sum; if `replaced`, the distance of
             losses in standard deviations of the loss of the released steps (about), and the `ratio` of `divergences`.

@@ -184,8 +184,7 @@ def window(
     Args:
         laws: for each variable its values, their probabilities, and the number of its copies in the sum.
         log_folded: the log of the probability that may be beyond each end, < 0.
-        mixture: for several sums, a pair for each: the log of the probability that it is chosen, and a sequence of how
-            many copies of each variable it has, in place of the numbers of copies in `laws`.
+        mixture: for several sums the log probability of each, and its numbers of copies, in place of those in `laws`.
 
     Returns:
         The lower and the upper end, and the rates r > 0 at which the bounds by E e^{r sum} above the range and by E

@@ -146,9 +146,8 @@ class NormalNoise(_Noise):
 @dataclass(frozen=True)
 class LaplaceNoise(_Noise):
     """Laplace noise with scale `s` > 0, in units of the clip, on a lattice with `levels` points to a clip, or on the
-    line if `levels` is 0, for `shifted_pairs`. The protected records shift the sum, and so the centre of the noise, by
-    a random number of clips, which must be whole: the privacy loss is bounded on intervals of outputs, of which each
-    possible centre is an end, and is constant beyond all centres (on a lattice, at the outermost ones too)."""
+    line if `levels` is 0, for `shifted_pairs`. The shift, by which the protected records move the centre of the noise,
+    must be whole clips: losses are bounded on intervals between centres, and constant beyond all centres."""
 
     s: float
     levels: int = 0

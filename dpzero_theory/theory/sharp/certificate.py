@@ -204,7 +204,7 @@ def at_point(
         c: C/(L sqrt(K)) for the clip C, with L = `Problem.gradient_unit`.
         alpha: the step size times ell.
         steps: the number of steps.
-        noise: the standard deviation of the noise over the clip C.
+        noise: the standard deviation of the noise on each of a step's K averages, over the clip C.
         rate: the sampling rate, 1 for full batches.
         gdp, relation: fields of the prescription; they are stored, and nothing is computed from them.
         difference: the name of the difference rule.

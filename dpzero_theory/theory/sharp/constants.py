@@ -108,7 +108,7 @@ directions orthogonal to each other."""
 def known_direction(direction: str) -> str:
     """Return the name of a direction law in its usual form, such as low-rank for low-rank:1.
 
-    Known are the laws of `sphere.DIRECTIONS` and `LAWS` and families such as low-rank; else ValueError is raised.
+    Known are the laws of `sphere.DIRECTIONS`, `frame` and families such as low-rank; else ValueError is raised.
     """
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction

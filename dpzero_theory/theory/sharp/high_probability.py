@@ -47,12 +47,11 @@ class RunCertificate:
     """A bound that holds for one run with a stated probability.
 
     Attributes:
-        bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1.
+        bound: the bound on the run's mean of ||grad F_S(x_t)||^2 over its steps t = 0, ..., T - 1.
         failure: the probability with which the bound may fail.
-        exponent: theta > 0, one of the two free numbers of the theorem for one run (proof.md, section 10), with the
-            smallest bound on a grid; theta times a loss has no unit. It is 0 if the bound does not come from that
-            theorem, because Markov's inequality for the bound on the mean over runs, or L^2, gives a smaller one.
-        vacuous: whether `bound` is at least L^2, which bounds the squared gradient at every point.
+        exponent: the theorem's free number theta (`certify_run`), in the unit of 1 over a loss; 0 if the bound comes
+            from Markov's inequality or is L^2.
+        vacuous: whether `bound` is at least L^2, the square of `Problem.lipschitz`, which no gradient exceeds.
     """
 
     bound: float
@@ -71,7 +70,7 @@ class StepMoments:
         step_size: alpha.
         directions: K, the number of directions a step.
         clip: c = C/(L sqrt(K)), where C is the clip of the norm of a sample's K differences.
-        variance: sigma^2/K, where sigma is the standard deviation of the noise.
+        variance: sigma^2/K, where sigma is the standard deviation of the noise on each of the step's K averages.
         rank: the effective rank r.
         error: e = ell lambda/2, for finite differences with smoothing lambda.
         at_rank: the constants of the sharpened theorem at effective rank r.
@@ -149,8 +148,7 @@ def step_moments(problem: Problem, *, failure: float, **run: Unpack[Run]) -> Ste
 
     Args:
         problem: the constants, with `lipschitz`, a bound on the norm of every sample's gradient.
-        failure: delta in (0, 1), the probability with which the bound for the whole run may fail; 0.01 delta/T of it is
-            the result's `overlong`.
+        failure: delta in (0, 1), for the bound on the whole run; 0.01 delta/T is the result's `overlong`.
         run: the parameters of the run, the entries of `Run`.
 
     Raises:

@@ -238,7 +238,7 @@ class ScaledRun:
         steps: T.
         clip: c = C/(L sqrt(K)) for the run's clip C, at most 1e10, beyond which nothing is clipped.
         error: e = ell lambda/2 over L, for the smoothing lambda; 0 with a difference rule that shifts no weights.
-        variance: sigma^2/K over L^2, for noise of standard deviation sigma.
+        variance: sigma^2/K over L^2, for noise of standard deviation sigma on each of a step's K averages.
         direction, directions: the name of the law of the directions, and K, their number in a step.
     """
 
@@ -293,7 +293,7 @@ class SmallestBound:
 
     Args:
         problem: the constants.
-        direction: the law of the directions, one of `constants.LAWS`.
+        direction: the name of a law that `constants.law_of` knows, such as "sphere" or "low-rank:4".
         directions: K.
 
     Attributes:
