@@ -223,7 +223,7 @@ def as_latex(answers: Sequence[Calculated], caveats: Sequence[str] = ()) -> str:
     """Return LaTeX with a booktabs table for each theorem or corollary, ready for \\input.
 
     Args:
-        answers: the answers of the calculator, made by `calculate`.
+        answers: the answers of `theory.results.calculate`.
         caveats: sentences of warning from the problem file, which become comments.
     """
     out = [f"% caveat: {caveat}" for caveat in caveats]

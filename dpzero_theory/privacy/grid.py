@@ -477,8 +477,8 @@ def delta_bounds(
     `epsilon` too with None. If some laws bound delta from above and others from below, call this function once
     for each end. Bounds far from `near`, a delta with which the caller compares the answer, may be wide; with None
     there is no such delta. The search for narrower bounds ends at the relative width `wanted`, or where the `ends` that
-    the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, with which the caller
-    takes the maximum, stay wide."""
+    the caller uses, "both", "lower" or "upper", hardly move. Bounds below `known`, a delta with which the caller takes
+    the maximum, stay wide."""
     lower_epsilon = epsilon if lower_at is None else lower_at
 
     def make(parts: Parts) -> _Make:

@@ -88,7 +88,7 @@ class Statement(NamedTuple):
     @property
     def rows(self) -> list[tuple[str, str]]:
         """For each delta of `costs` a pair of texts (delta, epsilon): both bounds of epsilon, rounded outwards to six
-        digits, or one number where the bounds agree to six digits."""
+        significant digits, or one number where the bounds agree to these."""
         return [(f"{delta:g}", _rounded_outwards(cost)) for delta, cost in self.costs.items()]
 
     @property

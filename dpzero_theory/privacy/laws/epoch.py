@@ -438,7 +438,7 @@ def dominating_pairs(
         replaced: whether the record has the opposite contribution under Q, in place of none.
         reach: outputs farther than this many standard deviations of the noise from their means are not told apart: the
             probability that large ones add under P counts as that of an infinite loss.
-        near: grids get coarser beyond this many of the standard deviations in `ratio`, from the sum's mean or the loss 0.
+        near: grids get coarser beyond so many of the standard deviations in `ratio`, from the sum's mean or the loss 0.
         ratio: how fine the grids are: the width of the cells on which the sum over the steps of a step's density ratio
             (with the record over without) is put, in standard deviations of the sum; if `replaced`, the distance of
             losses in standard deviations of the loss of the released steps (about), and the `ratio` of `divergences`.
