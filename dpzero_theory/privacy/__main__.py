@@ -21,7 +21,6 @@ from dpzero_theory.cli import Parser, command, integer, number, output_file
 from dpzero_theory.privacy.accountant import weak
 from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.certificate import privacy_certificate
-from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.risk import advantage, true_positive_rate
 from dpzero_theory.privacy.sampling import SAMPLINGS, RandomAllocation, sampling_of
@@ -159,16 +158,6 @@ def _answer(sought: str, given: dict[str, Any]) -> tuple[dict[str, Any], Step]:
         "notes": list(dict.fromkeys([*bracket.notes, *weak(**reached)])),
         "seconds": seconds,
     }
-    if given["sampling"] == "full" and sought == "noise_multiplier" and given["group"] == 1:
-        # The noise by the paper's composition lemma for the same target, and the epsilon that it really has.
-        gdp = float(paper_gdp(given["epsilon"], given["delta"]))
-        real = float(epsilon_from_gdp(gdp, given["delta"]))
-        answer["paper_lemma"] = {
-            "noise_multiplier": math.sqrt(given["steps"]) * unit.relation.sensitivity / gdp,
-            "claimed_epsilon": given["epsilon"],
-            "epsilon": real,
-            "holds": real <= given["epsilon"],
-        }
     return answer, unit
 
 
@@ -191,12 +180,6 @@ def _table(answer: dict[str, Any]) -> str:
             f"noise of standard deviation {bracket['value']:.10g} x clip on the sum of a batch"
             f" ({answer['noise_over_sensitivity']:.10g} x the sensitivity of {answer['sensitivity']}"
             f" clip{'s' if answer['sensitivity'] > 1 else ''})"
-        )
-    lemma = answer.get("paper_lemma")
-    if lemma:
-        lines.append(
-            f"the paper's lemma would take {lemma['noise_multiplier']:.10g}, which really gives epsilon ="
-            f" {lemma['epsilon']:.4f}" + ("" if lemma["holds"] else " (the lemma does not hold here)")
         )
     for measure, found in answer.get("risk", {}).items():
         lines.append(f"{measure.replace('_', ' ')} of the best attack = {found['value']:.6g}")

@@ -221,15 +221,16 @@ def _least_noise(
     if narrow:
         known = missed is not None and beyond(missed, _FINE, "lower") > 0
         return Bounds((missed if known else search(missed or met, share, _FINE, "lower")[0]) or 0.0, met)
-    slope = max(_root(seen["upper"])[1], slope / 4)
+    slope = max(_root(seen["upper"])[1], slope / 4) if len(seen["upper"]) > 1 else slope
     # Where one evaluation gives both ends, the lower one at `met` says how far down it meets the target.
-    both = beyond(met, _FINE, "lower") if at_guess.lower > 0 else -_APART * slope
+    lower = deltas(met, _FINE, "upper").lower
+    both = _log_mu(epsilon, lower) - log_target if lower > 0 else -_APART * slope
     near = met * math.exp(max(both, -_FARTHEST) / slope - share / 2)
     gap = beyond(near, _FINE, "lower")
-    if not 0 < gap <= _APART * slope:
+    if not 0 < gap <= 1.5 * _APART * slope:
         # If the ends are far apart, the lower one is only sought to a share of the gap, as more would tell nothing.
         apart = min(max(met / near - 1 - gap / slope, 0.0), 0.5)
-        finest = min(apart, 0.01) / 16
+        finest = min(apart, 0.1) / 16
         near = near * math.exp(max(min(gap, 0.0), -_FARTHEST) / slope)
         coarse = max(_FINE, min(finest * root, _ROUGH))
         near = search(near, max(share, finest), coarse, "lower", max(apart / 16, _JUMP))[0] or 0.0
@@ -256,7 +257,9 @@ def settled(bracket: Bracket, beyond: Callable[[float], float]) -> Bracket:
     as `Group.excess` of the steps with this noise does. Raises ValueError if no float is enough."""
     value = bracket.upper
     if (missed := beyond(value)) > 0:
-        step = value * min(1.1 * max(missed, _CLOSED), _SETTLED)
+        # Bounds may jump by 1e-5 where the number hardly moves, so that a shorter first step would often be in vain.
+        least = min((1 - bracket.lower / value) / 16, 1e-5)
+        step = value * min(1.1 * max(missed, _CLOSED, least), _SETTLED)
         value = outward(lambda noise: beyond(noise) <= 0, value + step, step, most=_BEYOND)[1]
     if value == _BEYOND:
         raise ValueError("target_epsilon and target_delta must be within the accountant's reach; got noise inf")

@@ -1,8 +1,8 @@
-"""The privacy of a history in other notions: the trade-off curve of f-DP, Renyi and Gaussian DP.
+"""The privacy of a history in other notions: the trade-off curve of f-DP, and Renyi DP.
 
 The function delta(epsilon) determines the exact cost of a history, and the trade-off curve holds the same information.
-Renyi and Gaussian DP are for results that are stated in them. They hold less: whoever converts them back to (epsilon,
-delta) needs more noise for the same guarantee. A zCDP statement about another mechanism becomes part of a history by
+Renyi DP is for results that are stated in it. It holds less: whoever converts it back to (epsilon, delta) needs more
+noise for the same guarantee. A zCDP statement about another mechanism becomes part of a history by
 `stated.concentrated`. A mu-GDP release is a step with full batches and noise multiplier 1/mu under add-remove (2/mu
 under replace-one).
 """
@@ -77,28 +77,6 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     high = float(upper.max()) * (1 + _MOMENT_ROUNDING)
     low = min(max(float(lower.max()) * (1 - _MOMENT_ROUNDING), 0.0), high)
     return Bracket(low, high, high, "closed form" if closed else "grid")
-
-
-def gdp_of_history(history: Steps) -> float:
-    """Gaussian differential privacy: a mu with which a history of continuous Gaussian noise is certified to be mu-GDP.
-
-    mu^2 is the sum over the batches that may hold a record of (the largest change of the batch's sum, over the standard
-    deviation of its noise)^2, rounded up (Dong, Roth and Su, Corollary 3.3). Sampling does not lower mu, because at
-    large orders only the outcomes count in which the batches hold the record. The history is (mu^2/2)-zCDP as well: its
-    Renyi divergence of every order a is at most a mu^2/2 (Bun and Steinke, arXiv 1605.02635).
-
-    Args:
-        history: steps, such as `step * 1000`, all with one relation; mu is 0 for no steps.
-
-    Raises:
-        ValueError: the history has several relations, or steps for which no mu is known, such as noise on a lattice, or
-            (epsilon, delta)-private steps.
-    """
-    cost = cost_of(steps_of(history))
-    if cost.unamplified == math.inf or cost.ratio:
-        names = ", ".join(dict.fromkeys(part.mechanism for part in steps_of(history) if part.mechanism != "gaussian"))
-        raise ValueError(f"history must have continuous Gaussian noise only; got mechanism {names}")
-    return math.sqrt(cost.unamplified) * (1 + _MOMENT_ROUNDING)
 
 
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:

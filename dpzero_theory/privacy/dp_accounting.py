@@ -1,4 +1,4 @@
-"""The certified accountant as a `dp_accounting.PrivacyAccountant`; its events as histories, and the other way round.
+"""The certified accountant as a `dp_accounting.PrivacyAccountant`, and dp-accounting's events as histories.
 
     from dpzero_theory.privacy.dp_accounting import CertifiedAccountant
     CertifiedAccountant().compose(event).get_epsilon(1e-5)
@@ -11,15 +11,13 @@ dp-accounting's PLD accountant. Its RDP accountant takes the change under replac
 multiplier that it calibrated stands for noise half as large as the stated epsilon needs.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
-from dp_accounting import NeighboringRelation, dp_event
+from dp_accounting import NeighboringRelation
 from dp_accounting.privacy_accountant import PrivacyAccountant
 
 from dpzero_theory import check
@@ -28,7 +26,7 @@ from dpzero_theory.privacy.mechanism import MECHANISMS, DiscreteGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture
-from dpzero_theory.privacy.step import Step, Steps, step_of, steps_of
+from dpzero_theory.privacy.step import Step, step_of
 
 _RELATIONS = {  # the relations of this package, by the names of `dp_accounting.NeighboringRelation`
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
@@ -123,14 +121,6 @@ def _parts(event: Any, relation: Relation, count: int) -> Iterator[Step | None]:
             yield _release(event, event, relation, count, FullBatch())
 
 
-_EVENTS = {  # the event of each family of mechanisms; a release of dp-accounting may not have all of them
-    "gaussian": "GaussianDpEvent", "laplace": "LaplaceDpEvent", "discrete-laplace": "DiscreteLaplaceDpEvent",
-    "discrete-gaussian": "DiscreteGaussianDpEvent", "approximate": "EpsilonDeltaDpEvent", "zcdp": "ZCDpEvent",
-    "gaussian-mixture": "MixtureOfGaussiansDpEvent",
-}  # fmt: skip
-_OF_RUNS = MECHANISMS["discrete-gaussian"].name  # the noise of runs, on a lattice of 2^28 integers to the clip or more
-
-
 def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Sampling) -> Step | None:
     # `whole`, the event that contains `noisy`, is named by the error for noise that is not known
     kind, unit, numbers = type(noisy).__name__, getattr(noisy, "sensitivity", 1), 1
@@ -150,48 +140,6 @@ def _release(whole: Any, noisy: Any, relation: Relation, count: int, drawn: Samp
     if not noise:
         return None
     return step_of(noise, count, sampling=drawn, relation=relation, mechanism=law, coordinates=numbers)
-
-
-def event_from_history(history: Steps) -> Any:
-    """The `dp_accounting.DpEvent` of a history, for an accountant that was made with the history's relation.
-
-    `history_from_event` returns the same history, but for `Step.coordinates` of Gaussian noise, which become 1; the
-    cost does not depend on them. Raises ValueError for noise or a sampling for which the installed dp-accounting has no
-    event. So dp-accounting 0.6, which lacks DiscreteGaussianDpEvent, has no event for "discrete-gaussian", the noise
-    that training runs of this package draw. Gaussian noise of 1 - 1e-12 times the multiplier costs at least as much
-    (derivation.md, section 8): `dataclasses.replace(step, mechanism="gaussian", noise=step.noise * (1 - 1e-12))`.
-    """
-    return dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(_event(r), r.steps) for r in steps_of(history)])
-
-
-def _event(step: Step) -> Any:
-    family, _, numbers = step.mechanism.partition(":")
-    made = getattr(dp_event, _EVENTS.get(family, ""), None)
-    if made is None or (family == "gaussian-mixture" and step.relation.replaces):
-        lattice = ", or state it as gaussian with 1 - 1e-12 times the noise" if step.mechanism == _OF_RUNS else ""
-        rule = f"history must have noise of an event of the installed dp-accounting{lattice}"
-        raise ValueError(f"{rule}; got {step.mechanism}")
-    told, noise, drawn, rate = json.loads(f"[{numbers}]"), step.noise, step.sampling, step.sampling.sample_rate
-    unit = told[0] if told else DiscreteGaussian.fine
-    match family:
-        case "gaussian" | "laplace":
-            told = [noise]
-        case "discrete-laplace":
-            told = [1 / noise / unit, unit]
-        case "discrete-gaussian":
-            told = [noise * unit, unit, step.coordinates]
-    if type(drawn) is FullBatch:
-        return made(*told)
-    if type(drawn) is Poisson:
-        return dp_event.PoissonSampledDpEvent(rate, made(*told))
-    if type(drawn) is TruncatedPoisson and family == "gaussian":
-        return dp_event.TruncatedSubsampledGaussianDpEvent(drawn.n, rate, drawn.largest, noise)
-    if type(drawn) is FixedSize and family == "gaussian":
-        simple = Fraction(rate).limit_denominator(10**9)
-        size, n = (simple if float(simple) == rate else Fraction(rate)).as_integer_ratio()
-        return dp_event.SampledWithoutReplacementDpEvent(n, size, made(*told))
-    rule = "history must have full or Poisson batches, or Gaussian noise with fixed-size or truncated ones"
-    raise ValueError(f"{rule}, for dp-accounting; got {drawn.word} with {step.mechanism}")
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]

@@ -117,16 +117,17 @@ def _composed(
 
 class _Curve:
     """Bounds on delta(epsilon) of the composition `parts` near one epsilon >= 0, by one grid of total losses with
-    `points` points. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Raises
-    OverflowError if no grid of so many points is accurate enough.
+    `points` points. `delta` is a guess of delta there; a wrong guess makes the bounds wide, not false. Of bounds that
+    are not among `ends` only trivial ones are computed. Raises OverflowError if no grid of so many points is accurate
+    enough.
 
     Attributes:
         tau: the tilt: probabilities are multiplied by e^{tau loss}, so that rounding errors are small against delta.
         known: the least epsilon at which `upper` may be below 1.
     """
 
-    def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
-        self._centre, self._points, nothing = epsilon, points, np.zeros(0)
+    def __init__(self, parts: Parts, epsilon: float, delta: float, points: int, ends: Ends = "both") -> None:
+        self._centre, self._points, self._ends, nothing = epsilon, points, ends, np.zeros(0)
         z = _reach(parts, delta)
         self._sketches = [(count, *law.sketch(z)) for law, count in parts]
         # The probability of outputs that the laws leave out, beyond z or with infinite losses, is added to the upper
@@ -166,9 +167,12 @@ class _Curve:
         self._relative += 16 * UNIT * (self.tau * epsilon + (1 + self.tau) * (abs(top) + abs(bottom)) + 1)
         if self._relative > 0.1:
             raise OverflowError("rounding errors exceed the answer")
-        self._compose_above(bottom)
+        if self._ends == "lower":
+            self.known = math.inf
+        else:
+            self._compose_above(bottom)
         # If the weights of a law underflow at this tilt there is no lower end, and 0 stands for it.
-        if min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
+        if self._ends != "upper" and min(float(np.sum(mass)) for c, _ in self._laws for mass in (c.p, c.q)) >= 1e-250:
             self._compose_below(bottom)
 
     def upper(self, epsilon: float) -> float:
@@ -229,8 +233,12 @@ class _Curve:
         fall_p, log_fall = np.exp(-tau * beyond), log_q + (1 + tau) * offset - tau * centre - self._log_below
         fall_q = np.exp(np.minimum(log_fall - (1 + tau) * beyond, 700.0))
         kept, taken = (np.cumsum((mass[near] * fall)[::-1])[::-1] for mass, fall in ((p, fall_p), (q, fall_q)))
+        # The factors `fall` shrink by e^{-rate width} from one point to the next (but for those that are clipped, with
+        # which nothing is left of `kept`). That bounds the norm of all factors from one point on.
+        left = np.arange(float(len(kept)), 0, -1)
         rounded, more = (
-            error * np.hypot.accumulate(fall[::-1])[::-1] for error, fall in ((error_p, fall_p), (error_q, fall_q))
+            error * fall * np.sqrt(np.minimum(left, -1 / math.expm1(-2 * rate * width)))
+            for error, fall, rate in ((error_p, fall_p, tau), (error_q, fall_q, 1 + tau))
         )
         slack = 4 * UNIT * len(kept)
         self._kept = kept * (1 - self._relative - slack) - 1.01 * (rounded + tail_p * fall_p)
@@ -244,7 +252,7 @@ class _Apart:
     grid with wide cells; more large losses count as infinite. `delta` is a guess of delta; a wrong one makes bounds
     wide, not false. Proofs: laws/derivation.md, section 2. Raises OverflowError if a single grid serves better."""
 
-    def __init__(self, parts: Parts, epsilon: float, delta: float, points: int) -> None:
+    def __init__(self, parts: Parts, epsilon: float, delta: float, points: int, ends: Ends = "both") -> None:
         z, self._left = _reach(parts, delta), 2 * delta * _LEFT_OUT
         many = tuple((law, n) for law, n in parts if n > _FEW) or parts
         few = tuple(part for part in parts if part not in many)
@@ -276,10 +284,13 @@ class _Apart:
         single, n = len(many) == 1, many[0][1]
         ways = [math.prod(1 - i / n * single for i in range(k)) / math.factorial(k) for k in range(_MANY + 1)]
         sure = _MANY if single and n > 250 * _MANY else 1
-        none = _total(many, small, z, near, points, (least, cut), delta, 0)
-        some = _total(many, small, z, far, points, (least, cut), delta, sure)
+        none, some = (
+            _total(many, small, z, at, points, (least, cut), delta=delta, without=fewer, ends=ends)
+            for at, fewer in ((near, 0), (far, sure))
+        )
         made = [((none, 1), *few), *(((some, 1), (rare, k), *few) for k in range(1, _MANY + 1))]
-        self._terms = [_Curve(term, epsilon, delta, points if few else max(points // 4, _FEWEST)) for term in made]
+        size = points if few else max(points // 4, _FEWEST)
+        self._terms = [_Curve(term, epsilon, delta, size, ends) for term in made]
         self._ways, self._sure = ways, ways[: sure + 1]
         self._left += mass ** (_MANY + 1) / math.factorial(_MANY + 1) + math.fsum(n * law.infinite for law, n in parts)
         self.tau, self.known = (max(getattr(one, name) for one in self._terms) for name in ("tau", "known"))
@@ -318,15 +329,17 @@ def _large(parts: Parts, z: float, span: tuple[float, float], count: int, left: 
 
 
 def _total(
-    parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, delta: float, without: int
-) -> FinitePair:
+    parts: Parts, small: _Sketches, z: float, tau: float, points: int, span: Span, *,
+    delta: float, without: int, ends: Ends,
+) -> FinitePair:  # fmt: skip
     """The total of all releases' small privacy losses, those up to the upper end of `span`, as a pair of laws for upper
     and for lower bounds; losses below the lower end are raised to it. `small` has for each law its number of releases,
     and values and logs of probabilities that are about those of a small loss. Outputs more than `z` standard deviations
     of the noise beyond the means are left out. The total is composed on `points` points, with probabilities multiplied
     by e^{tau loss}. It is for a composition in which up to `without` releases have a large loss and so no small one:
     for lower bounds so many releases of each law are left out, for upper bounds one is, if there is a single law.
-    Raises OverflowError if errors are too large for `delta`, about the delta that is sought."""
+    With `ends` "upper" there is no law for lower bounds. Raises OverflowError if errors are too large for `delta`,
+    about the delta that is sought."""
     low, high, up, _ = window(_tilted(small, tau), min(math.log(delta), -16.0) - 20.0)
     least, _, _, down = window(_tilted(small, 0.0), -60.0)
     low = min(low, least)
@@ -360,6 +373,8 @@ def _total(
     if not (infinite := 1.01 * float(beyond[-1])) < 1e-3 * delta:
         raise OverflowError("a grid whose cells are too wide")
     loss += 1.01 * math.fsum(n * c.slip for c, n in laws)
+    if ends == "upper":
+        return FinitePair(loss, mass, infinite, np.zeros(0), np.zeros(0))
     # Merged outcomes tell less, and have smaller errors. Those that are mostly rounding error are left out.
     p, less = merged(*composition("p", low - offset, tau, without))
     q, more = merged(*composition("q", low - offset, 1 + tau, without))
@@ -376,15 +391,18 @@ def _refined(parts: Parts, delta: float, points: int, wanted: float) -> Parts:
     return tuple((law.refined(points, z), count) for law, count in parts)
 
 
-def _made(curve: "_Class", parts: Parts, epsilon: float, delta: float, points: int) -> "_Curve | _Apart | FinitePair":
+def _made(
+    curve: "_Class", parts: Parts, epsilon: float, delta: float, points: int, ends: Ends
+) -> "_Curve | _Apart | FinitePair":
     # One release with finitely many outcomes needs no grid: its law has the same methods.
     first, count = parts[0] if len(parts) == 1 else (None, 0)
-    return first if count == 1 and isinstance(first, FinitePair) else curve(parts, epsilon, delta, points)
+    return first if count == 1 and isinstance(first, FinitePair) else curve(parts, epsilon, delta, points, ends)
 
 
 _Class = Callable[..., _Curve | _Apart]  # one of these two classes
-_Make = Callable[[int, _Class], Bounds]
-"""A function of the number of points of a grid, and of a class for one grid or for two, that returns bounds by it."""
+_Make = Callable[[int, _Class, Ends], Bounds]
+"""A function that returns bounds by a grid, of its number of points, of a class for one grid or for two, and of the
+ends that are used."""
 
 
 def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, far: Callable[[Bounds], bool]) -> Bounds:
@@ -395,7 +413,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
     not the largest, as another one or `known` is larger, keeps its first bounds."""
     if not makes:
         return Bounds(0.0, math.inf)
-    found = [_tried(make, _FEWEST, _Curve) for make in makes]
+    found = [_tried(make, _FEWEST, _Curve, "both") for make in makes]
     for k, make in enumerate(makes):
         bounds, points, most = found[k], _FEWEST, (_MOST if wanted < _COARSE else _MOST_ROUGH)
         width = _width(bounds)
@@ -410,8 +428,11 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
             finer = min(share, most // points)
             points, before, wide = points * finer, last, width
             last = {}
+            # The width decides whether a finer grid follows. On the finest grid the ends that are used will do.
+            finest = len(curves) == 1 and points >= (_MOST if curves[0] is _Curve else 2 * _MOST_APART)
+            needed: Ends = ends if finest else "both"
             for curve in curves:
-                last[curve] = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve)
+                last[curve] = _tried(make, points if curve is _Curve else min(points // 2, _MOST_APART), curve, needed)
                 bounds = bounds.within(last[curve])
                 width = _width(bounds)
                 if width <= wanted or far(bounds):
@@ -420,7 +441,7 @@ def _largest(makes: Sequence[_Make], wanted: float, ends: Ends, known: float, fa
             # Of the two classes the one with the narrower bounds goes on, if it still gets better.
             curves = [min(last, key=lambda one: _lacking(last[one], ends))]
             settled = before.get(curves[0]) and not _gained(before[curves[0]], last[curves[0]], ends, finer) > wanted
-            if settled or (width > 0.7 * wide and wide < _STUCK):
+            if finest or settled or (width > 0.7 * wide and wide < _STUCK):
                 break
     upper = max(one.upper for one in found)
     return Bounds(min(max(one.lower for one in found), upper), upper)
@@ -443,9 +464,9 @@ def _gained(coarse: Bounds, fine: Bounds, ends: Ends, finer: int) -> float:
     return max(gains) * 5 / min(finer**2 - 1, 15)
 
 
-def _tried(make: _Make, points: int, curve: _Class) -> Bounds:
+def _tried(make: _Make, points: int, curve: _Class, ends: Ends) -> Bounds:
     try:
-        return make(points, curve)
+        return make(points, curve, ends)
     except OverflowError:
         return Bounds(0.0, math.inf)
 
@@ -455,9 +476,9 @@ def _width(bounds: Bounds) -> float:  # as a share of the upper end; 1 if that i
 
 
 @lru_cache(maxsize=256)
-def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class) -> Bounds:
+def _at(parts: Parts, epsilon: float, lower_at: float, delta: float, points: int, curve: _Class, ends: Ends) -> Bounds:
     # `delta` is a guess of delta at `epsilon`; a wrong guess makes the bounds wide, not false.
-    found = _made(curve, parts, epsilon, delta, points)
+    found = _made(curve, parts, epsilon, delta, points, ends)
     return Bounds(found.lower(lower_at), found.upper(epsilon))
 
 
@@ -484,10 +505,10 @@ def delta_bounds(
     def make(parts: Parts) -> _Make:
         guess = near
 
-        def bounds(points: int, curve: _Class) -> Bounds:
+        def bounds(points: int, curve: _Class, needed: Ends) -> Bounds:
             nonlocal guess
             guess = guess or _guess(parts, epsilon)
-            found = _at(_refined(parts, guess, points, wanted), epsilon, lower_epsilon, guess, points, curve)
+            found = _at(_refined(parts, guess, points, wanted), epsilon, lower_epsilon, guess, points, curve, needed)
             if near is None:
                 guess = max(min(guess, found.upper), LEAST_DELTA)
             return found
@@ -505,7 +526,8 @@ def _guess(parts: Parts, epsilon: float) -> float:
     # About delta, by Chernoff's bound for shortened laws. It serves only to choose a grid, so its error does not affect
     # any bound.
     tiny = 1e-20 / _LEFT_OUT
-    laws = _refined(parts, tiny, _FEWEST, _ROUGH_LAW)
+    alike = [(law.like(), count) for law, count in parts]
+    laws = _refined(tuple((law, n * count) for (law, n), count in alike), tiny, _FEWEST, _ROUGH_LAW)
     log_delta = _saddle([(count, *law.sketch(_reach(parts, tiny))) for law, count in laws], epsilon)[1]
     return math.exp(min(max(log_delta, math.log(LEAST_DELTA)), math.log(0.1)))
 
@@ -535,14 +557,15 @@ def _root(parts: Parts, delta: float, lower_at: float, wanted: float) -> _Make:
     that the bounds should have, which decides whether rough laws will do."""
     start: float | None = None
 
-    def bounds(points: int, made: _Class) -> Bounds:
+    def bounds(points: int, made: _Class, ends: Ends) -> Bounds:
         nonlocal start
         if start is None:
             laws, z = _refined(parts, delta, _FEWEST, wanted), _reach(parts, delta)
             start = 0.95 * chernoff_epsilon([(count, *law.sketch(z)) for law, count in laws], delta)
         laws, at = _refined(parts, delta, points, wanted), start
         for _ in range(8):
-            curve = _made(made, laws, at, delta, points)
+            # The search for either end begins at the upper one.
+            curve = _made(made, laws, at, delta, points, "upper" if ends == "upper" else "both")
             if curve.known > 0 and curve.upper(curve.known) <= delta:  # the root is lower than this curve knows
                 upper, at = curve.known, 0.8 * curve.known
                 continue

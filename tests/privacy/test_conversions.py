@@ -8,9 +8,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.conversions import gdp_of_history, rdp_of_history, trade_off
-from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.relation import Relation
 from tests.privacy import oracle
 from tests.privacy.oracle import around, made
@@ -46,32 +44,6 @@ def test_renyi_divergence_of_either_gaussian_law_against_its_integral(relation, 
     exact = max(divergence(*couple, order) for couple in oracle.gaussian(1.3, q, relation))
     found = rdp_of_history(made(1.3, 6, q, relation, mechanism=mechanism), order)
     assert around(found, 6 * exact, 1e-7, width=2e-5)
-
-
-@pytest.mark.parametrize("relation", Relation)
-@pytest.mark.parametrize(
-    "sampling",
-    ["poisson", "fixed-size", "random-allocation", "random-allocation:2", "cyclic-poisson:4", "truncated-poisson:7/50"],
-)
-def test_mu_of_every_sampling_bounds_its_delta_and_its_divergences(relation, sampling):
-    history = [made(2.0, 40, 0.1, relation, sampling=sampling)]
-    mu = gdp_of_history(history)
-    for epsilon in (0.0, 1.0, 4.0):
-        assert delta_of_history(history, epsilon).lower <= delta_from_gdp(epsilon, mu)
-    for order in (1.5, 8.0):
-        if "poisson" in sampling and "truncated" not in sampling:
-            assert rdp_of_history(history, order).lower <= order * mu**2 / 2
-
-
-def test_squares_of_mu_add_up_and_other_noise_is_refused():
-    history = [made(1.3, 500, 0.03, "zero-out"), made(9.0, 100, 0.1, "zero-out", sampling="fixed-order")]
-    square = 500 / 1.69 + 10 / 81
-    assert gdp_of_history(history) == pytest.approx(math.sqrt(square), rel=1e-12)
-    assert gdp_of_history(made(3.0, 9, relation="replace-one")) == pytest.approx(2.0, rel=1e-12)
-    assert gdp_of_history([]) == 0
-    for mechanism in ("laplace", "discrete-gaussian", "discrete-gaussian:64"):
-        with pytest.raises(ValueError, match=f"^history must have continuous Gaussian noise only; .* {mechanism}$"):
-            gdp_of_history([*history, made(3.0, 9, 1.0, "zero-out", mechanism=mechanism)])
 
 
 @pytest.mark.parametrize("relation", Relation)

@@ -1,7 +1,7 @@
 """Tests of histories made from dp-accounting's events, and of what they cost there and here."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import dp_accounting as dp
 import pytest
@@ -10,18 +10,8 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.dp_accounting import event_from_history, history_from_event
+from dpzero_theory.privacy.dp_accounting import history_from_event
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import (
-    CyclicPoisson,
-    FixedSize,
-    FullBatch,
-    Poisson,
-    RandomAllocation,
-    TruncatedPoisson,
-)
-from dpzero_theory.privacy.stated import approximate, concentrated, gaussian_mixture
-from dpzero_theory.privacy.step import Step
 from tests.privacy.oracle import RELATIONS, made
 
 G = dp.GaussianDpEvent
@@ -162,83 +152,3 @@ def test_what_such_an_event_says_nothing_or_everything_about():
             history_from_event(event, "add-remove")
     with pytest.raises(ValueError, match=r"got DiscreteGaussianDpEvent with a sensitivity of 1\.5"):
         history_from_event(DiscreteGaussianDpEvent(10.0, 1.5), "add-remove")
-
-
-BACK = {
-    "gaussian": Step(1.1, FullBatch(), "add-remove", steps=30),
-    "poisson": Step(0.7, Poisson(0.01), "replace-one", steps=2),
-    "fixed-size": Step(2.0, FixedSize(0.05), "replace-one", steps=3),
-    "fixed-size, of a rate that is no simple fraction": Step(2.0, FixedSize(math.pi / 40), "zero-out"),
-    "truncated": Step(3.0, TruncatedPoisson(0.1, 120, 1000), "add-remove", steps=50),
-    "laplace": Step(3.0, Poisson(0.5), "add-remove", "laplace"),
-    "discrete-laplace": Step(3.0, FullBatch(), "zero-out", "discrete-laplace:5", steps=7),
-    "zcdp": concentrated(0.25, 0.01, steps=4, relation="zero-out"),
-    "mixture": gaussian_mixture(2.0, [0.5, 3.0, 0.0], [0.2, 0.1, 0.7], steps=3, relation="add-remove"),
-}
-NEW = {
-    "discrete": Step(2.0, FullBatch(), "add-remove", "discrete-gaussian:5", 3, 20),
-    "discrete, of runs": Step(2.0, Poisson(0.1), "add-remove", "discrete-gaussian", 2, 20),
-    "stated": approximate(0.1, 1e-8, steps=20, relation="replace-one"),
-}
-
-
-@pytest.mark.parametrize("name", BACK)
-def test_a_history_becomes_an_event_and_the_history_again(name):
-    step = BACK[name]
-    (found,) = history_from_event(event_from_history(step), step.relation)
-    if found.mechanism != step.mechanism:  # numbers of a lattice or a mixture are rounded on the way
-        ours, theirs = (epsilon_of_history(one, 1e-6) for one in (step, found))
-        assert theirs.upper == pytest.approx(ours.upper, rel=1e-12)
-        found = replace(found, mechanism=step.mechanism)
-    assert replace(found, noise=step.noise) == step
-    assert found.noise == pytest.approx(step.noise, rel=1e-15)
-
-
-def test_gaussian_noise_stands_for_that_of_runs_on_the_safe_side():
-    """As `event_from_history` says: Gaussian noise of 1 - 1e-12 times the multiplier costs as much as the discrete
-    noise of runs, or more. A little less noise is seen at 1e-9, so that the comparison could fail."""
-    step = Step(2.0, Poisson(0.1), "add-remove", "discrete-gaussian", steps=20, coordinates=3)
-    with pytest.raises(ValueError, match=r"as gaussian with 1 - 1e-12 times the noise; got discrete-gaussian$"):
-        event_from_history(step)
-    ours, stated, less = (
-        epsilon_of_history(replace(step, mechanism=law, noise=2.0 * share), 1e-5)
-        for law, share in (("discrete-gaussian", 1), ("gaussian", 1 - 1e-12), ("gaussian", 1 - 1e-9))
-    )
-    assert ours.upper <= stated.upper * (1 + 1e-13)
-    assert stated.upper <= ours.upper * (1 + 1e-11)
-    assert less.upper > ours.upper * (1 + 1e-10)
-    event_from_history(replace(step, mechanism="gaussian", noise=2.0 * (1 - 1e-12)))
-
-
-def test_their_accountant_composes_what_becomes_an_event():
-    one, several = replace(BACK["gaussian"], steps=1), Step(5.0, Poisson(0.01), "add-remove") * 30
-    history = one + several + BACK["mixture"] + BACK["laplace"]
-    # Their pairs of a mixture take twelve seconds on their own grid; on this one they are larger by less than 1e-6
-    coarse = PLDAccountant(value_discretization_interval=1e-3)
-    theirs = coarse.compose(event_from_history(history)).get_epsilon(1e-5)
-    ours = epsilon_of_history(history, 1e-5)
-    assert ours.lower <= theirs * (1 + 1e-9)
-    assert ours.upper == pytest.approx(theirs, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", NEW)
-def test_a_history_of_what_no_release_has_waits_for_it(name, monkeypatch):
-    with pytest.raises(ValueError, match=r"^history must have noise of an event of .*; got "):
-        event_from_history(NEW[name])
-    for kind in (DiscreteGaussianDpEvent, EpsilonDeltaDpEvent):
-        monkeypatch.setattr(dp_event, kind.__name__, kind, raising=False)
-    assert history_from_event(event_from_history(NEW[name]), NEW[name].relation) == [NEW[name]]
-
-
-@pytest.mark.parametrize(
-    ("step", "named"),
-    [
-        (Step(2.0, RandomAllocation(0.1), "add-remove", steps=10), "random-allocation with gaussian"),
-        (Step(2.0, FixedSize(0.1), "add-remove", "discrete-gaussian"), "of an event .*; got discrete-gaussian"),
-        (Step(2.0, CyclicPoisson(0.1, 4), "add-remove"), "cyclic-poisson:4 with gaussian"),
-        (gaussian_mixture(2.0, [1.0, 3.0], [0.5, 0.5], relation="replace-one"), r"; got gaussian-mixture:.*"),
-    ],
-)
-def test_what_no_event_describes_is_refused_in_one_line(step, named):
-    with pytest.raises(ValueError, match=f"^history must have .*{named}$"):
-        event_from_history(step * 1 if step.steps == 1 else step)

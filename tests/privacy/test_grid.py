@@ -90,8 +90,17 @@ def test_large_losses_apart_against_a_tilted_lattice(kind, q, s, steps, epsilon,
     monkeypatch.setattr(grid, "_large", lambda *words: (thinner(whole(*words)[0], 0.995), whole(*words)[1]))
     assert grid._Apart(parts, epsilon, value, 2**15).upper(epsilon) < value * (1 - error)
     monkeypatch.setattr(grid, "_large", whole)
-    monkeypatch.setattr(grid, "_total", lambda *words: thinner(total(*words), 0.995))
+    monkeypatch.setattr(grid, "_total", lambda *words, **more: thinner(total(*words, **more), 0.995))
     assert grid._Apart(parts, epsilon, value, 2**15).upper(epsilon) < value * (1 - error)
+
+
+@pytest.mark.parametrize("made", [grid._Curve, grid._Apart])
+def test_an_end_alone_is_the_same_as_with_the_other_one(made):
+    parts, epsilon = ((Gaussian("remove", 1e-5, 0.35), 3000),), 0.3
+    both, upper, lower = (made(parts, epsilon, 2e-3, 2**15, ends) for ends in ("both", "upper", "lower"))
+    assert both.lower(epsilon) > 0.9 * both.upper(epsilon) > 0
+    assert (upper.upper(epsilon), lower.lower(epsilon)) == (both.upper(epsilon), both.lower(epsilon))
+    assert (upper.lower(epsilon), lower.upper(epsilon)) == (0, 1)
 
 
 def thinner(pair, share):

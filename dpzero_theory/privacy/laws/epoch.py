@@ -45,7 +45,7 @@ _REACH, _FARTHER = 10, 4
 _RATIO = 0.012
 _COARSE, _LESS_FINE, _FINE = 0.4, 0.15, 0.1
 """The width of a grid's cells in standard deviations for neighbours with and without the record; and for two values of
-a record (replace-one): of rough laws, of sharp ones at noise multipliers below 1, and of sharp ones at 1 and above."""
+a record (replace-one): of rough laws, of sharp ones at noise multipliers up to 0.9, and of sharp ones from 1 on."""
 _NODES, _SHARES = np.polynomial.legendre.leggauss(20)
 """The nodes and weights on [-1, 1] of the Gauss-Legendre rule for the masses of a cell. In a cell of at most 0.15
 standard deviations of the noise its relative error is below 1e-20 (derivation.md, section 7)."""
@@ -53,9 +53,9 @@ _LEAST_WEIGHT = 1e-200  # weights and density ratios of a sum below this count a
 _DROPPED, _LOST = 1e-270, 1e-150
 """Smaller weights of sums are dropped, which also spares slow arithmetic, and a bound on what all of them amount to
 under P and under Q."""
-_FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 3000, 2**16
+_FEW_POINTS, _POINTS, _MANY_POINTS = 2**12, 2200, 2**16
 """From below: the fewest grid points for the sum of an epoch's losses; their number over the square root of the number
-of steps, of which cells lose (22/3000)^2/12 of the variance; and the most points."""
+of steps, of which cells lose (22/2200)^2/12 of the variance; and the most points."""
 _EVENTS = expit(np.linspace(-80.0, 30.0, 2000))
 """The probabilities under P of the events {sum above a level} that are used."""
 _FARTHEST_OF_GRID = 11.0
@@ -103,19 +103,24 @@ class Epoch(Law):
     epochs: int = 1
     infinite = 0.0
 
+    def like(self) -> tuple[Law, int]:
+        # If the record is in each step with probability k/t, as in Poisson batches, an epoch costs about as much.
+        kind = "replace" if self.replaced else ("remove", "add")[self.way]
+        return Gaussian(kind, self.taken / self.epoch, self.noise), self.released
+
     def refined(self, points: int, z: float) -> Law:
         kind_of = self.noise, self.epoch, self.released
         if self.released == 1:
-            # The record is in the first step with probability k/t, as in a Poisson batch.
-            kind = "replace" if self.replaced else ("remove", "add")[self.way]
-            return Gaussian(kind, self.taken / self.epoch, self.noise)
+            return self.like()[0]  # exactly
         if self.end == "lower":
             count = 2 ** math.ceil(math.log2(_POINTS * math.sqrt(self.released)))
             count = min(max(count, _FEW_POINTS), _MANY_POINTS)
             return dominated_pairs(*kind_of, self.taken, replaced=self.replaced, points=count)[self.way]
         ratio = _RATIO
         if self.replaced:
-            ratio = _COARSE if points <= 2**12 else _FINE if self.noise >= 1 else _LESS_FINE
+            # Between the noise multipliers 0.9 and 1 the width changes gradually, so that bounds do not jump.
+            fine = min(max(_FINE + (1 - self.noise) / 2, _FINE), _LESS_FINE)
+            ratio = _COARSE if points <= 2**12 else fine
             if self.released < self.epoch:  # a part of the last one of many epochs, so that wide cells hardly matter
                 ratio = min(ratio * max(math.sqrt(self.epochs / 32), 1.0), _COARSE)
         # Outputs beyond z in any of the steps do not matter. A distance rounded up lets one cached law serve many z.
@@ -387,21 +392,20 @@ def divergences(noise: float, epoch: int, released: int, loss: Array, ratio: flo
         raise OverflowError("the noise is too little for the grid")
     found = np.zeros(len(loss))
     for k, a in enumerate(np.exp(loss)):
-        value, wrong = np.full(1, math.inf), np.zeros(1)
-        threshold = np.array([(epoch - released) * math.expm1(loss[k])])
+        value, threshold = math.inf, (epoch - released) * math.expm1(loss[k])
         try:
-            grid = _Grid(noise, float(a), released, float(threshold[0]), ratio)
+            grid = _Grid(noise, float(a), released, threshold, ratio)
             law, lost = grid.spread()
             for careful in (False, True):
                 (theta, log_folded), longest = grid.tilt(careful), _LONGEST_CAREFUL if careful else _LONGEST
                 (total,) = sums(grid.points, grid.width, [(theta, [law], [(0.0, [released])])], log_folded, longest)
                 value, wrong = total.excess(threshold)
-                if wrong[0] <= 3e-3 * value[0]:  # errors are small enough; else try the longer, careful grid
+                if wrong <= 3e-3 * value:  # errors are small enough; else try the longer, careful grid
                     break
         except OverflowError:
-            if k == 0 and not math.isfinite(value[0]):
+            if k == 0 and not math.isfinite(value):
                 raise
-        found[k] = (value[0] + released * lost * (1 + 1e-12)) / epoch * (1 + 16 * UNIT)
+        found[k] = (value + released * lost * (1 + 1e-12)) / epoch * (1 + 16 * UNIT)
         # Divergences fall with the ratio, so a bound holds for all larger ratios.
         if not found[k] < math.inf or found[k] <= least:
             found[k:] = min(found[k], found[max(k - 1, 0)])

@@ -94,7 +94,8 @@ class FinitePair(Law):
         count = max(int(at.max(initial=0)) for at, _ in terms) - first + 1
         if count > _MOST_CELLS:
             raise OverflowError("too many cells")
-        log_scale = max(float(np.max(log_weight, initial=-math.inf)) for _, log_weight in terms)
+        # Upper ends must not depend on whether the pair for lower ends is there, so its weights have no part in this.
+        log_scale = max(float(np.max(log_weight, initial=-math.inf)) for _, log_weight in terms[:2])
         log_scale = log_scale if log_scale > -math.inf else 0.0
         below, above, kept_p, kept_q = (
             np.asarray(np.bincount(at - first, np.exp(log_weight - log_scale), count), dtype=np.float64)

@@ -137,27 +137,19 @@ class Sum:
             raise OverflowError("rounding errors exceed the answer")
         return 1.1 * relative
 
-    def excess(self, thresholds: Array) -> tuple[Array, Array]:
-        """Upper bounds on E max(S - threshold, 0), with S the sum that has this law, for each of `thresholds`, which
-        rise; and for each the part of the bound that covers errors of the Fourier transform. Raises OverflowError if
-        relative rounding errors exceed 0.01."""
-        theta, here = self.theta, float(thresholds[0])
+    def excess(self, threshold: float) -> tuple[float, float]:
+        """An upper bound on E max(S - threshold, 0), with S the sum that has this law; and the part of the bound that
+        covers errors of the Fourier transform. Raises OverflowError if relative rounding errors exceed 0.01."""
+        theta = self.theta
+        y = self.at[int(np.searchsorted(self.at, threshold, side="right")) :] - threshold
         # To bound what errors of the weights add: max(y, 0) e^{-theta y} is at most 1/(e theta), and its sum over the
         # grid is at most that plus 1/(width theta^2).
-        start = int(np.searchsorted(self.at, here, side="right"))
-        y = self.at[start:] - here
-        fall = np.exp(-theta * y) * self.law[start:]
-        moment, total = (np.append(np.cumsum(each[::-1])[::-1], 0.0) for each in (y * fall, fall))
-        k = np.searchsorted(self.at, thresholds, side="right") - start
-        more = thresholds - here
-        value = np.maximum(moment[k] - more * total[k], 0.0)
+        value = float(y @ (np.exp(-theta * y) * self.law[len(self.law) - len(y) :]))
         peak, width = 1 / (math.e * theta), float(self.at[1] - self.at[0])
-        once = 1.01 * (self.error * math.sqrt(peak * (peak + 1 / (width * theta * theta))) + self.beyond * peak)
-        wrong = once * np.exp(np.minimum(-theta * more, 700.0))
-        wrong += 8 * UNIT * len(y) * (np.abs(moment[k]) + more * total[k])
-        scale = math.exp(min(self.log_scale - theta * here, 700.0))
-        with np.errstate(over="ignore"):
-            return (value + wrong) * scale * (1 + self._relative(theta * here)), wrong * scale
+        wrong = 1.01 * (self.error * math.sqrt(peak * (peak + 1 / (width * theta * theta))) + self.beyond * peak)
+        wrong += 8 * UNIT * len(y) * value
+        scale = math.exp(min(self.log_scale - theta * threshold, 700.0))
+        return (value + wrong) * scale * (1 + self._relative(theta * threshold)), wrong * scale
 
     def tails(self, sign: int) -> Array:
         """Bounds on the probability that the sum with this law is at least v, for each point v of the law's grid in
