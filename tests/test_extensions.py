@@ -23,13 +23,13 @@ from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, Mechanism, StepLike
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Poisson, Sampling, sampling_of
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.stated import approximate
-from dpzero_theory.privacy.step import Step, step_of
+from dpzero_theory.privacy.step import step_of
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
 from tests.optim.small import STEP, D, Logistic, N, data, losses
@@ -60,13 +60,13 @@ class Wide(Mechanism):
     exactness = "integers with exactly the discrete Laplace law"
     samplings = ("full", "poisson", "every-other")
 
-    def cost(self, step: Step, size: int = 1, n: int | None = None) -> Cost:
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         each = size * step.relation.sensitivity / (2 * step.noise) * (1 + 1e-12)
         if each > 100:
             return replace(UNKNOWN, pure=(step.steps * each, 0.0))
         return approximate(each, steps=step.steps, relation=step.relation).cost()
 
-    def multiplier(self, step: Step, target_epsilon: float) -> float:
+    def multiplier(self, step: StepLike, target_epsilon: float) -> float:
         return step.steps * step.relation.sensitivity / (2 * target_epsilon) * (1 + 1e-11)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:

@@ -20,7 +20,7 @@ from dpzero_theory.privacy.laws.concentrated import LEAST_RHO, MOST_RHO
 from dpzero_theory.privacy.laws.finite import partitioned
 from dpzero_theory.privacy.laws.law import UNKNOWN, Cost
 from dpzero_theory.privacy.laws.shifts import LEAST_NOISE, MOST_IN_GROUP, MOST_NOISE, NormalNoise, shifted_pairs
-from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, MOST_COMPOSED, Mechanism, StepLike
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FullBatch, Poisson
 from dpzero_theory.privacy.step import Step
@@ -37,14 +37,14 @@ class _Stated(Mechanism):
     coordinates = 1
     samplings = ("full",)
 
-    def __init__(self, name: str, known: Callable[[Step], Cost]) -> None:
+    def __init__(self, name: str, known: Callable[[StepLike], Cost]) -> None:
         self.name, self._known = name, known
 
-    def require(self, step: Step) -> None:
+    def require(self, step: StepLike) -> None:
         super().require(step)
         check.integer("steps", step.steps, at_most=MOST_COMPOSED)
 
-    def cost(self, step: Step, size: int = 1, n: int | None = None) -> Cost:
+    def cost(self, step: StepLike, size: int = 1, n: int | None = None) -> Cost:
         return self._known(step) if size == 1 else UNKNOWN
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -54,7 +54,7 @@ class _Stated(Mechanism):
         return self.scale(scale, 1)
 
 
-def _registered(family: str, numbers: Any, known: Callable[[Step], Cost], count: int, relation: str) -> Step:
+def _registered(family: str, numbers: Any, known: Callable[[StepLike], Cost], count: int, relation: str) -> Step:
     # The mechanism's name is the family and its numbers, such as zcdp:0.1,0.0 for `concentrated(0.1, 0.0)`. `known`
     # takes equal steps and returns their cost for data sets that differ in one record.
     name = f"{family}:{','.join(map(repr, numbers))}".replace(" ", "")
@@ -90,7 +90,7 @@ def approximate(epsilon: float, delta: float = 0.0, *, steps: int = 1, relation:
     losses[:2] += 1e-15 * e
     pair = partitioned(p, q, np.full(3, -math.inf), losses, 2e-15 * p, 2e-15 * q)
 
-    def known(step: Step) -> Cost:
+    def known(step: StepLike) -> Cost:
         return replace(Cost.of(pair, count=step.steps), pure=(math.inf if d else step.steps * e, 0.0))
 
     return _registered("approximate", (e, d), known, steps, relation)
@@ -167,7 +167,7 @@ def gaussian_mixture(
         return Step(s / largest, drawn, Relation(relation), steps=steps)
     shifts = tuple(zip((moves / largest).tolist(), np.log(chances).tolist(), strict=True))
 
-    def known(step: Step) -> Cost:
+    def known(step: StepLike) -> Cost:
         pairs = shifted_pairs(NormalNoise(s / largest), shifts, replaced=step.relation.replaces)
         return Cost.of(*pairs, count=step.steps)
 
