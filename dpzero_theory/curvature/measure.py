@@ -136,7 +136,6 @@ class Measurement:
         return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
-        """Return sentences that say which constants are estimates, as the problem file shows them."""
         where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
         level = f"{self.settings.level:g}"
         said = [
@@ -165,7 +164,6 @@ class Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Return the problem file that `dpzero_theory.params` reads: constants, caveats and all measurements."""
         measurements = {
             "samples": self.n,
             "gradient_moments": {

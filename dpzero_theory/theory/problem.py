@@ -158,8 +158,7 @@ class Problem:
     def require_lipschitz(self, what: str) -> None:
         """Raise PreconditionError if `gradient_moment` or `mean_excess` is given in place of `lipschitz`.
 
-        `what` is the name of the result that needs L, for the message.
-        """
+        `what` is the name of the result that needs L, for the message."""
         check.precondition(
             self.gradient_moment is None and self.mean_excess is None,
             f"lipschitz must be given: {what} needs a bound on the gradient of every sample",
@@ -349,8 +348,7 @@ class Prescription:
         """The expected number of evaluations of a sample's loss in the whole run, the cost of a difference rule.
 
         It is q_s n T, the expected number of samples in all T batches, times the points of a step: for K directions 2 K
-        with central differences, and K + 1 with forward ones and with exact derivatives.
-        """
+        with central differences, and K + 1 with forward ones and with exact derivatives."""
         return round(
             self.sample_rate * self.n * self.steps * DIFFERENCES[self.difference].points(self.directions_per_step)
         )

@@ -108,8 +108,7 @@ directions orthogonal to each other."""
 def known_direction(direction: str) -> str:
     """Return the name of a direction law in its usual form, such as low-rank for low-rank:1.
 
-    Known are the laws of `sphere.DIRECTIONS`, `frame` and families such as low-rank; else ValueError is raised.
-    """
+    Known are the laws of `sphere.DIRECTIONS`, `frame` and families such as low-rank; else ValueError is raised."""
     if isinstance(direction, str) and (direction in LAWS or direction in DIRECTIONS):
         return direction
     family = direction.partition(":")[0] if isinstance(direction, str) else direction
@@ -121,8 +120,7 @@ def known_direction(direction: str) -> str:
 def law_of(direction: str) -> SharpLaw:
     """Return the direction law named `direction`, with the functions that the sharpened theorem (proof.md) needs of it.
 
-    Raises ValueError for an unknown name, and PreconditionError for a known law that the theorem does not cover.
-    """
+    Raises ValueError for an unknown name, and PreconditionError for a known law that the theorem does not cover."""
     name = known_direction(direction)
     if name in LAWS or name.partition(":")[0] in LAWS.families:
         return LAWS[name]

@@ -77,7 +77,7 @@ def prescribe_last_iterate(
 ) -> Prescription:
     """Return the full-batch parameters with the smallest bound on E[F_S(x_T) - F_S^*] at mu-GDP ('corollary-3-sharp').
 
-    The clip C and the step size times T come from a grid that is refined. T is the largest number of steps that
+    The clip C and the product alpha T with the step size alpha come from a grid. T is the largest number of steps that
     the caps allow; without a cap T is the smallest power of two whose bound is within 5% of the bound at 2^48 steps.
     In the mean a run counts as 0 if one of x_0, ..., x_{T-1} is outside the set on which the assumptions hold.
 

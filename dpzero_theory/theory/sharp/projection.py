@@ -74,8 +74,7 @@ class Projection:
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
         """Return E[(v - c)_+^i v^j], v being the random number with this law, for each c >= 0 and (i, j) in `powers`.
 
-        The relative error is about 1e-12; in the far tail the values underflow gradually.
-        """
+        The relative error is about 1e-12; in the far tail the values underflow gradually."""
         if self.largest == 1:
             over = np.maximum(1 - c, 0)
             return tuple(over**i * (c < 1) for i, _ in powers)

@@ -44,8 +44,7 @@ class Terms:
     for T steps of any size alpha. F_S is the mean loss, and tau is uniform on 0, ..., T - 1. `first` comes from what
     clipping and smoothing take from a gradient, `quadratic`, `second` and `constant` from the curvature along a step,
     its noise included. K is not the number of directions, L = ell = 1, and the fields are arrays of one shape with an
-    entry for each clip.
-    """
+    entry for each clip."""
 
     kept: Array
     quadratic: Array
@@ -81,8 +80,7 @@ class Terms:
 
         y, infinite if q <= 0, bounds the square root of E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, in units
         of L. The fields must have one entry. For T steps `gap_per_step` is gap/T, in units of L^2/ell, and `alpha` is
-        the step size, in units of 1/ell.
-        """
+        the step size, in units of 1/ell."""
         with np.errstate(over="ignore"):
             q = float((self.kept - alpha / 2 * self.quadratic).item())
             p = float((self.first + alpha * self.second).item())
@@ -95,8 +93,7 @@ def constants_of(problem: Problem, clip: ArrayLike, direction: str, directions_p
 
     A is `Problem.gradient_unit`. `clip` is c > 0, a number or an array, `direction` the name of the law of the
     directions and `directions_per_step` K. Raises ValueError for an argument outside its range, and PreconditionError
-    for a law or a K that the sharpened theorem (`certificate`) does not cover.
-    """
+    for a law or a K that the sharpened theorem (`certificate`) does not cover."""
     p = problem
     k = constants(clip, p.d, p.r, direction, p.sample_rank, directions_per_step, p.layer_rank)
     if not math.isinf(p.lipschitz):
@@ -166,8 +163,7 @@ class Search:
         """Return the largest number of steps T that the caps allow with full batches of n samples; None without a cap.
 
         The caps are the fields `max_steps`, <= 10^15, `max_evaluations` and `max_points` (`SearchOptions`), integers >=
-        1. `directions` is K. Raises ValueError for another cap, and PreconditionError if a cap allows no step.
-        """
+        1. `directions` is K. Raises ValueError for another cap, and PreconditionError if a cap allows no step."""
         points = DIFFERENCES[self.difference].points(directions)
         caps = []
         if self.max_steps is not None:
@@ -216,8 +212,7 @@ class Search:
     def most_directions(self, batch: float) -> float | None:
         """Return the largest K, not necessarily whole, with which one step on `batch` samples keeps to the caps.
 
-        K is below 1 if not even one direction is allowed, and None without a cap on evaluations or points.
-        """
+        K is below 1 if not even one direction is allowed, and None without a cap on evaluations or points."""
         caps: list[float] = []
         if self.max_evaluations is not None:
             caps.append(check.integer("max_evaluations", self.max_evaluations) / batch)
@@ -341,8 +336,7 @@ class SmallestBound:
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
         """Return the clip c = C/(L sqrt(K)) and the step size, in units of 1/ell, with the smallest bound on the mean
         squared gradient for the number `steps` of steps. `variance` is sigma^2/C^2, for noise of standard deviation
-        sigma on each of a step's K averages, and `rate` the Poisson sampling rate, 1 for full batches.
-        """
+        sigma on each of a step's K averages, and `rate` the Poisson sampling rate, 1 for full batches."""
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self.values(steps, variance, rate, clips, k)
