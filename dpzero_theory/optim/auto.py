@@ -241,7 +241,8 @@ class _Tested:
             values, of = _TOKENS, f" for records of {_TOKENS} tokens"
         elif any("Conv" in type(part).__name__ for part in parts):
             values, of = _PIXELS, f" for records of {_PIXELS:,} pixels"
-        # Frozen layers below the first trained weight run once for each record; a look-up in an embedding takes no time
+        # Frozen layers below the first trained weight run once for each record. A look-up in an embedding takes no
+        # time, unlike the last layer, which may have the same matrix and is added.
         looked_up = {id(part.weight): 0 for part in parts if isinstance(part, nn.Embedding)}
         found = [looked_up.get(id(p), p.numel()) for _, p in module.named_parameters()]
         below = list(sizes).index(next(name for name in sizes if name in set(weights.names)))

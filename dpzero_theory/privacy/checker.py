@@ -117,8 +117,8 @@ def _number(source: dict[str, object], name: str, least: float, most: float) -> 
 def _read_part(part: object) -> tuple[int, list[_Divergence], arb]:
     """Check an entry of a certificate's history, and raise Refused if it is not of a confirmed kind. Returns how many
     of its steps may use one record; the divergences (functions a -> max over events of P - a Q) of one step with
-    continuous noise; and g >= 0, with which all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g) where
-    delta' is for continuous noise and the noise is on a lattice."""
+    continuous noise; and g >= 0 such that all these steps have delta(epsilon) <= e^g delta'(epsilon - 2 g), where
+    delta' is that with continuous noise: 0 if the noise is continuous."""
     if not isinstance(part, dict) or set(part) != _PART:
         raise Refused(f"each part of the history must have {', '.join(sorted(_PART))}, and nothing else")
     steps, coordinates = (int(_number(part, name, 0, 1e12)) for name in ("steps", "coordinates"))

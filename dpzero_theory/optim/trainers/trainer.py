@@ -436,9 +436,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         rotate_checkpoints(str(output), save_total_limit=limit, best_model_checkpoint=best_folder, use_mtime=False)
 
     def _load_best(self) -> None:
-        # The releases after the best checkpoint stay in the run's file and in its cost, which is why the file is
-        # closed. If `train` is called again with `resume_from_checkpoint`, it loads a checkpoint that is left and moves
-        # its weights by the later releases.
+        # The releases after the best checkpoint stay in the run's file and in its cost. If `train` is called again with
+        # `resume_from_checkpoint`, it loads a checkpoint that is left and moves its weights by the later releases.
         best = self.state.best_model_checkpoint
         if best is None:
             return

@@ -468,8 +468,8 @@ def dominating_pairs(
     order = order[weights[order] > 0]
     more, weights = at[order] / epoch, weights[order] * (1 + wrong)
     # `more` is S - 1, S being the mean of an epoch's ratios e^((2x - 1)/(2 s^2)), and is wrong by at most slip (1 + S).
-    # It takes fewer than 16 roundings relative to S or 1; an exponent is at most about reach/s + 1/s^2 and takes fewer
-    # than 8, each of which changes the ratio by this share of it.
+    # It takes fewer than 16 roundings relative to S or 1. An exponent is at most about reach/s + 1/s^2 in size and
+    # takes fewer than 8, each of which changes the ratio by a share of at most that size times 2^-53.
     slip = UNIT * (16 + 8 * (reach / noise + 1 / noise**2))
     high, low = more + slip * (2 + more), more - slip * (2 + more)
     # What the mean of Y lacks beyond the last cell counts as an infinite loss, and so do weights that are almost 0.

@@ -170,10 +170,10 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """Return the length by which the clip of an algorithm is divided to get the clip of a sample's differences s that
-    has the same effect: 1 for "dpzero", which clips s, and sqrt(d) for "dpgd-0th", which clips the vectors s u with
-    ||u|| = sqrt(d). For "dpgd-0th" PreconditionError is raised if the law named `direction` has directions of other
-    lengths, or if `directions`, the number of directions a step, is not 1."""
+    """Return by what to divide an algorithm's clip to get the clip of a sample's differences s that has the same
+    effect: 1 for "dpzero", which clips s, and sqrt(d) for "dpgd-0th", which clips the vectors s u with ||u|| = sqrt(d).
+    For "dpgd-0th" PreconditionError is raised if the law named `direction` has directions of other lengths, or if
+    `directions`, the number of directions a step, is not 1."""
     if check.choice("algorithm", algorithm, _ALGORITHMS) == "dpzero":
         return 1.0
     fixed = law_of(direction).fixed_norm
@@ -244,11 +244,11 @@ def at_point(
 
 
 def _largest_error(k: Constants, p: Problem, alpha: float, gap_per_step: float, variance: float, rate: float) -> float:
-    """Return e = ell lambda/2, in units of L, for the largest lambda whose bound (`Certificate.bound`) is at most 1 +
-    `SMOOTHING_SHARE` times the bound for lambda -> 0 at the same parameters.
+    """Return e = ell lambda/2, in units of L, for the largest smoothing lambda with which the bound on the mean squared
+    gradient is at most 1 + `SMOOTHING_SHARE` times the bound for lambda -> 0.
 
     Args:
-        k: the constants of `constants_of` at the run's clip, arrays of one entry.
+        k: the sharpened theorem's constants at the run's clip, arrays of one entry.
         p: the problem.
         alpha: the step size, in units of 1/ell.
         gap_per_step: gap/T, in units of L^2/ell.

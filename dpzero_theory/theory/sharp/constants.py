@@ -351,7 +351,7 @@ def _gaussian_curvature(d: int, s: float) -> tuple[float, float]:
 
 
 def _sphere_curvature(d: int, s: float) -> tuple[float, float]:
-    # As for Gaussian directions, but for the moments of the length: ||u||^2 = d here
+    # A Gaussian direction is one on the sphere times an independent length, so its moments are divided by the length's.
     share = d / (d + 2)
     return share * s * (s + 2), share * d / (d + 4) * s * (s + 2) * (s + 4)
 

@@ -89,8 +89,9 @@ class Projection:
         return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
-        """Return v - c, v and the mass for nodes v of a quadrature of this law above each c, along a new last axis. The
-        masses are those of the law times a factor that is the same for every c."""
+        """Return the nodes v of a quadrature of the part of this law above each entry of `c`, as v - c, v and their
+        masses, which all have a further axis, the last, for the nodes. The masses are the law's times one factor, the
+        same for every c."""
         # Substituting v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x =
         # pi/2. Its logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far
         # from its mode, or beyond c, the density can matter.
